@@ -74,7 +74,7 @@ class SnapshotCache:
         self._shared: dict[str, live_window.SharedSnapshot] = {}
         self._coming: dict[str, tuple[int, asyncio.Task[live_window.SharedSnapshot | None]]] = {}
 
-    def told(self, snapshot: bytes) -> live_window.SharedSnapshot:
+    def add_snapshot(self, snapshot: bytes) -> live_window.SharedSnapshot:
         """A snapshot as JSON; what all brokers of its instance say by now."""
         if snapshot not in self._told:
             made = _SNAPSHOTS.decode(snapshot)
@@ -87,10 +87,10 @@ class SnapshotCache:
     def fetch(self, broker: str, at: int) -> asyncio.Task[live_window.SharedSnapshot | None]:
         """The large snapshot of that moment out of Redis, or a newer one: once for all tabs of this process."""
         if broker not in self._coming or self._coming[broker][0] != at:
-            self._coming[broker] = (at, asyncio.create_task(self.large(broker)))
+            self._coming[broker] = (at, asyncio.create_task(self.large_snapshot_time(broker)))
         return self._coming[broker][1]
 
-    async def large(self, broker: str) -> live_window.SharedSnapshot | None:
+    async def large_snapshot_time(self, broker: str) -> live_window.SharedSnapshot | None:
         """None when there is none, or it wasn't large."""
         made = await asyncio.to_thread(_large, broker)
         return None if made is None else self._add(made)
@@ -165,7 +165,7 @@ class LiveFeed(AsyncWebsocketConsumer):
         with suppress(SluiceError):
             # Without the broker there is no snapshot yet; its first message will be one.
             names = [one.name for one in addresses_of(self.instance)]
-            found = [await _seen.large(name) for name in names]
+            found = [await _seen.large_snapshot_time(name) for name in names]
             shown = next((one for one in reversed(found) if one is not None), None)
             asked = database_sync_to_async(live.instance_snapshot)
             await self._offer(shown or live_window.SharedSnapshot(await asked(self.instance)))
@@ -193,7 +193,7 @@ class LiveFeed(AsyncWebsocketConsumer):
     async def live_snapshot(self, event: dict[str, Any]) -> None:
         """The broker's snapshot of this second, or the word that a large one is there."""
         if "snapshot" in event:
-            await self._offer(_seen.told(event["snapshot"]))
+            await self._offer(_seen.add_snapshot(event["snapshot"]))
         elif event["broker"].partition("/")[0] == self.instance:
             found = await asyncio.shield(_seen.fetch(event["broker"], event["at"]))
             if found is not None:

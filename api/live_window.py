@@ -73,7 +73,7 @@ class SharedSnapshot:
         self._rates: FlowRates | None = None
         self._flows: dict[tuple[str, ...] | None, Flow] = {}
 
-    def seen(self, patterns: Sequence[str] | None) -> list[ClientEntry]:
+    def visible_clients(self, patterns: Sequence[str] | None) -> list[ClientEntry]:
         """The clients whose names fit one of the patterns; None is all."""
         everyone = self.snapshot.clients
         if patterns is None:
@@ -84,14 +84,14 @@ class SharedSnapshot:
         """How many there are, by delivery and by health."""
         key = None if patterns is None else tuple(patterns)
         if key not in self._totals:
-            clients = self.seen(patterns)
+            clients = self.visible_clients(patterns)
             self._totals[key] = {
                 "clients": len(clients), "delivery": dict(Counter(str(one.delivery) for one in clients)),
                 "health": dict(Counter(str(one.health) for one in clients)),
             }  # fmt: skip
         return self._totals[key]
 
-    def ordered(self, want: WindowRequest, patterns: Sequence[str] | None) -> list[ClientEntry]:
+    def sorted_clients(self, want: WindowRequest, patterns: Sequence[str] | None) -> list[ClientEntry]:
         """Those that fit, sorted. Raises OperatorError bad_sort."""
         key = (
             want.search,
@@ -108,7 +108,9 @@ class SharedSnapshot:
         """Everybody, sorted: once, whatever is then searched for."""
         key = (sort, None if patterns is None else tuple(patterns))
         if key not in self._sorted:
-            self._sorted[key] = sort_clients(self.seen(patterns), sort or client_columns.DEFAULT_SORT)
+            self._sorted[key] = sort_clients(
+                self.visible_clients(patterns), sort or client_columns.DEFAULT_SORT
+            )
         return self._sorted[key]
 
     def flow(self, patterns: Sequence[str] | None) -> Flow:
@@ -119,7 +121,7 @@ class SharedSnapshot:
             self._flows[key] = build_flow(self.snapshot, self._rates, patterns)
         return self._flows[key]
 
-    def named(self, name: str) -> ClientEntry | None:
+    def client_named(self, name: str) -> ClientEntry | None:
         """One client."""
         if self._by_name is None:
             self._by_name = {one.name: one for one in self.snapshot.clients}
@@ -141,15 +143,15 @@ def build_window(shared: SharedSnapshot, want: WindowRequest, patterns: Sequence
     """What such a tab holds of this snapshot."""
     snapshot, rows, total = shared.snapshot, [], 0
     if want.view == "client":
-        one = shared.named(want.client)
+        one = shared.client_named(want.client)
         allowed = patterns is None or any(name_matches(pattern, want.client) for pattern in patterns)
         rows = [one] if one is not None and allowed else []
         total = len(rows)
     elif want.view == "clients":
         try:
-            fitting = shared.ordered(want, patterns)
+            fitting = shared.sorted_clients(want, patterns)
         except OperatorError:
-            fitting = shared.ordered(structs.replace(want, sort=""), patterns)
+            fitting = shared.sorted_clients(structs.replace(want, sort=""), patterns)
         total = len(fitting)
         rows = (
             _held(shared, want, patterns) if want.names else fitting[want.offset : want.offset + want.limit]
@@ -213,8 +215,8 @@ def apply_window_delta(held: dict[str, Any], change: dict[str, Any]) -> dict[str
 
 
 def _held(shared: SharedSnapshot, want: WindowRequest, patterns: Sequence[str] | None) -> list[ClientEntry]:
-    found = (shared.named(name) for name in want.names)
-    allowed = None if patterns is None else {one.name for one in shared.seen(patterns)}
+    found = (shared.client_named(name) for name in want.names)
+    allowed = None if patterns is None else {one.name for one in shared.visible_clients(patterns)}
     return [one for one in found if one is not None and (allowed is None or one.name in allowed)]
 
 

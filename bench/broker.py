@@ -57,7 +57,7 @@ async def main(
             [TransportSettings(kind, kind, 0) for kind in ("tcp", "websocket", "stomp", "stomp-ws")] + secure
         ),
     )
-    paths = BrokerPaths.under(home, instance)
+    paths = BrokerPaths.in_home(home, instance)
     member = create_member(read_settings(instance, name, engines.split(",") if engines else ()))
     known = await member.identity(paths.journal, paths.archive) if member is not None else None
     broker = Broker(policy, paths, WebSocketListener, known, member=member)

@@ -36,16 +36,16 @@ SECONDS = 8
 class Nowhere:
     """A transport that keeps nothing; it takes deliveries unless it is `stalled`."""
 
-    protocol, remote, peer_names, flushed = "amps", "127.0.0.1:1", frozenset[str](), True
-    lump_bytes, network_limited, text_mode, window = 0, False, False, UNKNOWN
+    protocol, remote, peer_names, is_flushed = "amps", "127.0.0.1:1", frozenset[str](), True
+    window_step_bytes, is_network_limited, text_mode, receive_window = 0, False, False, UNKNOWN
 
     def __init__(self, stalled: bool) -> None:
-        self.writable = not stalled
-        self.handed_bytes = 0
+        self.is_writable = not stalled
+        self.written_bytes = 0
 
-    def taken_bytes(self) -> int:
+    def acked_bytes(self) -> int:
         """Everything at once."""
-        return self.handed_bytes
+        return self.written_bytes
 
     def read_progress(self) -> ReadProgress:
         """Return that nothing was read."""
@@ -53,12 +53,12 @@ class Nowhere:
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
         """Taken."""
-        self.handed_bytes += sum(entry.nbytes for entry in entries)
+        self.written_bytes += sum(entry.nbytes for entry in entries)
 
     def send_reply(self, reply: Reply) -> None:
         """Heard."""
 
-    def logged_on(self) -> None:
+    def on_logged_on(self) -> None:
         """Frames may be large."""
 
     def pause_reading(self) -> None:
@@ -73,14 +73,14 @@ class Nowhere:
     def drop(self) -> None:
         """Closed."""
 
-    def forget(self) -> None:
+    def drop_input(self) -> None:
         """There was no connection."""
 
 
 def crowd(broker: Broker, number: int, behind: int) -> None:
     """Log that many clients on, each with a subscription; the first `behind` of them take nothing."""
     for index in range(number):
-        connection: Connection = broker.engine.connected("tcp", Nowhere(index < behind))
+        connection: Connection = broker.engine.add_connection("tcp", Nowhere(index < behind))
         topic = "busy.>" if index < behind else f"quiet.{index}"
         connection.receive((json.dumps({"c": "logon", "name": f"client-{index:05d}"}),))
         connection.receive((json.dumps({"c": "subscribe", "id": "s", "topic": topic}),))
@@ -131,7 +131,7 @@ async def measure(number: int, behind: int) -> dict[str, float]:
     """Figures in ms, and the seconds of processor time a second."""
     with tempfile.TemporaryDirectory(prefix="sluice-") as home:
         policy = replace(default_policy("bench-1"), transports=(TransportSettings("tcp", "tcp", 0),))
-        broker = Broker(policy, BrokerPaths.under(Path(home), "bench-1"), lambda *_: None)  # type: ignore[arg-type]
+        broker = Broker(policy, BrokerPaths.in_home(Path(home), "bench-1"), lambda *_: None)  # type: ignore[arg-type]
 
         async def on_tick(snapshot: Snapshot) -> None:
             assert len(snapshot.clients) == len(broker.engine.roster.clients)

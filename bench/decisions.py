@@ -41,13 +41,13 @@ class Held:
     def __init__(self, oldest_at: int) -> None:
         self.oldest_at = self.unacked_at = oldest_at
         self.messages = WAITING.outbox_messages
-        self.taken_bytes = 0
-        self.lump_bytes = 0
+        self.acked_bytes = 0
+        self.window_step_bytes = 0
         self.owed_messages = WAITING.outbox_messages
         self.owed_bytes = 1
         self.blocked_since = oldest_at
 
-    def look(self) -> None:
+    def update_progress(self) -> None:
         """Nothing was acknowledged."""
 
     def waiting(self) -> BacklogCounts:
@@ -66,11 +66,11 @@ def crowd(made: SlowClientGuard, sizes: Sequence[int], seconds: int = 0) -> list
     accounts = [made.register(f"c{number}", "tcp", Held(START)) for number in range(len(sizes))]
     for second in range(seconds):
         for account, size in zip(accounts, sizes, strict=True):
-            made.queued(account, size // seconds, START)
+            made.on_queued(account, size // seconds, START)
         for part in range(second * PARTS, second * PARTS + PARTS):
             made.tick_part(START + part * PART)
     for account, size in zip(accounts, sizes, strict=True):
-        made.queued(account, size - account.memory, START)
+        made.on_queued(account, size - account.memory, START)
     tune_interpreter()  # as a broker's process
     return accounts
 
@@ -96,26 +96,26 @@ class Choices:
     def make(self, wanted: int) -> Choices:
         """Go on until so many have been taken, or all are offlined."""
         while len(self.taken) < wanted:
-            growing = [account for account in self._accounts if not account.offlined]
+            growing = [account for account in self._accounts if not account.is_offlined]
             if not growing:
                 break
             for number, account in enumerate(growing):
                 if number % MESSAGES == 0:
                     self._tick()
-                if not account.offlined and len(self.taken) < wanted:
+                if not account.is_offlined and len(self.taken) < wanted:
                     self._queue(account)
         return self
 
     def _queue(self, account: ClientUsage) -> None:
         begun = time.thread_time()
-        decision = self._guard.queued(account, self._step, self._now)
+        decision = self._guard.on_queued(account, self._step, self._now)
         spent = time.thread_time() - begun
         if decision is not None:
             assert decision.action is PolicyAction.OFFLINE
             self.taken.append(spent)
-            victim = self._guard.use_of(decision.client)
+            victim = self._guard.usage_of(decision.client)
             if victim is not None and self._at_once:
-                self._guard.released(victim, victim.memory)
+                self._guard.on_released(victim, victim.memory)
 
     def _tick(self) -> None:
         self._now += PART
@@ -132,8 +132,8 @@ def hot_path(clients: int, messages: int = 1_000_000) -> float:
     begun = time.thread_time()
     for _ in range(turns):
         for account in accounts:
-            made.queued(account, 100, START)
-            made.released(account, 100)
+            made.on_queued(account, 100, START)
+            made.on_released(account, 100)
     return (time.thread_time() - begun) / (turns * clients)
 
 

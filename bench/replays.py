@@ -139,7 +139,7 @@ def seek_p99(segments: int) -> float:
         for _ in range(SEEKS):
             sequence = pick.randint(1, newest)
             started = time.perf_counter()
-            journal.read_located(sequence, FIRST_CHUNK, newest)
+            journal.read_with_positions(sequence, FIRST_CHUNK, newest)
             took.append((time.perf_counter() - started) * 1_000)
         journal.close()
         return statistics.quantiles(took, n=100)[98]

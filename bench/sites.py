@@ -73,7 +73,7 @@ async def site(home: Path, name: str, links_to: int, durability: str) -> None:
             (EntitlementSettings(("link",), publish=(">",)),),
         )
         policy = replace(policy, transports=(*policy.transports, door), access=access)
-    broker = Broker(policy, BrokerPaths.under(home, name), WebSocketListener, link_secrets=secrets)
+    broker = Broker(policy, BrokerPaths.in_home(home, name), WebSocketListener, link_secrets=secrets)
     await broker.start()
     tune_interpreter()
     say(**{t["name"]: t["port"] for t in broker.statistics.transports})

@@ -50,7 +50,7 @@ def trace() -> None:
     under_way: list[int] = []
     """Of the group that the journal's thread has."""
     buffer_updated, append, take = TcpProtocol.buffer_updated, LocalCommitLog.append, LocalCommitLog._take
-    write, sync, applied = Journal.write, Journal.sync, Dispatcher.applied
+    write, sync, applied = Journal.write, Journal.sync, Dispatcher.on_durable
 
     def noted_read(self: TcpProtocol, nbytes: int) -> None:
         nonlocal read
@@ -94,7 +94,7 @@ def trace() -> None:
     TcpProtocol.buffer_updated = noted_read  # type: ignore[method-assign]
     LocalCommitLog.append, LocalCommitLog._take = noted_append, noted_take  # type: ignore[method-assign]
     Journal.write, Journal.sync = noted_write, noted_sync  # type: ignore[method-assign]
-    Dispatcher.applied = noted_applied  # type: ignore[method-assign]
+    Dispatcher.on_durable = noted_applied  # type: ignore[method-assign]
 
 
 def _answer() -> None:

@@ -90,7 +90,7 @@ class BrokerPaths:
     control: Path
 
     @classmethod
-    def under(cls, home: Path, instance: str) -> BrokerPaths:
+    def in_home(cls, home: Path, instance: str) -> BrokerPaths:
         """The usual places below the data directory."""
         return cls(home / "journal", home / "archive", home / "spool", home / "run" / f"{instance}.sock")
 
@@ -142,19 +142,19 @@ class Broker:
         confirmations = SyncReplication(member.settings.member if member is not None else "", journal, clock)
         make_log: CommitLogFactory = LocalCommitLog
         if member is not None:
-            member.confirms_with(confirmations)
+            member.set_sync_replication(confirmations)
             make_log = member.log
         self.engine = Engine(
             journal, policy, paths.spool, host_memory(), memory_ulimit(), clock, make_log, confirmations
         )
         confirmations.on_change = self._change
-        self.engine.anteroom.bound(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self.engine.anteroom.set_descriptor_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._member = member
         if member is not None:
-            self.engine.keep_in_common(member)
-            member.on_key(self.engine.services.tokens.use)
+            self.engine.start_position_sync(member)
+            member.on_shared_secret(self.engine.services.tokens.set_key)
             member.reached_at(self.addresses)
-            names = NameNotices(self.engine.roster, self.engine.logons, member.now_ns, member.run)
+            names = NameNotices(self.engine.roster, self.engine.logons, member.now_ns, member.run_id)
             member.exchange(NoticeExchange(names.wanted, names.send_all, names.next_message, names.receive))
         self.engine.on_broken = self._broken
         self.on_broken: Callable[[SluiceError], None] = abort_process
@@ -188,14 +188,14 @@ class Broker:
     ) -> None:
         """Listen and tick, with `stage` in force. Raises OperatorError port_taken, and nothing stays open."""
         try:
-            await self.engine.recover_kept()
+            await self.engine.recover_positions()
             await self._listen(self.engine.policy)
             await self.control.listen()
         except SluiceError:
             await self.stop()
             raise
         try:
-            await self.check_spools(self.engine.policy)
+            await self.check_spool_directories(self.engine.policy)
         except OperatorError as problem:
             # Nothing may ever have to be written there, and who is offlined is told if it has.
             log.error("spool_path_unusable", why=problem.sentence, fix=problem.fix)
@@ -237,7 +237,7 @@ class Broker:
         of_policy = []
         if self._set_back is not None:
             of_policy = [set_back_problem(self._set_back, self.revision, self.member)]
-        return [*of_policy, *of_group, *link_problems(self.links.listed(), now_ms)]
+        return [*of_policy, *of_group, *link_problems(self.links.list_entries(), now_ms)]
 
     @property
     def revision(self) -> int:
@@ -278,7 +278,11 @@ class Broker:
             GroupRequests(self._member, self.engine.confirmations),
             LinkRequests(self.links, self.engine.confirmations),
             PolicyRequests(
-                self.engine, self._apply_ordered, self.check_spools, self.member, lambda: self.is_set_back
+                self.engine,
+                self._apply_ordered,
+                self.check_spool_directories,
+                self.member,
+                lambda: self.is_set_back,
             ),
         )
 
@@ -358,16 +362,16 @@ class Broker:
             raise OperatorError(
                 "bad_policy", f"The policy is for {policy.instance.name}, not {self.engine.instance}."
             )
-        await self.check_spools(policy)
+        await self.check_spool_directories(policy)
         await self._listen(policy)
         self.engine.apply(policy, stage)
         await self.links.apply(policy)
-        self.engine.journal.use(journal_options(policy))
+        self.engine.journal.set_options(journal_options(policy))
         log.info(
             "policy_applied", revision=policy.revision, staged=stage.document.revision if stage else None
         )
 
-    async def check_spools(self, policy: PolicyDocument) -> None:
+    async def check_spool_directories(self, policy: PolicyDocument) -> None:
         """Try to write where the policy wants spools. OperatorError bad_spool_path, directories_outside_roots."""
         self._refuse_misplaced(policy)
         pools = (policy.pool, *(transport.pool for transport in policy.transports))
@@ -402,7 +406,7 @@ class Broker:
                 self.engine.tick()
                 self._publish_stalls()
                 LAST.latest, LAST.chore = "chore", "statistics"
-                snapshot = await self.statistics.second()
+                snapshot = await self.statistics.sample_second()
                 LAST.latest, LAST.chore = "chore", "report"
                 if on_tick is not None:
                     await on_tick(snapshot)

@@ -47,7 +47,7 @@ class ErrorCode(NamedTuple):
         return self.status or HTTPStatus.INTERNAL_SERVER_ERROR
 
     @property
-    def again(self) -> bool:
+    def retry_advice(self) -> bool:
         """Whether the same, tried again later, can be expected to go better."""
         return self.retry_after_ms is not None
 

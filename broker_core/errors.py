@@ -43,7 +43,7 @@ class SluiceError(Exception):
         self.details = details
 
     @classmethod
-    def received(
+    def from_dict(
         cls, code: str, sentence: str, fix: str = "", details: Mapping[str, Any] | None = None
     ) -> Self:
         """An error as somebody else told it: another process, or a broker that may know more codes than this one."""
@@ -65,7 +65,7 @@ def _received(
     kind: type[SluiceError], code: str, sentence: str, fix: str, details: dict[str, Any]
 ) -> SluiceError:
     # A function, since Twisted replaces how bound methods are pickled, and can't do it with those of classes.
-    return kind.received(code, sentence, fix, details)
+    return kind.from_dict(code, sentence, fix, details)
 
 
 class ClientError(SluiceError):

@@ -75,7 +75,7 @@ class LogPipe(io.TextIOBase):
     def isatty(self) -> bool:
         return os.isatty(self._fd)
 
-    def settle(self, seconds: float = END_S) -> bool:
+    def flush_within(self, seconds: float = END_S) -> bool:
         """Wait until all is written, at most so long; whether it is. For the end of the process."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._nbytes, seconds)
@@ -114,7 +114,7 @@ class RepeatedLineFilter:
         self._kinds: dict[str, tuple[float, int]] = {}
         """Of each kind, when its minute began, and how many there were in it."""
 
-    def left_out(self, kind: str) -> int | None:
+    def report_suppressed(self, kind: str) -> int | None:
         """How many of its kind were left out before this line; None when it is left out itself."""
         now = self._clock.seconds()
         since, number = self._kinds.get(kind, (now, 0))
@@ -130,7 +130,7 @@ class RepeatedLineFilter:
         self, logger: object, method: str, event: MutableMapping[str, Any]
     ) -> MutableMapping[str, Any]:
         """As a processor of structlog."""
-        before = self.left_out(str(event["event"]))
+        before = self.report_suppressed(str(event["event"]))
         if before is None:
             raise structlog.DropEvent
         return {**event, _LEFT_OUT: before} if before else event
@@ -138,7 +138,7 @@ class RepeatedLineFilter:
     def filter(self, record: logging.LogRecord) -> bool:
         """As a filter of the standard library's handlers: asyncio, Twisted and Django log by that."""
         # Without arguments the text may have its values in it already.
-        before = self.left_out(f"{record.name} {record.msg if record.args else record.lineno}")
+        before = self.report_suppressed(f"{record.name} {record.msg if record.args else record.lineno}")
         if before:
             record.msg = f"{record.msg} ({_LEFT_OUT}={before})"
         return before is not None
@@ -173,4 +173,4 @@ def flush_logs() -> None:
     """Before the process ends: what was logged is written, if somebody reads it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, LogPipe):
-            stream.settle()
+            stream.flush_within()

@@ -33,7 +33,7 @@ class SequenceSet:
         return self._firsts[0] if self._firsts else 0
 
     @property
-    def upto(self) -> int:
+    def last(self) -> int:
         """The last that is noted; 0 for none."""
         return self._lasts[-1] if self._lasts else 0
 
@@ -57,12 +57,12 @@ class SequenceSet:
         self._firsts[start:stop] = [one for one, _ in kept]
         self._lasts[start:stop] = [other for _, other in kept]
 
-    def drop_upto(self, sequence: int) -> None:
+    def remove_upto(self, sequence: int) -> None:
         """Note nothing up to there any more."""
         if self._firsts and self._firsts[0] <= sequence:
             self.remove(self._firsts[0], sequence)
 
-    def between(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+    def gaps_between(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """What of `first` to `last` isn't noted."""
         for start, stop in self:
             if start > first:
@@ -73,7 +73,7 @@ class SequenceSet:
         if first <= last:
             yield first, last
 
-    def hold(self, sequences: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    def contains(self, sequences: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """For each sequence whether it is noted."""
         if not self._firsts:
             return np.zeros(len(sequences), np.bool_)

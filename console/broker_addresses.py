@@ -29,7 +29,7 @@ class BrokerAddress:
         return format_broker_name(self.instance, self.member)
 
     @property
-    def place(self) -> str:
+    def endpoint(self) -> str:
         """Where it is."""
         return str(self.path) if self.path is not None else f"{self.host}:{self.port}"
 

@@ -75,16 +75,16 @@ class BrokerLink:
         allowed = timeout_s or self.timeout_s
         if self.address.path is not None:
             return self._asked(request, allowed)
-        _waits.refuse_early(self.address)
+        _waits.check(self.address)
         try:
             answer = self._asked(request, allowed)
         except BrokerUnavailable as away:
-            _waits.failed(self.address, away)
+            _waits.record_failure(self.address, away)
             raise
         except SluiceError:
-            _waits.answered(self.address)
+            _waits.record_success(self.address)
             raise
-        _waits.answered(self.address)
+        _waits.record_success(self.address)
         return answer
 
     def _asked(self, request: Request[T], allowed: float) -> T:
@@ -156,7 +156,7 @@ class BrokerLink:
         if (told.instance, told.member) != (own.instance, own.member):
             named = BrokerAddress(told.instance, told.member).name
             raise BrokerUnreachable(
-                "broker_other", f"At {own.place} isn't {own.name} but {named}.",
+                "broker_other", f"At {own.endpoint} isn't {own.name} but {named}.",
                 "Mend SLUICE_BROKERS here, or SLUICE_INSTANCE and SLUICE_GROUP_MEMBER there.", instance=own.name,
             )  # fmt: skip
 
@@ -175,7 +175,7 @@ class BrokerLink:
                 "control_refused", f"The broker {self.address.name} doesn't know this console's token.",
                 str(error.get("fix", "")), instance=self.address.name,
             )  # fmt: skip
-        raise OperatorError.received(
+        raise OperatorError.from_dict(
             str(error.get("code", "internal_error")),
             str(error.get("message", "The broker refused.")),
             str(error.get("fix", "")),
@@ -211,11 +211,11 @@ class BrokerLink:
     def _where_to_look(self) -> str:
         if self.address.path is not None:
             return "See whether it runs (`manage.py runbroker`, or `make up`) and look at its log."
-        return f"See whether it runs on its machine, listens at {self.address.place} (SLUICE_CONTROL_LISTEN), and can be reached."
+        return f"See whether it runs on its machine, listens at {self.address.endpoint} (SLUICE_CONTROL_LISTEN), and can be reached."
 
     def _unproven(self, why: str) -> BrokerUnreachable:
         return BrokerUnreachable(
-            "broker_unproven", f"What answers at {self.address.place} doesn't prove to be {self.address.name}: {why}.",
+            "broker_unproven", f"What answers at {self.address.endpoint} doesn't prove to be {self.address.name}: {why}.",
             "Renew it there, in place of the files that SLUICE_CONTROL_CERTIFICATE and SLUICE_CONTROL_KEY name; the broker takes it up by itself."
             if "expired" in why
             else f"Its certificate must name {self.address.host} and be of an authority in {settings.SLUICE_BROKERS_CA} (SLUICE_BROKERS_CA).",
@@ -370,14 +370,14 @@ class _RetryDelays:
         self._lock = threading.Lock()
         self._away: dict[BrokerAddress, tuple[float, float, BrokerUnavailable]] = {}
 
-    def refuse_early(self, address: BrokerAddress) -> None:
+    def check(self, address: BrokerAddress) -> None:
         """Raise what was raised last, until it is time to try again."""
         with self._lock:
             until, _, away = self._away.get(address, (0.0, 0.0, None))
         if away is not None and time.monotonic() < until:
-            raise BrokerUnreachable.received(away.code, away.sentence, away.fix, away.details)
+            raise BrokerUnreachable.from_dict(away.code, away.sentence, away.fix, away.details)
 
-    def failed(self, address: BrokerAddress, away: BrokerUnavailable) -> None:
+    def record_failure(self, address: BrokerAddress, away: BrokerUnavailable) -> None:
         """Wait longer each time; the log is told when it changes."""
         with self._lock:
             known = self._away.get(address)
@@ -386,14 +386,14 @@ class _RetryDelays:
         if known is None or known[2].code != away.code:
             logger.warning("%s: %s %s", away.code, away.sentence, away.fix)
 
-    def answered(self, address: BrokerAddress) -> None:
+    def record_success(self, address: BrokerAddress) -> None:
         """It is there."""
         with self._lock:
             known = self._away.pop(address, None)
         if known is not None:
             logger.info("The broker %s answers again.", address.name)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Try everybody at once again."""
         with self._lock:
             self._away.clear()

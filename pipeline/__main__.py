@@ -154,11 +154,11 @@ def main(words: Sequence[str] | None = None) -> int:
             master=arguments.master,
         )
         result = load_job(arguments.name, environment).run(settings, arguments, record)
-        kept = record.keep(settings, result)
+        kept = record.store_run(settings, result)
         reporter.result(result | ({"run": record.id} if kept else {}))
     except SluiceError as error:
         if settings is not None:
-            record.keep(settings, {}, error)
+            record.store_run(settings, {}, error)
         reporter.error(error)
         return 1
     except KeyboardInterrupt:
@@ -168,7 +168,7 @@ def main(words: Sequence[str] | None = None) -> int:
             raise
         told = to_sluice_error(error)
         if settings is not None:
-            record.keep(settings, {}, told)
+            record.store_run(settings, {}, told)
         reporter.error(told)
         return 1
     return 0
@@ -179,7 +179,7 @@ def to_sluice_error(error: Exception) -> SluiceError:
     text = str(error)
     found = re.search(r"broker_core\.errors\.\w+: (\w+): (.+)", text)
     if found is not None:
-        return OperatorError.received(found[1], found[2].strip())
+        return OperatorError.from_dict(found[1], found[2].strip())
     if os.environ.get("SLUICE_PIPELINE_DEBUG"):
         say_block(text, sys.stderr)
     return OperatorError(

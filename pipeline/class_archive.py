@@ -44,11 +44,11 @@ class JvmClassArchive:
         self._key = key
 
     @property
-    def awaited(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether the JVM writes the file when it ends."""
         return self._made is not None
 
-    def keep(self) -> None:
+    def store(self) -> None:
         """Take what the JVM has left, which has ended."""
         if self._made is not None:
             with contextlib.suppress(OSError, ValueError):

@@ -137,7 +137,9 @@ class RecordingReporter:
         self.html = html
         self.to.page(html)
 
-    def keep(self, settings: JobSettings, result: dict[str, Any], error: SluiceError | None = None) -> bool:
+    def store_run(
+        self, settings: JobSettings, result: dict[str, Any], error: SluiceError | None = None
+    ) -> bool:
         """Write the record. False for a failure before there was a lake; what the disk refuses is said, and is no failure."""
         if error is not None and not settings.lake.is_dir():
             return False

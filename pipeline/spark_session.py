@@ -149,13 +149,13 @@ def spark_context(settings: JobSettings, name: str, *, heavy: bool = False) -> I
             raise _not_started(settings.master, error) from error
         try:
             yield context
-            if archive.awaited:
+            if archive.is_pending:
                 with suppress(Exception):  # of a gain of time for later jobs, which this one needn't fail for
                     _load_sql(context)
         finally:
             record_child_cpu()
             context.stop()
-            if archive.awaited:
+            if archive.is_pending:
                 # When all is told: nobody's result waits for classes.
                 atexit.register(_leave_classes, archive, held.pop_all())
 
@@ -181,7 +181,7 @@ def _load_sql(context: SparkContext) -> None:
 def _leave_classes(archive: JvmClassArchive, held: ExitStack) -> None:
     with held, suppress(KeyboardInterrupt):
         if _jvm_ended():
-            archive.keep()
+            archive.store()
 
 
 def _jvm_ended() -> bool:

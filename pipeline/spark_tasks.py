@@ -33,7 +33,7 @@ def map_items(
     for error, image in numbers.mapPartitions(_worker(list(items), work, schema)).collect():
         if error:
             told = json.loads(error)
-            raise OperatorError.received(told["code"], told["message"], told["fix"], told["details"])
+            raise OperatorError.from_dict(told["code"], told["message"], told["fix"], told["details"])
         tables.append(pa.ipc.open_stream(image).read_all())
     return pa.concat_tables(tables).combine_chunks()
 

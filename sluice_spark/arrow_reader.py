@@ -105,7 +105,7 @@ class TopicMatcher:
         return self.all or any(pattern.matches(topic) for pattern in self._patterns)
 
     @property
-    def needles(self) -> tuple[bytes, ...]:
+    def literal_parts(self) -> tuple[bytes, ...]:
         """Bytes one of which stands in every topic that matches; none when that can't be said."""
         if any(pattern.text.startswith("~") for pattern in self._patterns):
             return ()
@@ -113,7 +113,7 @@ class TopicMatcher:
         return tuple(found) if all(found) else ()
 
     @property
-    def names(self) -> frozenset[bytes]:
+    def matching_topics(self) -> frozenset[bytes]:
         """The topics that match, where every pattern is the name of one, and they are few enough to be looked for one by one."""
         found = {pattern.exact for pattern in self._patterns}
         if len(found) > MAX_NAMES:
@@ -244,8 +244,8 @@ def read_span(
         choice = _choice(place, span, source, request, topics)
     wanted = RecordFilter(
         topic=None if topics.all else topics.matches,
-        needles=topics.needles,
-        names=topics.names if choice is None else choice.names,
+        needles=topics.literal_parts,
+        names=topics.matching_topics if choice is None else choice.names,
         first=span.first,
         last=span.last,
         first_at=request.start_at,
@@ -282,16 +282,16 @@ def _choice(
     known = None if index is None else index.topic_index
     if index is None or known is None or span.last > index.last_sequence:
         return None
-    wanted, names = None, topics.names
+    wanted, names = None, topics.matching_topics
     if names:
-        wanted = known.of(name.decode() for name in names)
+        wanted = known.topic_mask(name.decode() for name in names)
     elif not topics.all:
-        listed = list(filter(topics.matches, known.listed()))
-        wanted = known.of(listed)
+        listed = list(filter(topics.matches, known.topic_ranges()))
+        wanted = known.topic_mask(listed)
         if known.topics is not None and len(listed) <= MAX_NAMES:
             names = frozenset(topic.encode() for topic in listed)
     until = MAX_SEQUENCE if request.end_at is None else request.end_at + CLOCK_SLACK_NS
-    found = index.stretches(wanted, span.first, span.last, request.start_at or 0, until)
+    found = index.ranges_to_read(wanted, span.first, span.last, request.start_at or 0, until)
     return SidecarHint(request.topics, (request.start_at, request.end_at), tuple(found), names)
 
 

@@ -38,13 +38,13 @@ class LeaseHolder:
             lease = ReaderLease(self._owner, self._sequence, time.time_ns() + self._term_ns)
             write_lease(FileSystem(), self._place.directory, self._place.instance, self._name, lease)
 
-    def move(self, sequence: int) -> None:
+    def advance(self, sequence: int) -> None:
         """Need nothing before `sequence` any more. OSError."""
         if sequence > self._sequence:
             self._sequence = sequence
             self.renew()
 
-    def drop(self) -> None:
+    def release(self) -> None:
         """Hold nothing any more. OSError."""
         with self._lock:
             release_lease(self._place.directory, self._place.instance, self._name)
@@ -91,6 +91,6 @@ def hold_lease(
         ended.set()
         keeper.join()
         try:
-            hold.drop()
+            hold.release()
         except OSError as error:
             note(f"The lease on the log couldn't be dropped, and runs out by itself: {error}.")

@@ -81,7 +81,7 @@ class LogSnapshot:
         return [
             gap._replace(first=begin, last=end)
             for gap in real
-            for begin, end in skipped.between(gap.first, gap.last)
+            for begin, end in skipped.gaps_between(gap.first, gap.last)
         ]
 
     def _before(self) -> Iterable[LogGap]:

@@ -105,7 +105,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         nbytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.limits.nbytes
         first = max(first, log.first)
         if rows is not None:
-            first = next((begin for begin, _ in log.skipped().between(first, last)), last)
+            first = next((begin for begin, _ in log.skipped().gaps_between(first, last)), last)
             last = min(last, first + rows - 1)
         if nbytes is not None:
             last = min(last, _within(log, first, last, nbytes))
@@ -159,7 +159,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """A stream with a name holds the log until its lease runs out, or it comes back."""
         if not self.limits.reader:
             try:
-                self._lease(0).drop()
+                self._lease(0).release()
             except OSError as error:
                 say(f"sluice: the lease couldn't be dropped: {error}", sys.stderr)
 
@@ -219,7 +219,7 @@ def _within(log: LogSnapshot, first: int, last: int, nbytes: int) -> int:
             size = max(segment_size(log.place, segment), 1)
             rows = max(ROWS_OF_UNKNOWN, (end - segment + 1) * left // size)
             return min(last, max(first, segment) + rows - 1)
-        sequences, offsets, _ = index.places(MAX_SEQUENCE)
+        sequences, offsets, _ = index.sample_positions(MAX_SEQUENCE)
         at = max(bisect_left(sequences, first + 1) - 1, 0)
         begin = offsets[at] if sequences else 0
         if index.end - begin > left:

@@ -62,7 +62,7 @@ def with_size(place: LogLocation, span: SegmentSpan) -> SegmentSpan:
     if known is not None and (span.first > span.segment or span.last < known.last_sequence):
         index = sidecar_positions(place, span.segment)
         if index is not None:
-            _, offsets = _inside(span, *index.places(MAX_SEQUENCE)[:2], known.end)
+            _, offsets = _inside(span, *index.sample_positions(MAX_SEQUENCE)[:2], known.end)
             nbytes = offsets[-1] - offsets[0]
     return span._replace(nbytes=nbytes)
 
@@ -72,7 +72,7 @@ def _by_index(place: LogLocation, span: SegmentSpan, size: int) -> Iterator[Segm
     if index is None:
         yield span
         return
-    sequences, offsets = _inside(span, *index.places(MAX_SEQUENCE)[:2], index.end)
+    sequences, offsets = _inside(span, *index.sample_positions(MAX_SEQUENCE)[:2], index.end)
     first, before = span.first, offsets[0]
     for sequence, offset in zip(sequences[1:], offsets[1:-1], strict=True):
         if offset - before >= size:

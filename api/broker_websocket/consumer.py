@@ -62,9 +62,9 @@ class WebSocketSink:
         drop: Callable[[], None],
     ) -> None:
         self.remote = remote
-        self.handed_bytes = 0
+        self.written_bytes = 0
         self.peer_names: frozenset[str] = frozenset()
-        self.writable = True
+        self.is_writable = True
         self.text_mode = False
         self.connection: Connection | None = None
         self._send = send
@@ -85,28 +85,28 @@ class WebSocketSink:
         self._over = False
 
     @property
-    def flushed(self) -> bool:
+    def is_flushed(self) -> bool:
         return not self._waiting and not self._sending
 
-    def taken_bytes(self) -> int:
+    def acked_bytes(self) -> int:
         held = self._held_bytes()
         if held is not None:
-            self._progress.look(self.handed_bytes, self._waiting_bytes + held)
+            self._progress.update(self.written_bytes, self._waiting_bytes + held)
         return self._progress.taken
 
     def read_progress(self) -> ReadProgress:
         return self._read_progress()
 
     @property
-    def lump_bytes(self) -> int:
+    def window_step_bytes(self) -> int:
         return self._progress.lump_bytes
 
     @property
-    def network_limited(self) -> bool:
+    def is_network_limited(self) -> bool:
         return self._progress.network_limited
 
     @property
-    def window(self) -> ReceiveWindowSample:
+    def receive_window(self) -> ReceiveWindowSample:
         return self._progress.window
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
@@ -126,7 +126,7 @@ class WebSocketSink:
                 parts.append(encode_frame_header(DELIVER, entry.stream, batch.nbytes))
                 parts.append(batch.buf)
             self._put(b"".join(parts))
-        self.writable = False
+        self.is_writable = False
         self._go_on()
 
     def send_reply(self, reply: Reply) -> None:
@@ -135,7 +135,7 @@ class WebSocketSink:
 
     def _put(self, message: bytes | str) -> None:
         nbytes = framed_length(message)
-        self.handed_bytes += nbytes
+        self.written_bytes += nbytes
         self._waiting_bytes += nbytes
         self._waiting.append(message)
 
@@ -148,11 +148,11 @@ class WebSocketSink:
         self._waiting_bytes -= framed_length(message)
         return {"type": "websocket.send", "bytes" if isinstance(message, bytes) else "text": message}
 
-    def logged_on(self) -> None:
+    def on_logged_on(self) -> None:
         assert self.connection is not None
         self._logged_on(self.connection.input_share)
 
-    def lost(self) -> None:
+    def on_connection_lost(self) -> None:
         """The peer is gone: let go of what was held of its messages."""
 
     def pause_reading(self) -> None:
@@ -178,7 +178,7 @@ class WebSocketSink:
     def drop(self) -> None:
         self._drop()
 
-    def forget(self) -> None:
+    def drop_input(self) -> None:
         self.connection = None
 
     def _go_on(self) -> None:
@@ -188,7 +188,7 @@ class WebSocketSink:
         if self._sender is None and not self._over:
             self._sender = asyncio.create_task(self._run(), name=f"websocket-sender-{self.remote}")
 
-    async def ended(self) -> None:
+    async def wait_closed(self) -> None:
         """The connection is gone: send nothing more."""
         self._over = True
         if self._sender is not None:
@@ -202,7 +202,7 @@ class WebSocketSink:
         try:
             await self._ending.wait()
             await asyncio.wait([pump], timeout=CLOSE_AFTER_S)
-            self.taken_bytes()
+            self.acked_bytes()
             code, reason = self._closing
             await self._send({"type": "websocket.close", "code": code, "reason": reason[:120]})
         finally:
@@ -218,7 +218,7 @@ class WebSocketSink:
             if self._refill():
                 continue
             self._sending = False
-            self.writable = True
+            self.is_writable = True
             if self.connection is not None and not self._ending.is_set():
                 self.connection.on_writable()
             if not self._waiting and not self._ending.is_set():
@@ -260,18 +260,18 @@ class ClientConsumer(AsyncWebsocketConsumer):
             scope["drop"],
         )
         sink.peer_names = scope["peer_names"]
-        connection = sink.connection = self.connected(sink)
+        connection = sink.connection = self.on_connected(sink)
         scope["on_overflow"](lambda error: connection.receive((error,)))
         try:
             await self._receive(connection, sink, receive, send)
         finally:
-            sink.lost()
+            sink.on_connection_lost()
             connection.on_closed()
-            await sink.ended()
+            await sink.wait_closed()
 
-    def connected(self, sink: Any) -> Connection:
+    def on_connected(self, sink: Any) -> Connection:
         """The engine's side of it."""
-        return self.engine.connected(self.transport, sink)
+        return self.engine.add_connection(self.transport, sink)
 
     async def accept_from(
         self, scope: dict[str, Any], send: Callable[[dict[str, Any]], Awaitable[None]]

@@ -43,12 +43,12 @@ class UvloopReactor(AsyncioSelectorReactor):
         self._standing: dict[Connection, Callable[[], None]] = {}
         """Who waits for its turn, with what makes it leave the line."""
 
-    def by_turns(self, connection: Connection, door: PreLogonReadQueue) -> None:
+    def read_in_turns(self, connection: Connection, door: PreLogonReadQueue) -> None:
         """Read from it when its turn comes, until it is `known` or closed."""
         connection.bufferSize = GUEST_READ_BYTES
         self._move(connection, door)
 
-    def known(self, connection: Connection) -> None:
+    def read_normally(self, connection: Connection) -> None:
         """Read from it as from any other."""
         self._move(connection, None)
 
@@ -98,8 +98,8 @@ class UvloopReactor(AsyncioSelectorReactor):
 
     def _stand(self, reader: Any, door: PreLogonReadQueue) -> None:
         descriptor, heard = self._readers[reader], partial(self._heard, reader)
-        self._standing[reader] = partial(door.forget, descriptor, heard)
-        door.watch(descriptor, heard)
+        self._standing[reader] = partial(door.remove_reader, descriptor, heard)
+        door.add_reader(descriptor, heard)
 
     def _heard(self, reader: Any) -> None:
         del self._standing[reader]

@@ -90,11 +90,11 @@ class BackpressureProtocol(WebSocketProtocol):
         self.maxMessagePayloadSize = self.maxFramePayloadSize = BEFORE_LOGON + FRAME_HEADER_SIZE
         return super().onConnect(request)
 
-    def logged_on(self, share: str) -> None:
+    def on_logged_on(self, share: str) -> None:
         """Accept messages as large as the protocol allows: the peer is known, and its input counts in this
         share."""
         self.known = True
-        self.unfinished.logged_on(share)
+        self.unfinished.on_logged_on(share)
         below = _descriptor(self.transport)
         if below is self.transport:
             below.bufferSize = READ_BYTES
@@ -119,7 +119,7 @@ class BackpressureProtocol(WebSocketProtocol):
         unfinished = self.received_bytes - self.message_start if begun else 0
         return ReadProgress(self.received_bytes, unfinished, self.message_start)
 
-    def held_bytes(self) -> int | None:
+    def unsent_bytes(self) -> int | None:
         """What Twisted holds of what was sent; None when the WebSocket isn't open: what is sent then goes nowhere."""
         if self.state != self.STATE_OPEN:
             return None
@@ -171,7 +171,7 @@ class BackpressureProtocol(WebSocketProtocol):
         if self.state != self.STATE_OPEN:
             return
         try:
-            self.unfinished.hold(len(self.data) + self.partial + self.application_queue.nbytes)
+            self.unfinished.set_bytes(len(self.data) + self.partial + self.application_queue.nbytes)
         except ClientError as error:
             self._take_no_more(error)
 
@@ -180,7 +180,7 @@ class BackpressureProtocol(WebSocketProtocol):
         self.reading = False
         self.transport.pauseProducing()
         self.data, self.message_data, self.frame_data, self.partial = b"", [], [], 0
-        self.unfinished.hold(0)
+        self.unfinished.set_bytes(0)
         if self.on_overflow is not None:
             self.on_overflow(error.with_traceback(None))
         else:
@@ -200,7 +200,7 @@ class BackpressureProtocol(WebSocketProtocol):
             return
         self.failed = self.failedByMe = True
         self.data, self.message_data, self.frame_data, self.partial = b"", [], [], 0
-        self.unfinished.hold(0)
+        self.unfinished.set_bytes(0)
         below = _descriptor(self.transport)
         reactor.by_turns(below, self.factory.server_class.door)
         self.sendCloseFrame(code, reason.encode()[:MAX_REASON])
@@ -221,7 +221,7 @@ class BackpressureProtocol(WebSocketProtocol):
             transport.write(data)
             # Twisted by itself calls a producer back only after more than its bufferSize, and two thousand clients that don't read
             # would hold as much each.
-            if isinstance(transport, FileDescriptor) and (self.held_bytes() or 0) >= GATHERED_BYTES:
+            if isinstance(transport, FileDescriptor) and (self.unsent_bytes() or 0) >= GATHERED_BYTES:
                 self.room.clear()
                 transport.producerPaused = True  # what makes it call resumeProducing when it has written all
 
@@ -273,7 +273,7 @@ class BackpressureProtocol(WebSocketProtocol):
         # A larger one would be copied again with each read.
         return isinstance(found, IncompleteMessage) and found.end - at <= READ_BYTES
 
-    def taken(self) -> None:
+    def on_message_consumed(self) -> None:
         """The application took a message; go on in the next turn of the loop once few are waiting."""
         self._count()
         waiting = self.application_queue
@@ -291,7 +291,7 @@ class BackpressureProtocol(WebSocketProtocol):
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
         self.room.set()
-        self.unfinished.hold(0)
+        self.unfinished.set_bytes(0)
         super().onClose(wasClean, code, reason)
 
     def drop(self) -> None:
@@ -327,7 +327,7 @@ class PendingUpgrade(HTTPChannel):
         if not self.requests:
             return
         try:
-            self.unfinished.hold(len(self._buffer) + self._receivedHeaderSize)
+            self.unfinished.set_bytes(len(self._buffer) + self._receivedHeaderSize)
         except ClientError:
             self.drop()
 
@@ -340,15 +340,15 @@ class PendingUpgrade(HTTPChannel):
 
     def connectionLost(self, reason: Any = connectionDone) -> None:
         super().connectionLost(reason)
-        self.passed()
+        self.mark_upgraded()
 
-    def passed(self) -> None:
+    def mark_upgraded(self) -> None:
         """Whatever comes of it is the WebSocket's from here on, or nobody's."""
-        self.anteroom.gone(self)
-        self.unfinished.hold(0)
+        self.anteroom.remove_closing(self)
+        self.unfinished.set_bytes(0)
         self.requests.clear()
 
-    def make_room(self) -> None:
+    def close_for_room(self) -> None:
         self.drop()  # who hasn't been answered yet has no protocol in which to be told
 
     def drop(self) -> None:

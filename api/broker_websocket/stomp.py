@@ -40,24 +40,24 @@ class StompSink(WebSocketSink):
         self._ended = False
 
     @property
-    def flushed(self) -> bool:
-        return not self._outgoing and super().flushed
+    def is_flushed(self) -> bool:
+        return not self._outgoing and super().is_flushed
 
-    def logged_on(self) -> None:
-        super().logged_on()
-        self.session.logged_on()
+    def on_logged_on(self) -> None:
+        super().on_logged_on()
+        self.session.on_logged_on()
 
-    def lost(self) -> None:
-        self.session.lost()
+    def on_connection_lost(self) -> None:
+        self.session.on_connection_lost()
 
-    def forget(self) -> None:
-        super().forget()
+    def drop_input(self) -> None:
+        super().drop_input()
         del self.session
 
-    def taken_bytes(self) -> int:
+    def acked_bytes(self) -> int:
         held = self._held_bytes()
         if held is not None:
-            self._progress.look(self.handed_bytes, self._waiting_bytes + self._outgoing.nbytes + held)
+            self._progress.update(self.written_bytes, self._waiting_bytes + self._outgoing.nbytes + held)
         return self._progress.taken
 
     def read_progress(self) -> ReadProgress:
@@ -71,8 +71,8 @@ class StompSink(WebSocketSink):
         for entry in entries:
             frames = self.session.frames_of(entry)
             sizes.append(self._outgoing.put(frames) if frames is not None else 0)
-        self.handed_bytes += sum(sizes)
-        self.writable = False
+        self.written_bytes += sum(sizes)
+        self.is_writable = False
         if not self._waiting:
             self._refill()
         self._go_on()
@@ -82,7 +82,7 @@ class StompSink(WebSocketSink):
         if not self._outgoing:
             return False
         slice_ = self._outgoing.take()
-        self.handed_bytes -= len(
+        self.written_bytes -= len(
             slice_
         )  # counted when it was handed over, and again with its WebSocket header
         self._put(slice_)
@@ -99,21 +99,21 @@ class StompSink(WebSocketSink):
     def send_reply(self, reply: Reply) -> None:
         self.session.answer(reply)
 
-    def say(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
+    def write_frame(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
         """Send a frame at once; `behind` the messages that are on their way; or in their place, as the `last`."""
         if self._ended:
             return
         if last:
             self._ended = True
-            self.handed_bytes -= self._outgoing.drop()
+            self.written_bytes -= self._outgoing.drop()
         if behind and self._outgoing:
-            self.handed_bytes += self._outgoing.put(frame)
+            self.written_bytes += self._outgoing.put(frame)
         else:
             self._put(frame)
         self._go_on()
 
     def close_with(self, number: int, reason: str) -> None:
-        self.handed_bytes -= self._outgoing.drop()
+        self.written_bytes -= self._outgoing.drop()
         self._ended = True
         super().close_with(number, reason)
 
@@ -133,7 +133,7 @@ class StompConsumer(ClientConsumer):
         super().__init__(engine, transport, origins)
         self._tails = tails
 
-    def connected(self, sink: Any) -> Connection:
+    def on_connected(self, sink: Any) -> Connection:
         sink.session = StompSession(self.engine, self.transport, self._tails, sink)
         sink.session.begin()
         connection: Connection = sink.session.connection

@@ -11,6 +11,6 @@ from console.services.runs import IdempotencyKey
 
 def idempotency_key(request: Request, *asked: Any) -> IdempotencyKey | None:
     """The request's key, with what is asked; None without one. Raises OperatorError bad_idempotency_key."""
-    return IdempotencyKey.of(
+    return IdempotencyKey.for_request(
         request.headers.get("Idempotency-Key", ""), request.query_params.get("instance", ""), *asked
     )

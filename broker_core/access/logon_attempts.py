@@ -51,7 +51,7 @@ class FailedLogonTracker:
         ]
         return max(waits, default=0)
 
-    def failed(self, remote: str, user: str, now: int) -> int:
+    def record_failure(self, remote: str, user: str, now: int) -> int:
         """One more failure; how many milliseconds to let the answer wait."""
         for key in ((remote, user), (remote,)):
             self._failures[key] = _FailureCount(self._of(key, now).number + 1, now)
@@ -60,7 +60,7 @@ class FailedLogonTracker:
             self._failures.popitem(last=False)
         return int(min(LONGEST_DELAY_MS, 100 * 2 ** min(self._failures[remote, user].number - 1, 10)))
 
-    def succeeded(self, remote: str, user: str) -> None:
+    def record_success(self, remote: str, user: str) -> None:
         """This user knows the secret: what failed before were slips. What failed under other names still counts."""
         self._failures.pop((remote, user), None)
 
@@ -80,7 +80,7 @@ class VerifiedPasswordCache:
         self._key = secrets.token_bytes(32)
         self._digests: OrderedDict[str, bytes] = OrderedDict()
 
-    def holds(self, user: str, password: str, hashed: str) -> bool:
+    def is_verified(self, user: str, password: str, hashed: str) -> bool:
         """Whether this password was right for the user's hash, as it is now in the policy."""
         known = self._digests.get(user)
         if known is None or not hmac.compare_digest(known, self._digest(password, hashed)):
@@ -153,7 +153,7 @@ class RefusedLogonLog:
         self._waiting.clear()
         return taken
 
-    def put_back(self, entries: list[RefusedLogonEntry]) -> None:
+    def restore(self, entries: list[RefusedLogonEntry]) -> None:
         """They couldn't be stored; there may be newer ones meanwhile."""
         self._wait([*entries, *self.take(self._minute)])
 

@@ -50,21 +50,21 @@ class AccessPolicy:
         found = self._users.get(user)
         return found.password if found is not None else None
 
-    def may_be(self, user: str, client: str) -> bool:
+    def may_use_client_name(self, user: str, client: str) -> bool:
         """Whether a user may log on as a client of that name."""
         found = self._users.get(user)
         return found is None or not found.clients or any(_fits(name, client) for name in found.clients)
 
-    def may_link(self, user: str, client: str) -> bool:
+    def may_connect_link(self, user: str, client: str) -> bool:
         """Whether a user may log on as another instance's link: only whose `clients` name it, or links as such, may."""
         found = self._users.get(user)
         return found is not None and any(
             name.startswith(SITE_PREFIX) and _fits(name, client) for name in found.clients
         )
 
-    def has(self, user: str, client: str) -> bool:
+    def is_user_allowed(self, user: str, client: str) -> bool:
         """Whether there is such a user, who may log on as a client of that name."""
-        return user in self._users and self.may_be(user, client)
+        return user in self._users and self.may_use_client_name(user, client)
 
     def rights(self, transport: str, user: str) -> Rights:
         """What a user may do on a transport; "" is somebody whom nobody asked who they are."""

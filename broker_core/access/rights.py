@@ -63,7 +63,7 @@ class Rights:
         self._publishable[topic] = may
         return may
 
-    def subscription(self, asked: TopicPattern, chosen: Filter | None) -> GrantedSubscription:
+    def check_subscribe(self, asked: TopicPattern, chosen: Filter | None) -> GrantedSubscription:
         """What a subscription to a pattern with a filter gets. Raises ClientError not_entitled."""
         if self._entitled is None:
             return GrantedSubscription(asked, chosen, False)

@@ -162,7 +162,7 @@ class Batch:
         return self.header.flags
 
     @property
-    def mark(self) -> str:
+    def conflation_mark(self) -> str:
         """What policy did to the backlog that it comes from: "conflated", "conflation_over", or "" for nothing."""
         return MARK_WORDS.get(self.header.flags & MARKS, "")
 
@@ -359,7 +359,7 @@ class Batch:
             return encode_dictionary(entries[0], (topic,))
         return bytes(self.buf[HEADER_SIZE : HEADER_SIZE + header.dictionary_length])
 
-    def republished(self, publisher: str, rows: Rows) -> bytearray:
+    def for_republish(self, publisher: str, rows: Rows) -> bytearray:
         """Some rows as a batch that `publisher` has yet to publish: what they have as sequences here are its publisher sequences.
 
         `rows` are row numbers, ascending, of records that have sequences. The batch is checksummed and not stamped. Raises ClientError
@@ -374,7 +374,7 @@ class Batch:
         table["delta"] = sequences - np.uint64(first)
         return build_from_tables(publisher, self.topics, len(rows), table.tobytes(), joined, texts, first)
 
-    def marked(self, mark: int) -> Batch:
+    def with_conflation_mark(self, mark: int) -> Batch:
         """A copy with that mark (CONFLATED or CONFLATION_OVER) and no other; the payload is the same."""
         header = bytearray(self.buf[:HEADER_SIZE])
         _FLAGS.pack_into(header, 6, self.header.flags & ~MARKS | mark)

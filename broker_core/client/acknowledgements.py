@@ -42,13 +42,13 @@ class Acknowledger:
         self._single: list[int] = []
         self._due = False
 
-    def received(self, count: int) -> int:
+    def on_delivery(self, count: int) -> int:
         """That many messages came; the number of the first."""
         first = self._counted + 1
         self._counted += count
         return first
 
-    def connected(self) -> None:
+    def on_connected(self) -> None:
         """A new connection: the broker counts from 1 again."""
         self._before, self._upto = self._counted, 0
         self._single.clear()
@@ -112,28 +112,28 @@ class CreditWindow:
         self._granted = 0
         self._begun = False
 
-    def ask(self) -> int:
+    def initial_credit(self) -> int:
         """It is asked for, on a new connection or anew: with how much to begin."""
         self._received, self._granted, self._begun = 0, max(self._most - self.held, 0), False
         return self._granted
 
-    def begun(self) -> None:
+    def on_subscribed(self) -> None:
         """The broker has it."""
         self._begun = True
         self._give()
 
-    def end(self) -> None:
+    def on_unsubscribed(self) -> None:
         """Nothing more comes for it."""
         self._begun = False
 
-    def received(self, nbytes: int) -> bool:
+    def on_delivery(self, nbytes: int) -> bool:
         """A delivery came. Whether there was room when the broker sent it; the last one may be larger than what is left."""
         fits = self._received < self._granted
         self._received += nbytes
         self.held += nbytes
         return fits
 
-    def taken(self, nbytes: int) -> None:
+    def on_consumed(self, nbytes: int) -> None:
         """The application has taken so much."""
         self.held -= nbytes
         self._give()
@@ -163,7 +163,7 @@ class _DeliveredBatch:
         self.done: bytearray | None = None
         self.front = 0
 
-    def mark(self, sequence: int) -> None:
+    def mark_record_done(self, sequence: int) -> None:
         at = bisect_left(self.sequences, sequence)
         if at == len(self.sequences) or self.sequences[at] != sequence:
             return
@@ -190,7 +190,7 @@ class CompletionTracker:
         self._head = 0
 
     @property
-    def undone(self) -> int:
+    def pending_batches(self) -> int:
         """Delivered batches that aren't done as a whole, or wait behind one that isn't."""
         return len(self._delivered) - self._head
 
@@ -203,7 +203,7 @@ class CompletionTracker:
         )
         self._firsts.append(first)
 
-    def reached(self, sequence: int) -> bool:
+    def advance_to(self, sequence: int) -> bool:
         """Nothing more comes up to this sequence. True when the most recent bookmark moved there: all was done."""
         if self._head == len(self._delivered):
             before, self.most_recent = self.most_recent, max(self.most_recent, sequence)
@@ -222,13 +222,13 @@ class CompletionTracker:
                 self._firsts.append(sequence)
         return False
 
-    def done(self, sequence: int) -> bool:
+    def mark_record_done(self, sequence: int) -> bool:
         """One record is done. True when the most recent bookmark moved."""
         if entry := self._find(sequence):
-            entry.mark(sequence)
+            entry.mark_record_done(sequence)
         return self._advance()
 
-    def batch_done(self, batch: Batch) -> bool:
+    def mark_batch_done(self, batch: Batch) -> bool:
         """All records of a delivered batch are done."""
         if entry := self._find(batch.first_sequence):
             entry.front = len(entry.sequences)

@@ -235,14 +235,14 @@ class AsyncClient(SubscriptionControl):
                     async with asyncio.timeout_at(ends):
                         await self._publisher.wait_for_acknowledgements()
             with suppress(OperatorError):  # the store's disk: what it refused was never taken
-                self._publisher.send_gathered()
+                self._publisher.flush_batch()
             for subscription in list(self._subscriptions.by_id.values()):
                 await subscription.close()
             await self._connector.close(ends)
         running.cancel()
         await asyncio.wait([running])
         if self._publisher.failure is None:
-            self._publisher.emit()  # what was published while this closed is in the store, as it was taken
+            self._publisher.build_pending_batch()  # what was published while this closed is in the store, as it was taken
         self._fail(OperatorError("client_closed", f"Client {self.name} is closed.", "Make a new client."))
         unsent, messages, nbytes = self.unsent, store.messages, store.nbytes
         store.close()
@@ -297,12 +297,12 @@ class AsyncClient(SubscriptionControl):
         """Publish messages of one topic as one batch."""
         await self._publisher.publish_many(topic, bodies)
 
-    def forward(self, first: int, last: int, batch: bytearray) -> None:
+    def publish_numbered_batch(self, first: int, last: int, batch: bytearray) -> None:
         """Publish a batch that has this client's name and its records' own numbers, `first` to `last`, greater than all before. It doesn't
         wait; the caller watches the publish store."""
-        self._publisher.forward(first, last, batch)
+        self._publisher.publish_numbered_batch(first, last, batch)
 
-    async def ended(self) -> SluiceError:
+    async def wait_closed(self) -> SluiceError:
         """Wait until the client has failed for good or is closed; the reason."""
         if self._task is not None:
             await asyncio.wait([self._task])
@@ -430,14 +430,14 @@ class AsyncClient(SubscriptionControl):
             self._publisher.acknowledged = known  # another log, and another count
         self.instance = ack.instance or ""
         self._up = True
-        self._subscriptions.connected(self.instance, link)
+        self._subscriptions.on_connected(self.instance, link)
         if known < self._publisher.acknowledged:
             self._on_missing(known)
         if ack.forgotten and (repeats := self._publisher.repeats):
             self._on_forgotten(repeats)
         if not self._first.done():
             self._first.set_result(None)
-        await self._publisher.connected(link, known, ack.session, ack.stored or 0)
+        await self._publisher.on_connected(link, known, ack.session, ack.stored or 0)
 
     def _connected_unsure(self, link: ClientLink, ack: replies.Ack) -> None:
         """Read from a member that is cut off from its group; go to the next address with what is published."""
@@ -448,7 +448,7 @@ class AsyncClient(SubscriptionControl):
         self._publisher.connected_unsure(go_elsewhere)
         self.instance = ack.instance or ""
         self._up = True
-        self._subscriptions.connected(self.instance, link)
+        self._subscriptions.on_connected(self.instance, link)
         if not self._first.done():
             self._first.set_result(None)
 
@@ -482,7 +482,7 @@ class AsyncClient(SubscriptionControl):
     def _disconnected(self) -> None:
         self._up = False
         self._steering_ended(None)
-        self._publisher.disconnected()
+        self._publisher.on_disconnected()
 
     def _note_loss(self, loss: ConnectionLoss) -> None:
         self.last_loss = loss
@@ -501,7 +501,7 @@ class AsyncClient(SubscriptionControl):
                 self._on_reply(frame)
             else:
                 self._subscriptions.deliver(frame)
-                self._connector.moved()
+                self._connector.on_progress()
 
     def _on_reply(self, frame: NativeFrame) -> None:
         reply = replies.parse_reply(frame.payload)
@@ -511,7 +511,7 @@ class AsyncClient(SubscriptionControl):
             case replies.ErrorReply() as error:
                 self._on_error(error)
             case replies.BrokerHeartbeat():
-                self._connector.heartbeat()
+                self._connector.on_heartbeat()
             case replies.GapNotice() as gap:
                 if found := self._subscriptions.by_id.get(gap.id):
                     found.gaps.append(gap)
@@ -521,17 +521,17 @@ class AsyncClient(SubscriptionControl):
                 self._subscriptions.resume_token = notice.resume_token or self._subscriptions.resume_token
                 if notice.code == "bookmark_unknown":
                     self._subscriptions.on_unknown(notice.details["id"], notice.details["unknown"])
-                self._connector.closing(notice)
+                self._connector.on_closing(notice)
                 self._tell(notice)
             case replies.SubscriptionCancelled() as cancelled:
-                self._subscriptions.cancelled(cancelled)
+                self._subscriptions.on_cancelled(cancelled)
             case replies.ResumedNotice() as resumed:
                 if found := self._subscriptions.by_id.get(resumed.id):
                     found.resumed = resumed
             case replies.CloseRequested() as requested:
-                self._connector.close_requested(requested)
+                self._connector.on_close_requested(requested)
             case replies.ClosingNotice() as closing:
-                self._connector.closing(closing)
+                self._connector.on_closing(closing)
             case replies.TextMessage() | None:
                 pass  # records come as batches where commands come as frames; a newer broker may say more
             case _:
@@ -540,7 +540,7 @@ class AsyncClient(SubscriptionControl):
     def _on_ack(self, ack: replies.Ack) -> None:
         if ack.of is None or ack.of == "flush":
             self._publisher.on_ack(ack)
-            self._connector.moved()
+            self._connector.on_progress()
         elif ack.of == "subscribe":
             self._subscriptions.on_ack(ack)
         elif ack.of in STEERING_WORDS:
@@ -548,15 +548,15 @@ class AsyncClient(SubscriptionControl):
         # Of unsubscribe and renew nothing is awaited.
 
     def _on_error(self, error: replies.ErrorReply) -> None:
-        problem = ClientError.received(error.code, error.message, error.fix, error.details)
+        problem = ClientError.from_dict(error.code, error.message, error.fix, error.details)
         if error.code != "refused_before":  # of messages that are sent again
             self.errors.append(problem)
         if error.of == "subscribe" and error.id is not None:
-            self._subscriptions.refused(error.id, problem)
+            self._subscriptions.on_refused(error.id, problem)
         elif error.of in STEERING_WORDS:
             self._not_steered(str(error.of), problem)
         elif error.of == "renew" and error.id is not None:
-            self._subscriptions.cancelled(
+            self._subscriptions.on_cancelled(
                 replies.SubscriptionCancelled(id=error.id, code=error.code, message=error.message)
             )
         elif error.of == "publish" or error.first is not None:

@@ -44,7 +44,7 @@ class BookmarkStore(Protocol):
     def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
         """These records are done, although something before them isn't."""
 
-    def done_after(self, subscription: str, instance: str) -> SequenceSet | None:
+    def processed_ranges(self, subscription: str, instance: str) -> SequenceSet | None:
         """What was done behind the most recent bookmark; None: nothing."""
 
     def most_recent(self, subscription: str) -> str | None:
@@ -95,14 +95,14 @@ class MemoryBookmarkStore:
         known[instance] = sequence
         done = self._done.get((subscription, instance))
         if done is not None:
-            done.drop_upto(sequence)
+            done.remove_upto(sequence)
             if not done:
                 del self._done[subscription, instance]
 
     def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
         self._done.setdefault((subscription, instance), SequenceSet(most=MAX_RANGES)).add(first, last)
 
-    def done_after(self, subscription: str, instance: str) -> SequenceSet | None:
+    def processed_ranges(self, subscription: str, instance: str) -> SequenceSet | None:
         return self._done.get((subscription, instance))
 
     def most_recent(self, subscription: str) -> str | None:
@@ -139,7 +139,7 @@ class FileBookmarkStore(MemoryBookmarkStore):
         raw = self._file.read(0, self._file.end)
         lines = raw.splitlines(keepends=True)
         if FIRST_LINE.startswith(raw):
-            self._file.cut(0)
+            self._file.truncate(0)
             self._file.append(FIRST_LINE, sync=self._sync)
             return 0
         good = [lines[0] == FIRST_LINE, *map(self._take, lines[1:])]
@@ -149,8 +149,8 @@ class FileBookmarkStore(MemoryBookmarkStore):
         if bad:
             self._file.set_aside(*bad)
             if all(good[:-1]):
-                self._file.cut(len(raw) - len(bad[0]))
-            elif not self._file.write_anew(self._lines()):
+                self._file.truncate(len(raw) - len(bad[0]))
+            elif not self._file.rewrite(self._lines()):
                 raise OperatorError(
                     "store_failed",
                     f"The bookmark store {self.path} can't be repaired.",
@@ -190,7 +190,7 @@ class FileBookmarkStore(MemoryBookmarkStore):
 
     def compact(self) -> None:
         """Write what is kept into a new file and put it in the old one's place."""
-        self._file.write_anew(self._lines())
+        self._file.rewrite(self._lines())
         # After a failure, too: it isn't tried again at once.
         self._longest = max(COMPACT_AT, 2 * self._file.end)
 

@@ -97,7 +97,7 @@ class AddressRotation:
         return self._failures
 
     @property
-    def whole_round(self) -> bool:
+    def is_round_complete(self) -> bool:
         """Whether each address has failed since one of them held."""
         return self._failures >= self._number
 
@@ -113,7 +113,7 @@ class AddressRotation:
             self._failures = 0
         self._last_code = code
 
-    def failed(self) -> float:
+    def on_failure(self) -> float:
         """The current address failed or was lost; how long to wait before trying the one whose turn it is now."""
         delay = self._policy.delay(self._failures // self._number)
         self._failures += 1
@@ -181,8 +181,8 @@ class Connector:
                 down_since = now
                 turns.note_connection(error.code, now - up_at, moved=self._moved)
             address = self._addresses[turns.current]
-            delay, wanted = turns.failed(), self._wanted_delay
-            if error.code == "behind" and not turns.whole_round:
+            delay, wanted = turns.on_failure(), self._wanted_delay
+            if error.code == "behind" and not turns.is_round_complete:
                 wanted = 0.0  # of that broker; the next address is another one's
             delay = max(delay, wanted)
             end = self._pointless(error, now - down_since, turns)
@@ -206,10 +206,10 @@ class Connector:
             if self._damaged >= MAX_DAMAGED:
                 return error
         was_lost = self.connections > 0 and error.code != "behind"  # a member that is behind refused it
-        if not self._policy.enabled and (was_lost or turns.whole_round):
+        if not self._policy.enabled and (was_lost or turns.is_round_complete):
             return error
         limit = self._policy.give_up_after if self.connections else self._policy.first_connect_timeout
-        return error if limit is not None and outage >= limit and turns.whole_round else None
+        return error if limit is not None and outage >= limit and turns.is_round_complete else None
 
     async def _connect(self, address: BrokerAddress) -> tuple[ClientLink, Ack]:
         """Open a link and log on. Return the link and the broker's answer."""
@@ -278,32 +278,32 @@ class Connector:
                     raise ClientError("bad_frame", f"The logon arrived as {reply.name!r}'s.", "")
                 answer.set_result(reply)
             elif isinstance(reply, ErrorReply | ClosingNotice):
-                answer.set_exception(ClientError.received(reply.code, reply.message, reply.fix))
+                answer.set_exception(ClientError.from_dict(reply.code, reply.message, reply.fix))
             if isinstance(reply, ClosingNotice):
-                self.closing(reply)
+                self.on_closing(reply)
         if frames:
             self._on_frames(link, frames)
 
     # What the client hears on our behalf.
 
-    def heartbeat(self) -> None:
+    def on_heartbeat(self) -> None:
         """The broker sends heartbeats: from now on its silence means something."""
         self._heard_heartbeat = True
 
-    def moved(self) -> None:
+    def on_progress(self) -> None:
         """Something was delivered or acknowledged."""
         self._damaged, self._moved = 0, True
 
-    def closing(self, reply: ClosingNotice | DecisionNotice) -> None:
+    def on_closing(self, reply: ClosingNotice | DecisionNotice) -> None:
         """The broker says why it will close the connection, and when to come back."""
         if isinstance(reply, ClosingNotice):
-            self._last_word = ClientError.received(reply.code, reply.message, reply.fix)
+            self._last_word = ClientError.from_dict(reply.code, reply.message, reply.fix)
         if reply.retry_after_ms:
             self._wanted_delay = max(self._wanted_delay, reply.retry_after_ms / 1000)
 
-    def close_requested(self, reply: CloseRequested) -> None:
+    def on_close_requested(self, reply: CloseRequested) -> None:
         """The broker asks to close: write what is held, close, and come back when it says."""
-        self._last_word = ClientError.received(reply.code, reply.message)
+        self._last_word = ClientError.from_dict(reply.code, reply.message)
         self._wanted_delay = max(self._wanted_delay, (reply.retry_after_ms or 0) / 1000)
         if self.link is not None:
             self.link.close()

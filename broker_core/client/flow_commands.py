@@ -27,7 +27,7 @@ class PausableSubscription(Protocol):
 
     @property
     def id(self) -> str: ...
-    def steer(self, **options: str | bool | None) -> dict[str, str | bool | None]:
+    def apply_options(self, **options: str | bool | None) -> dict[str, str | bool | None]:
         """Note options of its command; what was in force before."""
 
 
@@ -71,7 +71,7 @@ class SubscriptionControl:
         command: commands.PauseSubscriptions | commands.ResumeSubscriptions | commands.SetRate,
         **options: str | bool | None,
     ) -> None:
-        before = [subscription.steer(**options) for subscription in subscriptions]
+        before = [subscription.apply_options(**options) for subscription in subscriptions]
         if not self._send(command):
             return  # the next connection subscribes with it
         asked = _PendingRequest(
@@ -83,7 +83,7 @@ class SubscriptionControl:
                 await asked.done
         except ClientError:
             for subscription, options_before in zip(subscriptions, before, strict=True):
-                subscription.steer(**options_before)
+                subscription.apply_options(**options_before)
             raise
         finally:
             if asked in self._asked:

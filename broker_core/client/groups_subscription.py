@@ -99,36 +99,36 @@ class GroupsSubscription(SubscriptionReader):
                 return arrived
         return None
 
-    def over(self, until_completed: bool = False) -> bool:
+    def is_finished(self, until_completed: bool = False) -> bool:
         # Each is asked: one that can't go on is told of although others can.
-        ended = [part.over(until_completed) for part in self.parts]
+        ended = [part.is_finished(until_completed) for part in self.parts]
         return all(ended)
 
     def add_waiter(self, waiter: asyncio.Future[None]) -> None:
         for part in self.parts:
             part.add_waiter(waiter)
 
-    def drop_waiter(self, waiter: asyncio.Future[None]) -> None:
+    def remove_waiter(self, waiter: asyncio.Future[None]) -> None:
         for part in self.parts:
-            part.drop_waiter(waiter)
+            part.remove_waiter(waiter)
 
-    def asked_for_more(self) -> None:
+    def on_next_requested(self) -> None:
         if self._newest is not None:
-            self._newest.asked_for_more()
+            self._newest.on_next_requested()
 
-    def handed(self, arrived: ReceivedBatch) -> None:
+    def on_delivered(self, arrived: ReceivedBatch) -> None:
         self._newest = self._of[arrived.instance]
-        self._newest.handed(arrived)
+        self._newest.on_delivered(arrived)
 
-    def left_of_replay(self) -> float:
-        return sum(max(part.left_of_replay(), 0) for part in self.parts)
+    def replay_batches_remaining(self) -> float:
+        return sum(max(part.replay_batches_remaining(), 0) for part in self.parts)
 
     # What an application says.
 
     def _part_of(self, item: Message | Batch) -> Subscription | None:
         if isinstance(item, Message):
             return self._of.get(item.instance)
-        return next((part for part in self.parts if part.brought(item)), None)
+        return next((part for part in self.parts if part.has_received(item)), None)
 
     def done(self, item: Message | Batch) -> None:
         """The application is done with a message or a whole batch; see Subscription.done."""
@@ -145,18 +145,18 @@ class GroupsSubscription(SubscriptionReader):
         own = part.bookmark_after(item) if part is not None else None
         if own is None:
             return None
-        others = [format_positions(other.read_upto) for other in self.parts if other is not part]
+        others = [format_positions(other.processed_positions) for other in self.parts if other is not part]
         return ",".join([own, *filter(None, others)])
 
     def ack(self, item: Message | None = None) -> None:
         """Acknowledge a message, or without one the batch that was read last; see Subscription.ack. With `ack="client"` that includes
         everything before it in the same group."""
-        self.acknowledging(item)()
+        self.prepare_ack(item)()
 
-    def acknowledging(self, item: Message | None) -> Callable[[], None]:
+    def prepare_ack(self, item: Message | None) -> Callable[[], None]:
         """What an `ack` of it does, said now and to be done on the loop. OperatorError no_acks."""
         part = self._newest if item is None else self._part_of(item)
-        return (part or self.parts[0]).acknowledging(item)
+        return (part or self.parts[0]).prepare_ack(item)
 
     async def pause(self) -> None:
         """Deliver nothing until `resume()`. What is on its way still comes."""

@@ -187,9 +187,9 @@ class ClientLink(asyncio.BaseProtocol):
         try:
             self.on_frames(self, frames)
         except SluiceError as error:  # a batch or reply that can't be read: what follows can't be trusted
-            self.garbled(error)
+            self.fail_on_garbage(error)
 
-    def garbled(self, error: SluiceError) -> None:
+    def fail_on_garbage(self, error: SluiceError) -> None:
         """Close at once, because of what came: that was damaged on its way, and no word of the broker's to stay away."""
         self.abort(
             OperatorError(
@@ -217,12 +217,12 @@ class TcpLink(ClientLink, asyncio.BufferedProtocol):
         try:
             frames = self._reader.buffer_updated(nbytes)
         except ClientError as error:
-            self.garbled(error)
+            self.fail_on_garbage(error)
             return
         if frames:
             self._take(frames)
         if self._reader.error is not None:
-            self.garbled(self._reader.error)
+            self.fail_on_garbage(self._reader.error)
 
     def read_progress(self) -> ReadProgress:
         return self._reader.progress

@@ -130,7 +130,7 @@ def batch_messages(
             repeat(instance),
             repeat(batch.accepted_at if timestamp else None),
             count(first) if first else repeat(0),
-            repeat(batch.mark),
+            repeat(batch.conflation_mark),
             repeat(publisher_origin(batch.publisher_name)),
             strict=False,
         ),

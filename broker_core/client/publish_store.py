@@ -226,7 +226,7 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
         if not _MAGIC.startswith(magic):
             raise self._file.refuse()
         if magic != _MAGIC:
-            self._file.cut(0)
+            self._file.truncate(0)
             self._file.append(_MAGIC, sync=self._sync)
         at, unusable, holes = len(_MAGIC), list[bytes](), False
         while at < self._file.end:
@@ -243,7 +243,7 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
         if unusable:
             self.set_aside_bytes = sum(map(len, unusable))
             self._file.set_aside(*unusable)
-            self._file.cut(at)
+            self._file.truncate(at)
             if holes:
                 self.compact()
 
@@ -323,7 +323,7 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
                 places.append(_FileEntry(first, last, at, len(batch)))
                 at += _ENTRY.size + len(batch)
 
-        if not self._file.write_anew(parts()):
+        if not self._file.rewrite(parts()):
             raise OperatorError(
                 "store_failed",
                 f"The publish store {self.path} can't be written anew.",
@@ -336,7 +336,7 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
 
     def compact(self) -> None:
         """Write what is still kept into a new file and put it in the old one's place."""
-        if self._file.write_anew(self._parts()):
+        if self._file.rewrite(self._parts()):
             at = len(_MAGIC) + _ENTRY.size
             for place in list(self._kept.values()):
                 self._kept[place.first] = place._replace(at=at)

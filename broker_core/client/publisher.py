@@ -180,13 +180,13 @@ class Publisher:
             self._topics.pop()
             self._gathered -= last_length + ROW_SIZE
             raise message_too_large_error(last_length)
-        self.emit()
+        self.build_pending_batch()
         return self.wait_for_room()
 
     def _end_of_turn(self) -> None:
         refused = None
         try:
-            self.emit()
+            self.build_pending_batch()
         except OperatorError as error:
             refused = error
         finally:
@@ -211,7 +211,7 @@ class Publisher:
             encoded = [encode_body(body) for body in bodies]
         size = sum(map(len, encoded)) + ROW_SIZE * len(encoded)
         if self._gathered + size >= self._batch_bytes and self._bodies:
-            self.emit()
+            self.build_pending_batch()
             await self.wait_for_room()
         if size < self._batch_bytes:
             if not self._bodies:
@@ -243,18 +243,18 @@ class Publisher:
 
     def keep(self, topic: str, parts: Sequence[Sequence[bytes]]) -> None:
         """Put batches of one topic into the store and send them, however full it is."""
-        self.emit()  # what was gathered before them keeps its place
+        self.build_pending_batch()  # what was gathered before them keeps its place
         for part in parts:
             self._hand_over(
                 len(part), build_single_topic_batch(self._name, topic, part, self._next, self.session)
             )
 
-    def send_gathered(self) -> None:
+    def flush_batch(self) -> None:
         """Make a batch of what has gathered and write it to the connection."""
-        self.emit()
+        self.build_pending_batch()
         self._write()
 
-    def emit(self) -> None:
+    def build_pending_batch(self) -> None:
         """Make a batch of what has gathered. It is written with others, at the end of the turn at the latest."""
         topics, bodies = self._topics, self._bodies
         if not bodies:
@@ -273,7 +273,7 @@ class Publisher:
             )
             self._hand_over(len(part), batch)
 
-    def forward(self, first: int, last: int, batch: bytearray) -> None:
+    def publish_numbered_batch(self, first: int, last: int, batch: bytearray) -> None:
         """Take a batch whose records have numbers already, above all before: `first` to `last`, perhaps not all between."""
         if self.failure is not None:
             raise self.failure
@@ -331,7 +331,7 @@ class Publisher:
 
     async def wait_for_acknowledgements(self) -> None:
         """Wait until everything published is acknowledged or refused. Raises why the client failed."""
-        self.send_gathered()
+        self.flush_batch()
         if self.store.nbytes:
             if self.failure is not None:
                 raise self.failure
@@ -377,7 +377,7 @@ class Publisher:
             return  # the connection is closed next, and what wasn't stored is published again in order
         first, last = error.first, error.sequence
         if error.code != "refused_before":
-            problem = ClientError.received(error.code, error.message, error.fix, error.details)
+            problem = ClientError.from_dict(error.code, error.message, error.fix, error.details)
             self._reject(Rejection(problem, first, last))
         if first is None or last is None:
             self._wake()
@@ -429,7 +429,7 @@ class Publisher:
 
     # Connections.
 
-    async def connected(
+    async def on_connected(
         self, link: ClientLink, known_sequence: int, session: int | None = None, stored: int = 0
     ) -> None:
         """Logged on: forget what the broker has, send what it hasn't, then go on live.
@@ -500,7 +500,7 @@ class Publisher:
         else:
             self._go_elsewhere = go_elsewhere
 
-    def disconnected(self) -> None:
+    def on_disconnected(self) -> None:
         """The connection is gone; what is published goes to the store."""
         self._link = self._connected = self._go_elsewhere = None
         self._sent_before = max(self._sent_before, self._sent)

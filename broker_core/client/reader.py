@@ -29,7 +29,7 @@ class SubscriptionReader(ABC):
         """What waits next. None: nothing does now."""
 
     @abstractmethod
-    def over(self, until_completed: bool = False) -> bool:
+    def is_finished(self, until_completed: bool = False) -> bool:
         """Whether nothing more will come, now that nothing waits. Raises why it can't go on."""
 
     @abstractmethod
@@ -37,19 +37,19 @@ class SubscriptionReader(ABC):
         """Set this when something comes, or nothing will any more."""
 
     @abstractmethod
-    def drop_waiter(self, waiter: asyncio.Future[None]) -> None:
+    def remove_waiter(self, waiter: asyncio.Future[None]) -> None:
         """Nobody waits for this any more."""
 
     @abstractmethod
-    def asked_for_more(self) -> None:
+    def on_next_requested(self) -> None:
         """The application asks for the next: with `auto` that acknowledges what it was given before."""
 
     @abstractmethod
-    def handed(self, arrived: ReceivedBatch) -> None:
+    def on_delivered(self, arrived: ReceivedBatch) -> None:
         """The application has it, and with it everything before: what `bookmark_after` and a plain `ack` speak of."""
 
     @abstractmethod
-    def left_of_replay(self) -> float:
+    def replay_batches_remaining(self) -> float:
         """Batches of the replay that weren't taken yet; below 0 when later ones were, and infinite while nobody knows."""
 
     # How it is read.
@@ -63,7 +63,7 @@ class SubscriptionReader(ABC):
         Who stops and reads on later, by another call too, goes on with the next message.
         """
         begun = self._begun
-        while not until_completed or self.left_of_replay() >= 0:
+        while not until_completed or self.replay_batches_remaining() >= 0:
             while begun:
                 rest = begun[0]
                 for message in rest:
@@ -73,20 +73,20 @@ class SubscriptionReader(ABC):
             taken = await self._take(until_completed)
             if taken is None:
                 return
-            self.handed(taken)
+            self.on_delivered(taken)
             begun.append(batch_messages(*taken, timestamp=self.timestamp))
 
     async def batches(self, *, until_completed: bool = False) -> AsyncIterator[Batch]:
         """The record batches as they came: nothing is made for single records. What `messages` has begun it alone goes on with."""
         while (taken := await self._take(until_completed)) is not None:
-            self.handed(taken)
+            self.on_delivered(taken)
             yield taken.batch
 
     async def next_batches(self, until_completed: bool = False) -> list[tuple[Batch, str]]:
         """Everything that waits, with the instance it came from; waits for the first. Empty at the end."""
         many = await self.take_all(until_completed)
         for taken in many:
-            self.handed(taken)
+            self.on_delivered(taken)
         return [(taken.batch, taken.instance) for taken in many]
 
     async def take_all(self, until_completed: bool = False) -> list[ReceivedBatch]:
@@ -99,13 +99,13 @@ class SubscriptionReader(ABC):
         return many
 
     async def _take(self, until_completed: bool) -> ReceivedBatch | None:
-        self.asked_for_more()
-        while (arrived := self.poll(until_completed)) is None and not self.over(until_completed):
+        self.on_next_requested()
+        while (arrived := self.poll(until_completed)) is None and not self.is_finished(until_completed):
             # A future for each who waits: a shared one would need a shield, and that a turn of the loop more.
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.add_waiter(waiter)
             try:
                 await waiter
             finally:
-                self.drop_waiter(waiter)
+                self.remove_waiter(waiter)
         return arrived

@@ -70,7 +70,7 @@ class StoreFile:
         self.end = at + wanted
         return at
 
-    def cut(self, end: int) -> None:
+    def truncate(self, end: int) -> None:
         """Forget everything from there on."""
         os.ftruncate(self._file, end)
         self.end = end
@@ -79,7 +79,7 @@ class StoreFile:
         """Keep bytes that can't be used in a `.torn` beside the file, in place of those kept before."""
         self.path.with_name(self.path.name + ".torn").write_bytes(b"".join(parts))
 
-    def write_anew(self, parts: Iterable[Buffer]) -> bool:
+    def rewrite(self, parts: Iterable[Buffer]) -> bool:
         """Put a file of these parts in this one's place. False when the disk refuses: this one is whole and goes on.
 
         The parts may be read from this file: it stays as it is until the new one is on disk.

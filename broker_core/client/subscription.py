@@ -91,7 +91,7 @@ class Subscription(SubscriptionReader):
 
     def receive(self, batch: Batch) -> None:
         """A delivery. OperatorError damaged_delivery when there was no room for it."""
-        if not self._credit.received(batch.nbytes):
+        if not self._credit.on_delivery(batch.nbytes):
             raise OperatorError(
                 "damaged_delivery",
                 f"The broker sent more of {self.id} than it was given credit for.",
@@ -106,7 +106,7 @@ class Subscription(SubscriptionReader):
                 fresh = self._not_had(batch, origin)
                 left = fresh.nbytes if fresh is not None else 0
                 if left < batch.nbytes:
-                    self._credit.taken(batch.nbytes - left)
+                    self._credit.on_consumed(batch.nbytes - left)
                 if fresh is None:
                     return
                 batch = fresh
@@ -114,11 +114,11 @@ class Subscription(SubscriptionReader):
                 fresh = self._follow(batch, self._store)
                 left = fresh.nbytes if fresh is not None else 0
                 if left < batch.nbytes:
-                    self._credit.taken(batch.nbytes - left)  # nobody reads what was done before
+                    self._credit.on_consumed(batch.nbytes - left)  # nobody reads what was done before
                 if fresh is None:
                     return  # the application was done with all of it before it was started again
                 batch = fresh
-        number = self._acknowledger.received(batch.header.count) if self._acknowledger is not None else 0
+        number = self._acknowledger.on_delivery(batch.header.count) if self._acknowledger is not None else 0
         self._inbox.append(ReceivedBatch(batch, self.instance, number))
         self._received += 1
         self.received_messages += batch.header.count
@@ -140,19 +140,19 @@ class Subscription(SubscriptionReader):
         progress = self._progress.setdefault(self.instance, CompletionTracker())
         progress.add(batch)
         self._bound(progress)
-        done = store.done_after(self.id, self.instance)
+        done = store.processed_ranges(self.id, self.instance)
         # With acknowledgements the broker counts what is delivered, so all of it is.
-        if done is None or batch.first_sequence > done.upto or self._acknowledger is not None:
+        if done is None or batch.first_sequence > done.last or self._acknowledger is not None:
             return batch
-        held = done.hold(batch.sequences())
-        moved = [progress.done(int(sequence)) for sequence in batch.sequences()[held]]
+        held = done.contains(batch.sequences())
+        moved = [progress.mark_record_done(int(sequence)) for sequence in batch.sequences()[held]]
         if any(moved):
             store.record(self.id, self.instance, progress.most_recent)
         rows = np.flatnonzero(~held)
         return batch if len(rows) == batch.count else batch.select(rows) if len(rows) else None
 
     def _bound(self, progress: CompletionTracker) -> None:
-        if progress.undone > MAX_UNDONE and not self._closed:
+        if progress.pending_batches > MAX_UNDONE and not self._closed:
             self.fail(
                 OperatorError(
                     "too_many_undone",
@@ -163,17 +163,17 @@ class Subscription(SubscriptionReader):
             self._closed = True
             self._on_close(self)
 
-    def accepted(self, bookmark: str | None) -> None:
+    def on_accepted(self, bookmark: str | None) -> None:
         """The broker has it; with a bookmark it says where NOW was, so that a reconnect misses nothing."""
         self._begins = _positions(bookmark)
         if bookmark is not None and self.bookmark == NOW_TEXT and not self._last:
             self._last = _positions(bookmark)
             self._read = dict(self._last)
         if self._acknowledger is not None:
-            self._acknowledger.connected()
-        self._credit.begun()
+            self._acknowledger.on_connected()
+        self._credit.on_subscribed()
 
-    def begins_anew(self, unknown: Sequence[str]) -> None:
+    def on_restart(self, unknown: Sequence[str]) -> None:
         """The log never had these bookmarks: it was restored from an older backup, say, and gives their numbers to other records. What was
         kept of them would skip those the next time."""
         instance = self.instance
@@ -188,7 +188,7 @@ class Subscription(SubscriptionReader):
             for name, sequence in (others | {instance: begins}).items():
                 self._store.record(self.id, name, sequence)
 
-    def complete(self, *, ended: bool = False) -> None:
+    def on_completed(self, *, ended: bool = False) -> None:
         """The replay has caught up, or reached its end point: everything before is in the inbox."""
         if self._completed_at is None:
             self._completed_at = self._received
@@ -196,7 +196,7 @@ class Subscription(SubscriptionReader):
         self.completed.set()
         self._wake()
 
-    def persisted(self, bookmark: str) -> None:
+    def on_persisted(self, bookmark: str) -> None:
         """Whatever matches up to this bookmark was received: resuming after it misses nothing.
 
         What was received since says more: the broker counts what it knows to have arrived. Only where it holds records back and
@@ -207,7 +207,7 @@ class Subscription(SubscriptionReader):
             self._last[instance] = max(sequence, known)
             if self._store is not None:
                 progress = self._progress.setdefault(instance, CompletionTracker())
-                if progress.reached(sequence):
+                if progress.advance_to(sequence):
                     self._store.record(self.id, instance, progress.most_recent)
 
     def fail(self, error: SluiceError) -> None:
@@ -215,15 +215,15 @@ class Subscription(SubscriptionReader):
         self._error = self._error or error
         self._wake()
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Nothing more comes for it. What waits in its inbox can still be read, and needn't be."""
-        self._credit.end()
+        self._credit.on_unsubscribed()
 
-    def asked(self) -> commands.Subscribe:
+    def subscribe_command(self) -> commands.Subscribe:
         """The command that asks for it, now: with room for what the broker sends."""
-        return msgspec.structs.replace(self.command(), credit=self._credit.ask())
+        return msgspec.structs.replace(self.resume_command(), credit=self._credit.initial_credit())
 
-    def command(self) -> commands.Subscribe:
+    def resume_command(self) -> commands.Subscribe:
         """The command that starts it, or goes on after what was received."""
         managed = self._command.managed is not None
         if self.bookmark is None or not self._last:
@@ -238,7 +238,7 @@ class Subscription(SubscriptionReader):
             bookmark = f"({bookmark}:{self.bookmark.partition(':')[2]}"
         return msgspec.structs.replace(self._command, bookmark=bookmark)
 
-    def steer(self, **options: str | bool | None) -> dict[str, str | bool | None]:
+    def apply_options(self, **options: str | bool | None) -> dict[str, str | bool | None]:
         """Note how it is to be delivered from now on; what was in force before, by the names of the command's fields."""
         before = {name: getattr(self._command, name) for name in options}
         self._command = msgspec.structs.replace(self._command, **options)
@@ -271,15 +271,15 @@ class Subscription(SubscriptionReader):
     # What the clients read by.
 
     def poll(self, until_completed: bool = False) -> ReceivedBatch | None:
-        if not self._inbox or (until_completed and self.left_of_replay() <= 0):
+        if not self._inbox or (until_completed and self.replay_batches_remaining() <= 0):
             return None
         arrived = self._inbox.popleft()
         self._taken += 1
-        self._credit.taken(arrived.batch.nbytes)
+        self._credit.on_consumed(arrived.batch.nbytes)
         return arrived
 
-    def over(self, until_completed: bool = False) -> bool:
-        if until_completed and self.left_of_replay() <= 0:
+    def is_finished(self, until_completed: bool = False) -> bool:
+        if until_completed and self.replay_batches_remaining() <= 0:
             return True
         if self._error is not None:
             raise self._error
@@ -288,14 +288,14 @@ class Subscription(SubscriptionReader):
     def add_waiter(self, waiter: asyncio.Future[None]) -> None:
         self._waiters.add(waiter)
 
-    def drop_waiter(self, waiter: asyncio.Future[None]) -> None:
+    def remove_waiter(self, waiter: asyncio.Future[None]) -> None:
         self._waiters.discard(waiter)
 
-    def asked_for_more(self) -> None:
+    def on_next_requested(self) -> None:
         if self._acknowledger is not None and self._acknowledger.mode == "auto":
             self.ack()
 
-    def handed(self, arrived: ReceivedBatch) -> None:
+    def on_delivered(self, arrived: ReceivedBatch) -> None:
         batch, instance, number = arrived
         if last := batch.last_sequence:
             self._read |= self._places(
@@ -304,7 +304,7 @@ class Subscription(SubscriptionReader):
         if number:
             self._current = (number, number + batch.header.count - 1)
 
-    def left_of_replay(self) -> float:
+    def replay_batches_remaining(self) -> float:
         return math.inf if self._completed_at is None else self._completed_at - self._taken
 
     # What an application says.
@@ -320,7 +320,11 @@ class Subscription(SubscriptionReader):
         progress = self._progress.get(instance)
         if progress is None:
             return
-        moved = progress.done(item.sequence) if isinstance(item, Message) else progress.batch_done(item)
+        moved = (
+            progress.mark_record_done(item.sequence)
+            if isinstance(item, Message)
+            else progress.mark_batch_done(item)
+        )
         if moved:
             self._store.record(self.id, instance, progress.most_recent)
             return
@@ -347,13 +351,13 @@ class Subscription(SubscriptionReader):
         return format_positions({instance: last for instance, last in at.items() if last}) or None
 
     @property
-    def read_upto(self) -> dict[str, int]:
+    def processed_positions(self) -> dict[str, int]:
         """After which records one goes on behind everything that was read: {} while that isn't known."""
         if not self._read and self.bookmark == EPOCH_TEXT:
             return {self.instance: 0}
         return dict(self._read)
 
-    def brought(self, batch: Batch) -> bool:
+    def has_received(self, batch: Batch) -> bool:
         """Whether it brought a batch of that log."""
         return batch.origin in self._instances
 
@@ -380,9 +384,9 @@ class Subscription(SubscriptionReader):
         sends more when it has them. `auto` needs no call: a batch is acknowledged when the next one is asked for.
         Raises OperatorError no_acks for a subscription without.
         """
-        self.acknowledging(item)()
+        self.prepare_ack(item)()
 
-    def acknowledging(self, item: Message | None) -> Callable[[], None]:
+    def prepare_ack(self, item: Message | None) -> Callable[[], None]:
         """What an `ack` of it does, said now and to be done on the loop. OperatorError no_acks."""
         if self._acknowledger is None:
             raise OperatorError(

@@ -62,22 +62,22 @@ class ActiveSubscriptions:
 
     def _ask(self, subscription: Subscription) -> None:
         self._unanswered.add(subscription.id)
-        self._send(subscription.asked())
+        self._send(subscription.subscribe_command())
 
     def end(self, subscription: Subscription) -> None:
         """Let one go, here and at the broker."""
         there = self.by_id.get(subscription.id) is subscription
-        self.forget(subscription)
+        self.remove(subscription)
         over = commands.Unsubscribe(id=subscription.id, delete=subscription.delete)
         if subscription.id not in self._unanswered:
             self._send(over)
         elif there:
             self._given_up.setdefault(subscription.id, over)
 
-    def forget(self, subscription: Subscription) -> None:
+    def remove(self, subscription: Subscription) -> None:
         """Let one go; what is on its way for it is ignored."""
         if self.by_id.pop(subscription.id, None) is not None:
-            subscription.let_go()
+            subscription.detach()
         for stream in [stream for stream, found in self._streams.items() if found is subscription]:
             del self._streams[stream]
 
@@ -92,7 +92,7 @@ class ActiveSubscriptions:
 
     # What the connection does.
 
-    def connected(self, instance: str, link: ClientLink) -> None:
+    def on_connected(self, instance: str, link: ClientLink) -> None:
         """A new connection: its streams have other numbers, and each subscription is asked for again."""
         self._instance = instance
         self._streams.clear()
@@ -101,7 +101,7 @@ class ActiveSubscriptions:
         self._unanswered = set(self.by_id)
         for subscription in self.by_id.values():
             subscription.instance = instance
-            command = subscription.asked()
+            command = subscription.subscribe_command()
             if self.resume_token and command.resume_how is not None:
                 command = msgspec.structs.replace(
                     command, resume=self.resume_token, bookmark=None, on_gap=None, durability=None
@@ -130,7 +130,7 @@ class ActiveSubscriptions:
     def on_unknown(self, id: str, bookmarks: Sequence[str]) -> None:
         """The broker has begun a subscription elsewhere, because its log never had these."""
         if (subscription := self.by_id.get(id)) is not None:
-            subscription.begins_anew(bookmarks)
+            subscription.on_restart(bookmarks)
 
     def on_ack(self, ack: Ack) -> None:
         """The broker has a subscription, or tells how far it is."""
@@ -143,20 +143,20 @@ class ActiveSubscriptions:
         if subscription is None or id in self._unanswered:  # what is said before its answer is of another one
             return
         if ack.ack == "persisted" and ack.bookmark is not None:
-            subscription.persisted(ack.bookmark)
+            subscription.on_persisted(ack.bookmark)
         elif ack.ack == "completed":
             if ack.ended:
-                self.forget(subscription)
-            subscription.complete(ended=bool(ack.ended))
+                self.remove(subscription)
+            subscription.on_completed(ended=bool(ack.ended))
         elif ack.stream is not None:
             subscription.instance = self._instance
             self._streams[ack.stream] = subscription
-            subscription.accepted(ack.bookmark)
+            subscription.on_accepted(ack.bookmark)
             asked = self._asked.get(subscription.id)
             if asked is not None and not asked.done():
                 asked.set_result(None)
 
-    def refused(self, id: str, error: ClientError) -> None:
+    def on_refused(self, id: str, error: ClientError) -> None:
         """The broker has something against a subscription: whoever asked for it hears it, else whoever reads it."""
         if self._answered(id, there=False):
             return
@@ -165,7 +165,7 @@ class ActiveSubscriptions:
         if asked is not None and not asked.done():
             asked.set_exception(error)
         elif subscription is not None:
-            subscription.let_go()
+            subscription.detach()
             subscription.fail(error)
 
     def _answered(self, id: str, *, there: bool) -> bool:
@@ -181,7 +181,7 @@ class ActiveSubscriptions:
             self._ask(waits)
         return True
 
-    def cancelled(self, reply: SubscriptionCancelled) -> None:
+    def on_cancelled(self, reply: SubscriptionCancelled) -> None:
         """The broker ended a subscription. One with a lease or a snapshot comes back; others fail with the reason."""
         subscription = self.by_id.get(reply.id)
         if subscription is None:
@@ -190,9 +190,9 @@ class ActiveSubscriptions:
             delay = (reply.retry_after_ms or 0) / 1_000
             asyncio.get_running_loop().call_later(delay, self._again, subscription)
         else:
-            self.forget(subscription)
+            self.remove(subscription)
             subscription.fail(
-                ClientError.received(reply.code, reply.message, "Subscribe again when you can keep up.")
+                ClientError.from_dict(reply.code, reply.message, "Subscribe again when you can keep up.")
             )
 
     def _again(self, subscription: Subscription) -> None:

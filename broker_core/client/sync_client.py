@@ -54,7 +54,7 @@ class LoopThread:
         """Nothing is handed to a loop that was told to stop: nobody would answer it."""
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it is started, and not stopped."""
         return self._loop is not None
 
@@ -65,7 +65,7 @@ class LoopThread:
 
     def start(self, first: Coroutine[Any, Any, object]) -> None:
         """Begin, and wait until the first work is done. When that fails nothing runs, and why is raised. OperatorError client_started."""
-        if self.runs:
+        if self.is_running:
             first.close()
             raise OperatorError(
                 "client_started", f"Client {self._name} was started before.", "Make a new client."
@@ -77,7 +77,7 @@ class LoopThread:
         self._thread.start()
         ready.wait()
         try:
-            self.ask(first)
+            self.call(first)
         except BaseException:
             self._stop()
             raise
@@ -102,7 +102,7 @@ class LoopThread:
             self._stopping += 1
         held = False
         try:
-            self.ask(last, timeout)
+            self.call(last, timeout)
         except TimeoutError:
             held = True
             raise TimeoutError(f"Client {self._name} didn't close within {timeout:g} s.") from None
@@ -122,7 +122,7 @@ class LoopThread:
         if thread is not None and join:
             thread.join()
 
-    def ask(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+    def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """What the work returns or raises; TimeoutError after so many seconds. OperatorError client_closed,
         callback_would_wait."""
         try:
@@ -130,13 +130,13 @@ class LoopThread:
         except OperatorError:
             work.close()
             raise
-        future = self.begin(work)
+        future = self.submit(work)
         try:
             return future.result(timeout)
         except CancelledError:
-            if self.runs:
+            if self.is_running:
                 raise
-            raise self.closed() from None
+            raise self.closed_error() from None
         except TimeoutError as error:
             future.cancel()
             if error.args or timeout is None:  # it is the work's own
@@ -155,22 +155,22 @@ class LoopThread:
                 "Do it in another thread.",
             )
 
-    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Have work done, and don't wait for it. OperatorError client_closed."""
         with self._lock:
             if self._loop is not None:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
         work.close()
-        raise self.closed()
+        raise self.closed_error()
 
-    def tell(self, what: Callable[[], object]) -> None:
+    def call_soon(self, what: Callable[[], object]) -> None:
         """Have it done on the loop, and don't wait. OperatorError client_closed."""
         with self._lock:
             if self._loop is None:
-                raise self.closed()
+                raise self.closed_error()
             self._loop.call_soon_threadsafe(what)
 
-    def closed(self) -> OperatorError:
+    def closed_error(self) -> OperatorError:
         """What is raised where it doesn't run."""
         return OperatorError(
             "client_closed", f"Client {self._name} isn't started or is closed.", "Start it first."
@@ -195,7 +195,7 @@ class SyncClient:
         self._set_up(AsyncClient(address, name, **options), LoopThread(name), alone=True, buffered=buffered)
 
     @classmethod
-    def beside(cls, loop: LoopThread, client: AsyncClient, *, buffered: bool) -> Self:
+    def share_loop(cls, loop: LoopThread, client: AsyncClient, *, buffered: bool) -> Self:
         """One of several on one loop, which somebody else starts and stops."""
         made = cls.__new__(cls)
         made._set_up(client, loop, alone=False, buffered=buffered)
@@ -231,11 +231,11 @@ class SyncClient:
         """
         timeout = self._client.close_timeout if timeout is None else timeout
         if self._alone:
-            self._loop.stop(self.wind_up(timeout), timeout + STUCK_S)
-        elif self._loop.runs:
-            self._loop.ask(self.wind_up(timeout), timeout + STUCK_S)
+            self._loop.stop(self.stop_loop(timeout), timeout + STUCK_S)
+        elif self._loop.is_running:
+            self._loop.call(self.stop_loop(timeout), timeout + STUCK_S)
 
-    async def wind_up(self, timeout: float | None = None) -> None:
+    async def stop_loop(self, timeout: float | None = None) -> None:
         """On the loop: close as `close` does. Calls at the same time are one closing, and each raises what
         that raises, or after its own `timeout` what is left then."""
         timeout = self._client.close_timeout if timeout is None else timeout
@@ -334,7 +334,7 @@ class SyncClient:
             OperatorError: store_failed, when the store's disk refused the message.
         """
         if not (self._buffered or self._loop.is_current):
-            self._loop.ask(self._client.store_messages(topic, [body], timeout))
+            self._loop.call(self._client.store_messages(topic, [body], timeout))
             return
         if type(body) is not bytes:
             body = encode_body(body)
@@ -355,9 +355,9 @@ class SyncClient:
     def _keep_sending(self) -> None:
         """Have the loop's thread take the line, unless it does already. Under the lock, so before it looks what stands there is in it."""
         if self._closed:
-            raise self._loop.closed()
+            raise self._loop.closed_error()
         if not self._sending:
-            self._loop.begin(self._send_line())
+            self._loop.submit(self._send_line())
             self._sending = True
 
     def _raise_error(self) -> None:
@@ -396,7 +396,7 @@ class SyncClient:
 
     def publish_many(self, topic: str, bodies: Sequence[Body], timeout: float | None = None) -> None:
         """Publish messages of one topic as one batch. The publish store has them then; see `publish`."""
-        self._loop.ask(self._store_after_line(topic, bodies, timeout))
+        self._loop.call(self._store_after_line(topic, bodies, timeout))
 
     async def _store_after_line(self, topic: str, bodies: Sequence[Body], timeout: float | None) -> None:
         async with within(timeout, "publish"):
@@ -406,9 +406,9 @@ class SyncClient:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything published is acknowledged. Raises the first error, or TimeoutError after `timeout` seconds."""
-        self._loop.ask(self.flushed(), timeout)
+        self._loop.call(self.wait_flushed(), timeout)
 
-    async def flushed(self) -> None:
+    async def wait_flushed(self) -> None:
         """On the loop: everything published so far is acknowledged."""
         # Shielded: a flush() whose time is over takes nothing out of the line with it.
         await asyncio.shield(self._send_line())
@@ -426,22 +426,22 @@ class SyncClient:
         **options: Unpack[SubscribeOptions],
     ) -> SyncSubscription:
         """Subscribe; see AsyncClient.subscribe."""
-        subscription = self._loop.ask(self._client.subscribe(topic, filter, bookmark, id, **options))
+        subscription = self._loop.call(self._client.subscribe(topic, filter, bookmark, id, **options))
         return SyncSubscription(self._loop, subscription)
 
     def pause(self, subscriptions: Sequence[SyncSubscription]) -> None:
         """Pause several in one command; see AsyncClient.pause."""
-        self._loop.ask(self._client.pause(_parts(subscriptions)))
+        self._loop.call(self._client.pause(_parts(subscriptions)))
 
     def resume(self, subscriptions: Sequence[SyncSubscription]) -> None:
         """Resume several in one command; see AsyncClient.resume."""
-        self._loop.ask(self._client.resume(_parts(subscriptions)))
+        self._loop.call(self._client.resume(_parts(subscriptions)))
 
     def set_rate(
         self, subscriptions: Sequence[SyncSubscription], rate: str | None, max_gap: str | None = None
     ) -> None:
         """Another rate of several in one command; see AsyncClient.set_rate."""
-        self._loop.ask(self._client.set_rate(_parts(subscriptions), rate, max_gap))
+        self._loop.call(self._client.set_rate(_parts(subscriptions), rate, max_gap))
 
 
 class SyncSubscription:
@@ -503,19 +503,19 @@ class SyncSubscription:
 
     def _take(self, until_completed: bool, timeout: float | None) -> ReceivedBatch | None:
         if not self._arrived:
-            self._arrived += self._loop.ask(self._take_all(until_completed, timeout))
+            self._arrived += self._loop.call(self._take_all(until_completed, timeout))
         if not self._arrived or (until_completed and self._left_of_replay() <= 0):
             return None
         arrived = self._arrived.popleft()
-        self._subscription.handed(arrived)
+        self._subscription.on_delivered(arrived)
         return arrived
 
     def _left_of_replay(self) -> float:
-        return self._subscription.left_of_replay() + len(self._arrived)
+        return self._subscription.replay_batches_remaining() + len(self._arrived)
 
     def ack(self, item: Message | None = None) -> None:
         """Acknowledge a message, or everything of the batch that was read last; see Subscription.ack."""
-        self._loop.tell(self._subscription.acknowledging(item))
+        self._loop.call_soon(self._subscription.prepare_ack(item))
 
     def done(self, item: Message | Batch) -> None:
         """The application is done with it; see Subscription.done. Call it from one thread only."""
@@ -528,19 +528,19 @@ class SyncSubscription:
 
     def pause(self) -> None:
         """Deliver nothing until `resume()`. What is on its way still comes. ClientError not_steerable."""
-        self._loop.ask(self._subscription.pause())
+        self._loop.call(self._subscription.pause())
 
     def resume(self) -> None:
         """Go on where it was paused."""
-        self._loop.ask(self._subscription.resume())
+        self._loop.call(self._subscription.resume())
 
     def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
         """Another rate ("1000", "500KB", "2X"), or none, from now on. ClientError bad_rate."""
-        self._loop.ask(self._subscription.set_rate(rate, max_gap))
+        self._loop.call(self._subscription.set_rate(rate, max_gap))
 
     def close(self, *, delete: bool = False) -> None:
         """Unsubscribe. Iterations end after what waits. `delete`: a durable one isn't kept either."""
-        self._loop.ask(self._subscription.close(delete=delete))
+        self._loop.call(self._subscription.close(delete=delete))
 
 
 def _parts(subscriptions: Sequence[SyncSubscription]) -> list[Subscription]:

@@ -23,7 +23,7 @@ class SyncGroups:
         self._groups = AsyncGroups(groups, name, **options)
         self._loop = LoopThread(name)
         self.clients = {
-            group: SyncClient.beside(self._loop, client, buffered=buffered)
+            group: SyncClient.share_loop(self._loop, client, buffered=buffered)
             for group, client in self._groups.clients.items()
         }
 
@@ -41,7 +41,7 @@ class SyncGroups:
         `group` in its details."""
         longest = max(client.close_timeout for client in self._groups.clients.values())
         self._loop.stop(
-            run_for_each_group(self.clients, lambda _, client: client.wind_up(timeout), to_the_end=True),
+            run_for_each_group(self.clients, lambda _, client: client.stop_loop(timeout), to_the_end=True),
             (longest if timeout is None else timeout) + STUCK_S,
         )
 
@@ -67,7 +67,7 @@ class SyncGroups:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything published is acknowledged, in all groups. Raises the first error, or TimeoutError after `timeout` seconds."""
-        self._loop.ask(run_for_each_group(self.clients, lambda _, client: client.flushed()), timeout)
+        self._loop.call(run_for_each_group(self.clients, lambda _, client: client.wait_flushed()), timeout)
 
     def subscribe(
         self,
@@ -78,5 +78,5 @@ class SyncGroups:
         **options: Unpack[SubscribeOptions],
     ) -> SyncSubscription:
         """Subscribe in every group that may have a topic of the pattern; see AsyncGroups.subscribe."""
-        subscription = self._loop.ask(self._groups.subscribe(topic, filter, bookmark, id, **options))
+        subscription = self._loop.call(self._groups.subscribe(topic, filter, bookmark, id, **options))
         return SyncSubscription(self._loop, subscription)

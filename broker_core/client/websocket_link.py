@@ -65,7 +65,7 @@ class WebSocketLink(ClientLink, asyncio.Protocol):
         if problem is not None and not self.opened.done():
             self.abort(ConnectionRefusedError(f"the WebSocket handshake was refused: {problem}"))
         elif broken is not None and self.error is None:
-            self.garbled(ClientError("bad_frame", f"The WebSocket was broken: {broken}.", ""))
+            self.fail_on_garbage(ClientError("bad_frame", f"The WebSocket was broken: {broken}.", ""))
         self._write()
 
     def _on_wire_frame(self, frame: WireFrame) -> None:
@@ -81,11 +81,13 @@ class WebSocketLink(ClientLink, asyncio.Protocol):
                 try:
                     frames = parse_message(whole, kinds=FROM_BROKER)
                 except ClientError as error:
-                    self.garbled(error)
+                    self.fail_on_garbage(error)
                 else:
                     self._take(frames)
         elif frame.opcode is Opcode.TEXT:
-            self.garbled(ClientError("bad_frame", "The broker sent text to a client that uses frames.", ""))
+            self.fail_on_garbage(
+                ClientError("bad_frame", "The broker sent text to a client that uses frames.", "")
+            )
 
     def _write(self) -> None:
         transport = self._transport

@@ -87,10 +87,10 @@ def read_authentication(
     proof = source.get("authentication", "none")
     if proof not in AUTHENTICATIONS:
         reader.problems.append(f"{where}: authentication must be one of {', '.join(AUTHENTICATIONS)}")
-    tls = _tls(reader, reader.mapping(source, "tls"), where)
+    tls = _tls(reader, reader.read_object(source, "tls"), where)
     if proof == "certificate" and (tls is None or tls.client_ca is None):
         reader.problems.append(f"{where}: authentication by certificate needs tls with a client_ca")
-    return str(proof), bool(reader.flag(source, "restricted", where)), tls
+    return str(proof), bool(reader.read_bool(source, "restricted", where)), tls
 
 
 ANY_ORIGIN = "*"
@@ -98,7 +98,7 @@ ANY_ORIGIN = "*"
 
 def read_origins(reader: DocumentReader, source: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """Whose pages may connect by WebSocket: origins as browsers send them, or * for any."""
-    origins = reader.texts(source, "origins", where, (), "origins")
+    origins = reader.read_texts(source, "origins", where, (), "origins")
     reader.problems += [
         f"{where}: {one[:80]!r} isn't an origin such as https://desk.example:8443, nor *"
         for one in origins
@@ -129,7 +129,7 @@ def is_origin_allowed(origin: str, host: str, origins: Collection[str]) -> bool:
 def _tls(reader: DocumentReader, source: Mapping[str, Any], where: str) -> TlsSettings | None:
     if not source:
         return None
-    reader.only(source, TlsSettings.__dataclass_fields__, f"{where}: tls")
+    reader.check_known_keys(source, TlsSettings.__dataclass_fields__, f"{where}: tls")
     paths = {key: source.get(key) for key in TlsSettings.__dataclass_fields__}
     for key, path in paths.items():
         if not is_path(path) and not (path is None and key == "client_ca"):
@@ -140,7 +140,7 @@ def _tls(reader: DocumentReader, source: Mapping[str, Any], where: str) -> TlsSe
 
 def read_access(reader: DocumentReader, source: Mapping[str, Any]) -> AccessSettings:
     """The users and entitlements."""
-    reader.only(source, AccessSettings.__dataclass_fields__, "access")
+    reader.check_known_keys(source, AccessSettings.__dataclass_fields__, "access")
     users = tuple(_user(reader, item) for item in _listed(reader, source, "users", MAX_USERS))
     for key in ("name", "token", "certificate"):
         found = Counter(getattr(user, key) for user in users)
@@ -159,34 +159,35 @@ def _listed(
 ) -> list[Mapping[str, Any]]:
     wanted = f"a list of at most {most} objects"
     return list(
-        reader.checked(source, key, "access", lambda value: is_list_of(value, Mapping, most), wanted) or ()
+        reader.read_checked(source, key, "access", lambda value: is_list_of(value, Mapping, most), wanted)
+        or ()
     )
 
 
 def _user(reader: DocumentReader, source: Mapping[str, Any]) -> UserSettings:
     where = f"user {source.get('name', '')!r}"
-    reader.only(source, UserSettings.__dataclass_fields__, where)
-    name = reader.name(source, where)
+    reader.check_known_keys(source, UserSettings.__dataclass_fields__, where)
+    name = reader.read_name(source, where)
     return UserSettings(
         name,
-        reader.text(source, "password", where),
-        reader.text(source, "token", where),
-        reader.text(source, "certificate", where),
-        reader.texts(source, "groups", where, (), "names"),
-        reader.texts(source, "clients", where, (), "names"),
+        reader.read_text(source, "password", where),
+        reader.read_text(source, "token", where),
+        reader.read_text(source, "certificate", where),
+        reader.read_texts(source, "groups", where, (), "names"),
+        reader.read_texts(source, "clients", where, (), "names"),
     )
 
 
 def _entitlement(reader: DocumentReader, source: Mapping[str, Any], number: int) -> EntitlementSettings:
     where = f"entitlement {number}"
-    reader.only(source, EntitlementSettings.__dataclass_fields__, where)
-    who = reader.texts(source, "who", where, (), "names")
+    reader.check_known_keys(source, EntitlementSettings.__dataclass_fields__, where)
+    who = reader.read_texts(source, "who", where, (), "names")
     if not who:
         reader.problems.append(f"{where}: who must name somebody, or be ['*']")
     return EntitlementSettings(
         who,
-        reader.texts(source, "transports", where, (), "names"),
-        reader.texts(source, "publish", where, ()),
-        reader.texts(source, "subscribe", where, ()),
-        reader.text(source, "filter", where),
+        reader.read_texts(source, "transports", where, (), "names"),
+        reader.read_texts(source, "publish", where, ()),
+        reader.read_texts(source, "subscribe", where, ()),
+        reader.read_text(source, "filter", where),
     )

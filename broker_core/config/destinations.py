@@ -67,25 +67,27 @@ def read_destinations(reader: DocumentReader, source: Any) -> tuple[DestinationS
 
 def _read_one(reader: DocumentReader, entry: Mapping[str, Any]) -> DestinationSettings:
     where = f"destination {str(entry.get('name') or '')[:MAX_NAME]}".rstrip()
-    reader.only(entry, DestinationSettings.__dataclass_fields__, where)
-    name = reader.name(entry, where)
+    reader.check_known_keys(entry, DestinationSettings.__dataclass_fields__, where)
+    name = reader.read_name(entry, where)
     if len(name) > MAX_NAME - len(LINK_PREFIX):
         reader.problems.append(f"{where}: name must be at most {MAX_NAME - len(LINK_PREFIX)} characters")
-    addresses = reader.texts(entry, "addresses", where, (), "addresses")
+    addresses = reader.read_texts(entry, "addresses", where, (), "addresses")
     if not 1 <= len(addresses) <= MAX_ADDRESSES or not all(map(_is_address, addresses)):
         reader.problems.append(
             f"{where}: addresses must be 1 to {MAX_ADDRESSES} of tcp://HOST:PORT or tcps://HOST:PORT"
         )
-    begin = reader.checked(entry, "begin", where, BEGINNINGS.__contains__, f"one of {', '.join(BEGINNINGS)}")
-    durability = reader.checked(
+    begin = reader.read_checked(
+        entry, "begin", where, BEGINNINGS.__contains__, f"one of {', '.join(BEGINNINGS)}"
+    )
+    durability = reader.read_checked(
         entry, "durability", where, DURABILITIES.__contains__, f"one of {', '.join(DURABILITIES)}"
     )
     if durability == "sync" and begin == "now":
         reader.problems.append(
             f"{where}: sync goes with begin oldest; make a link that begins now async until it carries, then it goes on from its place"
         )
-    enabled = reader.flag(entry, "enabled", where)
-    certificate, key = reader.path(entry, "certificate", where), reader.path(entry, "key", where)
+    enabled = reader.read_bool(entry, "enabled", where)
+    certificate, key = reader.read_path(entry, "certificate", where), reader.read_path(entry, "key", where)
     if (certificate is None) != (key is None):
         reader.problems.append(f"{where}: certificate and key go together")
     return DestinationSettings(
@@ -96,7 +98,7 @@ def _read_one(reader: DocumentReader, entry: Mapping[str, Any]) -> DestinationSe
         begin or "oldest",
         durability or "async",
         enabled is not False,
-        reader.path(entry, "ca", where),
+        reader.read_path(entry, "ca", where),
         certificate,
         key,
     )
@@ -110,5 +112,7 @@ def _text(reader: DocumentReader, entry: Mapping[str, Any], key: str, where: str
     def fits(value: Any) -> bool:
         return isinstance(value, str) and len(value) <= MAX_TEXT
 
-    found: str | None = reader.checked(entry, key, where, fits, f"a text of at most {MAX_TEXT} characters")
+    found: str | None = reader.read_checked(
+        entry, key, where, fits, f"a text of at most {MAX_TEXT} characters"
+    )
     return found or None

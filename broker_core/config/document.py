@@ -73,7 +73,7 @@ class PolicyDocument:
     def to_dict(self) -> dict[str, Any]:
         """The document as JSON-able data; from_dict(to_dict()) is the same policy."""
         made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
-        made["instance"]["journaled_topics"] = [topic.as_json() for topic in self.instance.journaled_topics]
+        made["instance"]["journaled_topics"] = [topic.to_json() for topic in self.instance.journaled_topics]
         # What says nothing stays out, so that documents without it are as they were.
         for key, silent in GROUP_SILENT.items():
             if made["instance"][key] == silent:
@@ -130,11 +130,11 @@ def default_policy(
 
 
 def _read(reader: DocumentReader, source: Mapping[str, Any]) -> PolicyDocument | None:
-    reader.only(source, PolicyDocument.__dataclass_fields__, "policy")
-    revision = reader.number(source, "revision", "policy", 1, 2**31 - 1) or 0
-    instance = read_instance(reader, reader.mapping(source, "instance"))
-    pool = read_pool(reader, reader.mapping(source, "pool"), "pool")
-    client = read_client_policy(reader, reader.mapping(source, "client_policy"), "client_policy")
+    reader.check_known_keys(source, PolicyDocument.__dataclass_fields__, "policy")
+    revision = reader.read_int(source, "revision", "policy", 1, 2**31 - 1) or 0
+    instance = read_instance(reader, reader.read_object(source, "instance"))
+    pool = read_pool(reader, reader.read_object(source, "pool"), "pool")
+    client = read_client_policy(reader, reader.read_object(source, "client_policy"), "client_policy")
     if client.client_max_capacity is None:
         client = ClientPolicy(DEFAULT_CLIENT_MAX_CAPACITY, client.client_message_age_limit_ms)
     listed = source.get("transports")
@@ -144,15 +144,15 @@ def _read(reader: DocumentReader, source: Mapping[str, Any]) -> PolicyDocument |
     transports = tuple(read_transport(reader, item) for item in listed if isinstance(item, Mapping))
     if len(transports) != len(listed):
         reader.problems.append("every transport must be an object")
-    reader.unique([transport.name for transport in transports], "transport name")
-    reader.unique([(t.host, t.port) for t in transports if t.port], "address of a transport")
+    reader.check_unique([transport.name for transport in transports], "transport name")
+    reader.check_unique([(t.host, t.port) for t in transports if t.port], "address of a transport")
     return PolicyDocument(
         revision, instance, pool, client, transports,
         read_rules(reader, source.get("rules")),
         read_xap(reader, source.get("xap")),
         read_activemq(reader, source.get("activemq")),
         read_qpid(reader, source.get("qpid")),
-        read_access(reader, reader.mapping(source, "access")),
+        read_access(reader, reader.read_object(source, "access")),
         read_quotas(reader, source.get("quotas")),
         read_destinations(reader, source.get("destinations")),
     )  # fmt: skip

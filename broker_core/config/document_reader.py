@@ -39,18 +39,18 @@ class DocumentReader:
     def __init__(self) -> None:
         self.problems: list[str] = []
 
-    def only(self, source: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    def check_known_keys(self, source: Mapping[str, Any], known: Collection[str], where: str) -> None:
         """Nothing but these settings may be there."""
         self.problems += [f"{where}: there is no setting {key!r}" for key in source if key not in known]
 
-    def name(self, source: Mapping[str, Any], where: str) -> str:
+    def read_name(self, source: Mapping[str, Any], where: str) -> str:
         """A name, which must be there."""
         name = source.get("name", "")
         if not isinstance(name, str) or not is_name(name):
             self.problems.append(f"{where}: name must be 1 to 64 letters, digits, dots, dashes, underscores")
         return str(name)
 
-    def mapping(self, source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    def read_object(self, source: Mapping[str, Any], key: str) -> Mapping[str, Any]:
         """An object; empty when there is none."""
         value = source.get(key)
         if value is None:
@@ -60,7 +60,7 @@ class DocumentReader:
             return {}
         return value
 
-    def checked(
+    def read_checked(
         self, source: Mapping[str, Any], key: str, where: str, fits: Callable[[Any], bool], wanted: str
     ) -> Any:
         """A value that fits; None when it isn't set, and when it doesn't, which is a problem."""
@@ -70,16 +70,18 @@ class DocumentReader:
         self.problems.append(f"{where}: {key} must be {wanted}")
         return None
 
-    def number(self, source: Mapping[str, Any], key: str, where: str, low: int, high: int) -> int | None:
+    def read_int(self, source: Mapping[str, Any], key: str, where: str, low: int, high: int) -> int | None:
         """A whole number within these bounds; None when it isn't set."""
 
         def fits(value: Any) -> bool:
             return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
-        found: int | None = self.checked(source, key, where, fits, f"a whole number from {low} to {high}")
+        found: int | None = self.read_checked(
+            source, key, where, fits, f"a whole number from {low} to {high}"
+        )
         return found
 
-    def decimal(
+    def read_float(
         self, source: Mapping[str, Any], key: str, where: str, low: float, high: float
     ) -> float | None:
         """A number within these bounds; None when it isn't set."""
@@ -87,43 +89,43 @@ class DocumentReader:
         def fits(value: Any) -> bool:
             return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
-        found = self.checked(source, key, where, fits, f"a number from {low:g} to {high:g}")
+        found = self.read_checked(source, key, where, fits, f"a number from {low:g} to {high:g}")
         return None if found is None else float(found)
 
-    def flag(self, source: Mapping[str, Any], key: str, where: str) -> bool | None:
+    def read_bool(self, source: Mapping[str, Any], key: str, where: str) -> bool | None:
         """True or false; None when it isn't set."""
-        found: bool | None = self.checked(
+        found: bool | None = self.read_checked(
             source, key, where, lambda value: isinstance(value, bool), "true or false"
         )
         return found
 
-    def choice(self, source: Mapping[str, Any], key: str, where: str, words: type[_Word]) -> _Word | None:
+    def read_enum(self, source: Mapping[str, Any], key: str, where: str, words: type[_Word]) -> _Word | None:
         """One of an enumeration's words; None when it isn't set."""
-        found = self.checked(source, key, where, list(words).__contains__, f"one of {', '.join(words)}")
+        found = self.read_checked(source, key, where, list(words).__contains__, f"one of {', '.join(words)}")
         return None if found is None else words(found)
 
-    def text(self, source: Mapping[str, Any], key: str, where: str) -> str | None:
+    def read_text(self, source: Mapping[str, Any], key: str, where: str) -> str | None:
         """A text that isn't empty; None when it isn't set."""
-        found: str | None = self.checked(
+        found: str | None = self.read_checked(
             source, key, where, lambda value: isinstance(value, str) and value != "", "a text"
         )
         return found
 
-    def path(self, source: Mapping[str, Any], key: str, where: str) -> str | None:
+    def read_path(self, source: Mapping[str, Any], key: str, where: str) -> str | None:
         """An absolute path; None when it isn't set."""
-        found: str | None = self.checked(source, key, where, is_path, "an absolute path")
+        found: str | None = self.read_checked(source, key, where, is_path, "an absolute path")
         return found
 
-    def texts(
+    def read_texts(
         self, source: Mapping[str, Any], key: str, where: str, default: tuple[str, ...], what: str = "topic patterns"
     ) -> tuple[str, ...]:  # fmt: skip
         """A list of at most 1,000 texts; `what` they are is for the problem's sentence."""
-        found = self.checked(
+        found = self.read_checked(
             source, key, where, lambda value: is_list_of(value, str, MAX_TEXTS), f"a list of {what}"
         )
         return default if found is None else tuple(found)
 
-    def unique(self, values: list[Any], what: str) -> None:
+    def check_unique(self, values: list[Any], what: str) -> None:
         """No value may stand there twice."""
         for value in {value for value in values if values.count(value) > 1}:
             self.problems.append(f"two transports have the {what} {value}")

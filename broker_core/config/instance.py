@@ -31,7 +31,7 @@ class JournaledTopic:
     filter: str | None = None
     separator: str | None = None
 
-    def as_json(self) -> str | dict[str, str]:
+    def to_json(self) -> str | dict[str, str]:
         """The shortest way to write it; reading that gives the same entry."""
         defaults = asdict(JournaledTopic(self.topic))
         said = {key: value for key, value in asdict(self).items() if value != defaults[key]}
@@ -45,7 +45,7 @@ def read_journaled_topics(
     reader: DocumentReader, source: Mapping[str, Any], key: str, where: str
 ) -> tuple[JournaledTopic, ...]:
     """A list of patterns and objects; everything when it isn't set."""
-    value = reader.checked(
+    value = reader.read_checked(
         source,
         key,
         where,
@@ -70,15 +70,15 @@ def _read_one(reader: DocumentReader, item: Any, where: str) -> JournaledTopic:
     if not isinstance(item, Mapping):
         reader.problems.append(f"{where} must be a topic pattern or an object")
         return EVERYTHING[0]
-    reader.only(item, JournaledTopic.__dataclass_fields__, where)
-    topic = reader.checked(item, "topic", where, _is_text, _A_TEXT)
+    reader.check_known_keys(item, JournaledTopic.__dataclass_fields__, where)
+    topic = reader.read_checked(item, "topic", where, _is_text, _A_TEXT)
     message_type = item.get("message_type", "json")
     if not item.get("topic"):
         reader.problems.append(f"{where}: topic is needed")
     if message_type not in MESSAGE_TYPES:
         reader.problems.append(f"{where}: message_type must be one of {', '.join(MESSAGE_TYPES)}")
-    chosen = reader.checked(item, "filter", where, _is_text, _A_TEXT)
-    separator = reader.checked(item, "separator", where, _is_text, _A_TEXT)
+    chosen = reader.read_checked(item, "filter", where, _is_text, _A_TEXT)
+    separator = reader.read_checked(item, "separator", where, _is_text, _A_TEXT)
     if chosen and message_type == "binary":
         reader.problems.append(f"{where}: a filter can't look into binary messages")
     if separator is not None and (
@@ -134,7 +134,7 @@ GROUP_SILENT: Final[dict[str, Any]] = {
 def read_instance(reader: DocumentReader, source: Mapping[str, Any]) -> InstanceSettings:
     """The instance's settings."""
     where = "instance"
-    reader.only(source, InstanceSettings.__dataclass_fields__, where)
+    reader.check_known_keys(source, InstanceSettings.__dataclass_fields__, where)
     name = source.get("name", "")
     if not isinstance(name, str) or not is_name(name):
         reader.problems.append("instance.name must be 1 to 64 letters, digits, dots, dashes, underscores")
@@ -145,20 +145,20 @@ def read_instance(reader: DocumentReader, source: Mapping[str, Any]) -> Instance
     return InstanceSettings(
         str(name),
         read_journaled_topics(reader, source, "journaled_topics", where),
-        reader.texts(source, "unjournaled_topics", where, ("scratch.>",)),
-        reader.number(source, "journal_size", where, MIB, 16 * 1024 * MIB) or 128 * MIB,
-        reader.number(source, "preallocated_files", where, 1, 64) or 2,
+        reader.read_texts(source, "unjournaled_topics", where, ("scratch.>",)),
+        reader.read_int(source, "journal_size", where, MIB, 16 * 1024 * MIB) or 128 * MIB,
+        reader.read_int(source, "preallocated_files", where, 1, 64) or 2,
         journal,
         archive,
         _members(reader, source),
-        reader.texts(source, "sync_topics", where, ()),
-        reader.number(source, "downgrade_after_ms", where, LEAST_DOWNGRADE_MS, MAX_DOWNGRADE_MS)
+        reader.read_texts(source, "sync_topics", where, ()),
+        reader.read_int(source, "downgrade_after_ms", where, LEAST_DOWNGRADE_MS, MAX_DOWNGRADE_MS)
         or DOWNGRADE_AFTER_MS,
     )
 
 
 def _members(reader: DocumentReader, source: Mapping[str, Any]) -> tuple[str, ...]:
-    found = reader.texts(source, "sync_members", "instance", (), "names of members")
+    found = reader.read_texts(source, "sync_members", "instance", (), "names of members")
     if len(found) > MAX_SYNC or not all(map(is_name, found)) or len(set(found)) < len(found):
         reader.problems.append(
             f"instance: sync_members must be at most {MAX_SYNC} different names of members: letters, digits, dashes, underscores"
@@ -171,5 +171,5 @@ def _directory(reader: DocumentReader, source: Mapping[str, Any], key: str) -> s
     def fits(value: Any) -> bool:
         return is_path(value) and len(value) <= 1_024 and "\0" not in value
 
-    found: str | None = reader.checked(source, key, "instance", fits, "an absolute path")
+    found: str | None = reader.read_checked(source, key, "instance", fits, "an absolute path")
     return found and (found.rstrip("/") or "/")

@@ -335,12 +335,12 @@ def read_settings(
 def _read(reader: DocumentReader, row: PresetField, source: Mapping[str, Any], where: str) -> Any:
     match row.kind:
         case SettingType.WHOLE:
-            return reader.number(source, row.name, where, row.low, row.high)
+            return reader.read_int(source, row.name, where, row.low, row.high)
         case SettingType.DECIMAL:
-            return reader.decimal(source, row.name, where, row.low, row.high)
+            return reader.read_float(source, row.name, where, row.low, row.high)
         case SettingType.FLAG | SettingType.CONFIRMATION:
-            return reader.flag(source, row.name, where)
+            return reader.read_bool(source, row.name, where)
         case SettingType.MODE:
-            return reader.choice(source, row.name, where, EnforcementMode)
+            return reader.read_enum(source, row.name, where, EnforcementMode)
         case SettingType.PATH:
-            return reader.path(source, row.name, where)
+            return reader.read_path(source, row.name, where)

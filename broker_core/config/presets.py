@@ -30,13 +30,13 @@ _Entry = TypeVar("_Entry", XapPolicy, ActiveMqPolicy, QpidTopicPolicy, QuotaSett
 
 def read_pool(reader: DocumentReader, source: Mapping[str, Any], where: str) -> PoolSettings:
     """A pool's settings."""
-    reader.only(source, AMPS_POOL, where)
+    reader.check_known_keys(source, AMPS_POOL, where)
     return PoolSettings(**read_settings(reader, AMPS_POOL, source, where))
 
 
 def read_client_policy(reader: DocumentReader, source: Mapping[str, Any], where: str) -> ClientPolicy:
     """What one client may use."""
-    reader.only(source, AMPS_CLIENT, where)
+    reader.check_known_keys(source, AMPS_CLIENT, where)
     return ClientPolicy(**read_settings(reader, AMPS_CLIENT, source, where))
 
 
@@ -73,7 +73,7 @@ def _entries(
     whom = [{key: str(entry.get(key) or "") for key in ("topic", "user", "transport")} for entry in source]
     names = [f"{system} {' '.join(filter(None, about.values()))}".rstrip() for about in whom]
     for entry, name in zip(source, names, strict=True):
-        reader.only(entry, known, name)
+        reader.check_known_keys(entry, known, name)
         if "topic" in known and not (isinstance(entry.get("topic"), str) and entry["topic"]):
             reader.problems.append(f"{name}: topic must be a topic or a pattern")
         for key in ("transport", "user"):

@@ -85,7 +85,7 @@ class RuleSettings:
     ladder: tuple[Rung, ...] | None = None
     confirm_delete: bool | None = None
 
-    def over(self, below: RuleSettings) -> RuleSettings:
+    def merge_over(self, below: RuleSettings) -> RuleSettings:
         """This entry laid over a less specific one."""
         mine = {key: value for key in RULE_FIELDS if (value := getattr(self, key)) is not None}
         return replace(below, scope=self.scope, **mine)
@@ -106,7 +106,7 @@ def merge_rule_layers(entries: Iterable[RuleSettings], scope: Scope) -> RuleSett
     below = sorted(
         (one for one in entries if is_scope_within(one.scope, scope)), key=lambda one: specificity(one.scope)
     )
-    return reduce(lambda made, one: one.over(made), below) if below else None
+    return reduce(lambda made, one: one.merge_over(made), below) if below else None
 
 
 _SHARED = (Signal.OUTBOUND_BYTES, Signal.SPOOL_BYTES, Signal.POOL_MEMORY, Signal.POOL_DISK)
@@ -227,20 +227,20 @@ def read_rules(reader: DocumentReader, source: Any) -> tuple[RuleSettings, ...]:
 
 def _read_rule(reader: DocumentReader, source: Mapping[str, Any]) -> RuleSettings:
     where = f"rule {source.get('name', '')!r}"
-    reader.only(source, ("name", "scope", *RULE_FIELDS), where)
-    name = reader.name(source, where)
-    numbers = {key: reader.number(source, key, where, *bounds) for key, bounds in _NUMBERS.items()}
-    protected = reader.texts(source, "protected", where, (), "client names")
+    reader.check_known_keys(source, ("name", "scope", *RULE_FIELDS), where)
+    name = reader.read_name(source, where)
+    numbers = {key: reader.read_int(source, key, where, *bounds) for key, bounds in _NUMBERS.items()}
+    protected = reader.read_texts(source, "protected", where, (), "client names")
     return RuleSettings(
         name=name,
-        scope=read_scope(reader, reader.mapping(source, "scope"), where),
-        mode=reader.choice(source, "mode", where, EnforcementMode),
-        signal=reader.choice(source, "signal", where, Signal),
-        shape=reader.choice(source, "shape", where, Shape),
-        choose=reader.choice(source, "choose", where, TargetSelection),
+        scope=read_scope(reader, reader.read_object(source, "scope"), where),
+        mode=reader.read_enum(source, "mode", where, EnforcementMode),
+        signal=reader.read_enum(source, "signal", where, Signal),
+        shape=reader.read_enum(source, "shape", where, Shape),
+        choose=reader.read_enum(source, "choose", where, TargetSelection),
         protected=protected if source.get("protected") is not None else None,
         ladder=_read_ladder(reader, source.get("ladder"), where),
-        confirm_delete=reader.flag(source, "confirm_delete", where),
+        confirm_delete=reader.read_bool(source, "confirm_delete", where),
         **numbers,
     )
 
@@ -248,7 +248,7 @@ def _read_rule(reader: DocumentReader, source: Mapping[str, Any]) -> RuleSetting
 def read_scope(reader: DocumentReader, source: Mapping[str, Any], where: str) -> Scope:
     """Whom an entry applies to."""
     known = tuple(key.name for key in fields(Scope))
-    reader.only(source, known, f"{where}: scope")
+    reader.check_known_keys(source, known, f"{where}: scope")
     texts = {}
     for key in known:
         value = source.get(key) or ""
@@ -269,10 +269,10 @@ def _read_ladder(reader: DocumentReader, source: Any, where: str) -> tuple[Rung,
 
 
 def _read_rung(reader: DocumentReader, source: Mapping[str, Any], where: str) -> Rung | None:
-    reader.only(source, Rung.__dataclass_fields__, f"{where}: a rung")
-    action = reader.choice(source, "action", where, PolicyAction)
+    reader.check_known_keys(source, Rung.__dataclass_fields__, f"{where}: a rung")
+    action = reader.read_enum(source, "action", where, PolicyAction)
     bounds = {"at_percent": (1, 100), "after_ms": (0, MAX_MS), "for_ms": (0, MAX_MS)}
-    numbers = {key: reader.number(source, key, where, *its) for key, its in bounds.items()}
+    numbers = {key: reader.read_int(source, key, where, *its) for key, its in bounds.items()}
     if action is None:
         reader.problems.append(f"{where}: a rung needs an action")
         return None

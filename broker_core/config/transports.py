@@ -86,7 +86,7 @@ class TransportSettings:
     max_body: int | None = None
 
     @property
-    def listens_as(self) -> tuple[object, ...]:
+    def has_same_listener(self) -> tuple[object, ...]:
         """What a listener can't change while it listens."""
         return self.kind, self.host, self.port, self.tls
 
@@ -99,15 +99,15 @@ class TransportSettings:
 
 def transports_to_close(before: Iterable[TransportSettings], after: Iterable[TransportSettings]) -> set[str]:
     """Names of transports that listen and will not, or not there and so: they were taken away, disabled or moved."""
-    wanted = {one.name: one.listens_as for one in after if one.enabled}
-    return {one.name for one in before if one.enabled and wanted.get(one.name) != one.listens_as}
+    wanted = {one.name: one.has_same_listener for one in after if one.enabled}
+    return {one.name for one in before if one.enabled and wanted.get(one.name) != one.has_same_listener}
 
 
 def read_transport(reader: DocumentReader, source: Mapping[str, Any]) -> TransportSettings:
     """One transport's settings."""
     where = f"transport {source.get('name', '')!r}"
-    reader.only(source, TransportSettings.__dataclass_fields__, where)
-    name = reader.name(source, where)
+    reader.check_known_keys(source, TransportSettings.__dataclass_fields__, where)
+    name = reader.read_name(source, where)
     kind, host, enabled = source.get("kind"), source.get("host", "127.0.0.1"), source.get("enabled", True)
     if kind not in TRANSPORT_KINDS:
         reader.problems.append(f"{where}: kind must be one of {', '.join(TRANSPORT_KINDS)}")
@@ -115,7 +115,7 @@ def read_transport(reader: DocumentReader, source: Mapping[str, Any]) -> Transpo
         reader.problems.append(f"{where}: host must be an address")
     if not isinstance(enabled, bool):
         reader.problems.append(f"{where}: enabled must be true or false")
-    port = reader.number(source, "port", where, 0, 65_535)
+    port = reader.read_int(source, "port", where, 0, 65_535)
     if port is None:
         reader.problems.append(f"{where}: port is needed")
     return TransportSettings(
@@ -124,8 +124,8 @@ def read_transport(reader: DocumentReader, source: Mapping[str, Any]) -> Transpo
         port or 0,
         str(host),
         bool(enabled),
-        read_pool(reader, reader.mapping(source, "pool"), where),
-        read_client_policy(reader, reader.mapping(source, "client_policy"), where),
+        read_pool(reader, reader.read_object(source, "pool"), where),
+        read_client_policy(reader, reader.read_object(source, "client_policy"), where),
         *read_authentication(reader, source, where),
         read_origins(reader, source, where),
         *read_stomp(reader, source, where),
@@ -136,8 +136,8 @@ def read_stomp(
     reader: DocumentReader, source: Mapping[str, Any], where: str
 ) -> tuple[ResumeFrom, int | None]:
     """What STOMP transports alone have: `resume` and `max_body`."""
-    resume = reader.choice(source, "resume", where, ResumeFrom) or ResumeFrom.NOW
-    max_body = reader.number(source, "max_body", where, LEAST_BODY, MAX_BODY)
+    resume = reader.read_enum(source, "resume", where, ResumeFrom) or ResumeFrom.NOW
+    max_body = reader.read_int(source, "max_body", where, LEAST_BODY, MAX_BODY)
     for key, value in (("resume", resume), ("max_body", max_body)):
         if value != SILENT[key] and source.get("kind") not in TRANSPORT_FIELDS[key].kinds:
             reader.problems.append(f"{where}: {key} is a setting of transports of kind stomp and stomp-ws")

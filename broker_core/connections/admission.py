@@ -63,7 +63,7 @@ class PendingConnection(Protocol):
     @property
     def remote(self) -> str: ...
 
-    def make_room(self) -> None:
+    def close_for_room(self) -> None:
         """Another comes: say so, and end."""
 
     def drop(self) -> None:
@@ -90,12 +90,12 @@ class InputBufferUsage:
         self.share = ""
         """User, or address of a client without one, in whose share the bytes count after the logon."""
 
-    def hold(self, nbytes: int) -> None:
+    def set_bytes(self, nbytes: int) -> None:
         """Set the number of bytes. Raises ClientError input_full when it grows and there is no room."""
         if nbytes != self.nbytes:
             before, self.nbytes = self.nbytes, nbytes
             try:
-                self._anteroom.hold(nbytes - before, logged_on=self._logged_on)
+                self._anteroom.reserve_input(nbytes - before, logged_on=self._logged_on)
             finally:  # both count it before either refuses it
                 if self._logged_on and self._give_up is not None:
                     self._anteroom.pool.change(self, before)
@@ -105,9 +105,9 @@ class InputBufferUsage:
         if self.nbytes and self._logged_on and self._give_up is not None:
             self._anteroom.pool.renew(self)
 
-    def logged_on(self, share: str = "") -> None:
+    def on_logged_on(self, share: str = "") -> None:
         """Count with the connections that have logged on, in the share of a user or an address."""
-        self._anteroom.logged_on(self.nbytes)
+        self._anteroom.on_logged_on(self.nbytes)
         self._logged_on, self.share = True, share
         if self._give_up is not None:
             self._anteroom.pool.change(self, 0)
@@ -144,7 +144,7 @@ class UnfinishedPool:
             if oldest is frame:
                 raise _input_full()
             oldest.give_up(_input_full())
-            oldest.hold(0)
+            oldest.set_bytes(0)
 
     def renew(self, frame: InputBufferUsage) -> None:
         """Make a frame the youngest of its share."""
@@ -178,11 +178,11 @@ class PendingConnections:
         self._logons: OrderedDict[str, tuple[float, int]] = OrderedDict()
         """What is left of each address's allowance, and when that was so."""
 
-    def bound(self, descriptors: int) -> None:
+    def set_descriptor_limit(self, descriptors: int) -> None:
         """The process may open so many files and sockets."""
         self._most = min(MAX_CONNECTIONS, max(descriptors - DESCRIPTORS_KEPT, descriptors // 2))
 
-    def came(self, remote: str) -> None:
+    def add_connection(self, remote: str) -> None:
         """A connection was made. ClientError too_many_connections when its address has enough, or all together have; it counts
         until `went`."""
         address = peer_address(remote)
@@ -201,7 +201,7 @@ class PendingConnections:
                 "Share connections, or connect from more addresses.",
             )
 
-    def went(self, remote: str) -> None:
+    def remove_connection(self, remote: str) -> None:
         """It is gone."""
         address = peer_address(remote)
         self.connections[address] -= 1
@@ -209,15 +209,15 @@ class PendingConnections:
         if not self.connections[address]:
             del self.connections[address]
 
-    def enters(self, guest: PendingConnection) -> None:
+    def add_pending(self, guest: PendingConnection) -> None:
         """A connection begins, which is nobody's yet. It counts until it is `known`, `leaves`, or is `gone`."""
         self._guests.setdefault(peer_address(guest.remote), {})[guest] = None
         self.guests += 1
         if self.guests > min(MAX_GUESTS, self._most // 2):
             most = max(self._guests.values(), key=len)
-            next(iter(most)).make_room()
+            next(iter(most)).close_for_room()
 
-    def known(self, guest: PendingConnection) -> None:
+    def mark_authenticated(self, guest: PendingConnection) -> None:
         """It has logged on, or somebody else counts it."""
         address = peer_address(guest.remote)
         of_address = self._guests.get(address, {})
@@ -227,21 +227,21 @@ class PendingConnections:
             if not of_address:
                 del self._guests[address]
 
-    def leaves(self, guest: PendingConnection) -> None:
+    def mark_closing(self, guest: PendingConnection) -> None:
         """It was told to go, and still has a socket. The longest told is dropped when there are many."""
-        self.known(guest)
+        self.mark_authenticated(guest)
         self._leaving[guest] = None
         if len(self._leaving) > MAX_LEAVING:
             longest = next(iter(self._leaving))
             del self._leaving[longest]
             longest.drop()
 
-    def gone(self, guest: PendingConnection) -> None:
+    def remove_closing(self, guest: PendingConnection) -> None:
         """Its socket is closed."""
-        self.known(guest)
+        self.mark_authenticated(guest)
         self._leaving.pop(guest, None)
 
-    def logs_on(self, remote: str, now: int) -> None:
+    def check_logon_rate(self, remote: str, now: int) -> None:
         """ClientError too_many_logons when its address has logged on too often of late."""
         address = peer_address(remote)
         left, at = self._logons.pop(address, (float(LOGONS_AT_ONCE), now))
@@ -258,12 +258,12 @@ class PendingConnections:
                 retry_after_ms=1_000,
             )
 
-    def logged_on(self, held: int) -> None:
+    def on_logged_on(self, held: int) -> None:
         """A connection that holds so much has logged on."""
         self.held -= held
         self.input += held
 
-    def hold(self, more: int, *, logged_on: bool) -> None:
+    def reserve_input(self, more: int, *, logged_on: bool) -> None:
         """A connection holds so many bytes more of what it sent, or less. ClientError input_full."""
         if logged_on:
             self.input += more
@@ -302,7 +302,7 @@ class PreLogonReadQueue:
         """By their descriptors."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def watch(self, descriptor: int, heard: Heard) -> None:
+    def add_reader(self, descriptor: int, heard: Heard) -> None:
         """Call this once, in a turn of its own, when the socket has something to be read, or an end."""
         self._waiting[descriptor] = heard
         try:
@@ -313,7 +313,7 @@ class PreLogonReadQueue:
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(self._line.fileno(), self._turn)
 
-    def forget(self, descriptor: int, heard: Heard) -> None:
+    def remove_reader(self, descriptor: int, heard: Heard) -> None:
         """Don't call it. Harmless when it was called, and when the descriptor is closed and another's."""
         if self._waiting.get(descriptor) == heard:
             del self._waiting[descriptor]

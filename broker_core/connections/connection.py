@@ -96,12 +96,12 @@ class Connection:
         return self.name != ""
 
     @property
-    def listened_to(self) -> bool:
+    def is_reading(self) -> bool:
         """Whether what it sends is read now; while it isn't, its silence says nothing."""
         return self.inbox.reading
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         return self._over or self.backlog.state is ClientState.CLOSED
 
     # From the transport.
@@ -120,15 +120,15 @@ class Connection:
             if isinstance(item, ClientError):
                 self.fail(item)
             elif not isinstance(item, NativeFrame | str):
-                if not self.closed:
-                    item.carry_out()
+                if not self.is_closed:
+                    item.execute()
             elif isinstance(item, str) or item.kind == COMMAND:
                 text = item if isinstance(item, str) else item.payload
-                if self.closed:
+                if self.is_closed:
                     self._last_words(text)
                 else:
-                    self.carry_out(commands.parse_command(text))
-            elif not self.closed:
+                    self.execute_command(commands.parse_command(text))
+            elif not self.is_closed:
                 self.publishing.publish_batch(item.payload)
         except ClientError as error:
             self._refuse(error)
@@ -142,10 +142,10 @@ class Connection:
         with contextlib.suppress(ClientError):
             command = commands.parse_command(payload)
             if isinstance(command, commands.NoticeReceived):
-                self.notices.heard(command.decision)
+                self.notices.on_received(command.decision)
 
     def on_writable(self) -> None:
-        if not self.closed:
+        if not self.is_closed:
             self.backlog.on_writable()
 
     def on_closed(self) -> None:
@@ -153,22 +153,22 @@ class Connection:
         self.inbox.end(self._gone)
 
     def _gone(self) -> None:
-        self.notices.lost()
-        self.leave("closed")
+        self.notices.on_connection_lost()
+        self.end_session("closed")
         if not self.logged_on:
             self._let_go()
 
     def _let_go(self) -> None:
         """Nobody knows one that never logged on but its own parts, in circles. Python's collector comes too seldom for a flood
         of them (`engine.interpreter`)."""
-        self.services.roster.anteroom.gone(self)
-        self.sink.forget()
+        self.services.roster.anteroom.remove_closing(self)
+        self.sink.drop_input()
         self._over = True
         del self.backlog, self.inbox, self.publishing, self.notices
 
     # From the anteroom.
 
-    def make_room(self) -> None:
+    def close_for_room(self) -> None:
         """Another came, and this one hasn't logged on for the longest time."""
         self.close(
             "too_many_connections",
@@ -186,23 +186,23 @@ class Connection:
 
         A peer that asks and never reads would make answers pile up below the outbox, so their number is bounded.
         """
-        if self.closed or self._unread_replies > MAX_UNREAD_REPLIES:
+        if self.is_closed or self._unread_replies > MAX_UNREAD_REPLIES:
             return
-        self._unread_replies = 0 if self.sink.writable else self._unread_replies + 1
+        self._unread_replies = 0 if self.sink.is_writable else self._unread_replies + 1
         if self._unread_replies > MAX_UNREAD_REPLIES:
-            self.end_unread()
+            self.close_unread_replies()
             return
         self.spoke_at = self._clock.monotonic_ms()
         self.sink.send_reply(reply)
 
-    def end_unread(self) -> None:
+    def close_unread_replies(self) -> None:
         """Close a client whose answers wait for it in heaps."""
         # Not in the middle of what is answered: a subscription that begins there would outlive its client.
         asyncio.get_running_loop().call_soon(self._end_unread)
 
     def _end_unread(self) -> None:
-        if not self.closed:
-            self.leave("bad_command")
+        if not self.is_closed:
+            self.end_session("bad_command")
             self.sink.close("bad_command", "It asks and doesn't read the answers.")
 
     def _refuse(self, error: ClientError) -> None:
@@ -220,21 +220,21 @@ class Connection:
 
     def fail(self, error: SluiceError) -> None:
         """Say what was wrong and end the connection."""
-        if not self.closed:
+        if not self.is_closed:
             self.reply(replies.error_reply(error))
             self.close(error.code, error.sentence, error.fix, error.details.get("retry_after_ms"))
 
     def close(self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None) -> None:
         """End the connection with a last word. Everything that waits for it is forgotten, and what that was is said."""
-        self.dismiss(code, message, fix, retry_after_ms)
+        self.close_with_summary(code, message, fix, retry_after_ms)
 
-    def dismiss(
+    def close_with_summary(
         self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None
     ) -> UndeliveredSummary:
         """The same; what was owed to it, for whoever has it closed."""
-        if self.closed:
+        if self.is_closed:
             return NOTHING_OWED
-        ending = self.leave(code)
+        ending = self.end_session(code)
         self._say_closing(code, message, fix, retry_after_ms, ending)
         self.sink.close(code, message)
         return ending
@@ -250,20 +250,20 @@ class Connection:
             settled(told)
 
         self.services.roster.parting.add(self)
-        self.notices.tell(identity, notice, close)
+        self.notices.send(identity, notice, close)
         self._say_closing(notice.code, notice.message, "", notice.retry_after_ms, ending)
 
-    def leave(self, why: str) -> UndeliveredSummary:
+    def end_session(self, why: str) -> UndeliveredSummary:
         """Everything of this client ends; only its last words are still sent. What was owed to it, all together. Calling it
         twice is harmless."""
         services = self.services
-        services.roster.leave(self)
-        services.quotas.left(self)
-        if self.closed:
+        services.roster.remove(self)
+        services.quotas.on_left(self)
+        if self.is_closed:
             return NOTHING_OWED
         if not self.logged_on:
-            self.inbox.forget()
-        services.judging.left(self)
+            self.inbox.discard_all()
+        services.judging.on_left(self)
         for target in self.subscriptions.values():
             self._put_down(target)
         ending = self.backlog.close()
@@ -271,10 +271,10 @@ class Connection:
         for target in self.subscriptions.values():
             services.subscribing.remove(target)
         if self.logged_on:
-            self.note("disconnect", why, account=self.backlog.account)
+            self.record_event("disconnect", why, account=self.backlog.account)
         return ending
 
-    def note(
+    def record_event(
         self,
         event: str,
         state: str,
@@ -307,7 +307,7 @@ class Connection:
 
     # Commands.
 
-    def carry_out(self, command: commands.Command) -> None:
+    def execute_command(self, command: commands.Command) -> None:
         """Do what a client asks for. ClientErrors say why not, and which command they are about."""
         LAST.latest, LAST.command, LAST.client = "command", type(command), self.name
         try:
@@ -332,13 +332,13 @@ class Connection:
                 if self.preparing and self.services.frontier.end is not None:
                     # What follows is meant to come after it; but more of them share one read of the log's
                     # end.
-                    self.inbox.hold(InputHold.END, _may_overtake)
+                    self.inbox.pause(InputHold.END, _may_overtake)
             case commands.Unsubscribe():
                 self._unsubscribe(command)
             case commands.PauseSubscriptions() | commands.ResumeSubscriptions() | commands.SetRate():
                 if isinstance(command, commands.PauseSubscriptions):
                     self.services.quotas.check_pinned(self, self.name)
-                self.services.control.command(self, command)
+                self.services.control.execute(self, command)
             case commands.Flush():
                 self.publishing.flush(command.id)
             case commands.ClientHeartbeat():
@@ -350,7 +350,7 @@ class Connection:
             case commands.RenewLease():
                 self.services.leases.renew(self, command.id, self._clock.monotonic_ms())
             case commands.NoticeReceived():
-                self.notices.heard(command.decision)
+                self.notices.on_received(command.decision)
             case commands.Skip():
                 self.publishing.skip(command.sequence)
             case _:
@@ -361,17 +361,21 @@ class Connection:
             raise ClientError("bad_logon", f"This connection is logged on as {self.name}.", "Log on once.")
         identity = self.services.logons.identify(self, command)
         publishing = self.services.publishing
-        if identity is not None and publishing.following is None and publishing.knows(command.name):
+        if (
+            identity is not None
+            and publishing.following is None
+            and publishing.is_publisher_sequence_known(command.name)
+        ):
             self._log_on(command, identity)
             return
-        self.inbox.hold(InputHold.LOGON)
+        self.inbox.pause(InputHold.LOGON)
         if identity is not None:
-            self.identified(command, identity)
+            self.on_identified(command, identity)
 
-    def identified(self, command: commands.Logon, identity: ClientIdentity) -> None:
+    def on_identified(self, command: commands.Logon, identity: ClientIdentity) -> None:
         """It is known who this is: log on, and take what came meanwhile."""
         publishing = self.services.publishing
-        if publishing.following is None and publishing.knows(command.name):
+        if publishing.following is None and publishing.is_publisher_sequence_known(command.name):
             self._let_in(command, identity)
         else:
             self.services.facilities.spawn(self._let_in_after(publishing, command, identity))
@@ -384,8 +388,8 @@ class Connection:
         Without a confirmed read of the log's end the client is told no `sequence`, and may number nothing.
         """
         end = await self.services.frontier.confirm()
-        self.knows_sequence = end is not None and await publishing.known(command.name)
-        if not self.closed:
+        self.knows_sequence = end is not None and await publishing.wait_publisher_sequence_known(command.name)
+        if not self.is_closed:
             self._let_in(command, identity)
 
     def _let_in(self, command: commands.Logon, identity: ClientIdentity) -> None:
@@ -393,7 +397,7 @@ class Connection:
             self._log_on(command, identity)
         except ClientError as error:
             self._refuse(commands.with_command(error, command))
-        self.inbox.release(InputHold.LOGON)
+        self.inbox.resume(InputHold.LOGON)
 
     def _log_on(self, command: commands.Logon, identity: ClientIdentity) -> None:
         self.services.logons.check_name(self, command, identity)
@@ -402,13 +406,13 @@ class Connection:
         services.refused.check(command.name, self._clock.monotonic_ms())
         services.quotas.check_logon(self, identity, services.roster.clients.get(command.name))
         services.roster.log_on(self, command.name)
-        services.quotas.joined(self, identity)
+        services.quotas.on_joined(self, identity)
         self.name = command.name
-        self._untaken.logged_on()
-        self.sink.logged_on()
+        self._untaken.on_logged_on()
+        self.sink.on_logged_on()
         self.liveness.restart(self._clock.monotonic_ms())
-        self.services.judging.joined(self)
-        self.note("connect", "live")
+        self.services.judging.on_joined(self)
+        self.record_event("connect", "live")
         self.heartbeat_ms = self.promised_ms = command.heartbeat_ms or 0
         self.publishing.named_session = command.session or 0
         position = UNKNOWN_POSITION
@@ -438,15 +442,15 @@ class Connection:
 
     # What waits for it. Satisfies `delivery.ports.Owner`.
 
-    def changed(self) -> None:
-        self.services.judging.changed(self)
+    def mark_changed(self) -> None:
+        self.services.judging.mark_changed(self)
 
-    def went_live(self) -> None:
-        self.services.judging.went_live(self)
-        self.note("offline_stop", "live")
+    def on_live(self) -> None:
+        self.services.judging.on_live(self)
+        self.record_event("offline_stop", "live")
 
-    def spool_failed(self, error: SluiceError) -> None:
-        self.services.judging.spool_failed(self, error)
+    def on_spool_failed(self, error: SluiceError) -> None:
+        self.services.judging.on_spool_failed(self, error)
 
     @property
     def account(self) -> DeliveryAccount:
@@ -458,19 +462,19 @@ class Connection:
     def add(self, target: ClientSubscription, command: commands.Subscribe) -> None:
         """Enter a subscription that can begin. Its window is there before its first delivery."""
         self.subscriptions[target.id] = target
-        self.services.quotas.subscribed(self, 1)
+        self.services.quotas.adjust_subscriptions(self, 1)
         # What is shared isn't this client's to delete, and no policy may delete it because of one consumer.
         target.durable = "" if command.shared else command.durable or ""
         target.snapshot_key = command.snapshot_key
         prefetch = self.services.judging.prefetch_of(self, command.topic)
         window = open_window(self.backlog, target.stream, command, prefetch)
-        self.backlog.enter(target)
-        self.services.judging.begun(self, target, window)
+        self.backlog.add_subscription(target)
+        self.services.judging.on_subscribed(self, target, window)
 
     def prepared(self) -> None:
         """Go on reading from the client when none of its subscribes is being prepared any more."""
         if not self.preparing and not self._over:
-            self.inbox.release(InputHold.END)
+            self.inbox.resume(InputHold.END)
 
     def check_numbered(self) -> None:
         """Raise ClientError behind when the client wasn't told which of its numbers are in the log."""
@@ -496,15 +500,15 @@ class Connection:
             lost=ending.lost.messages or None,
         )
         if target.durable and command.delete:
-            self.services.durables.delete(self.keeps_as(target.durable), target.durable)
-            self.services.facilities.spawn(self.answer_when_stored(answer))
+            self.services.durables.delete(self.durable_owner(target.durable), target.durable)
+            self.services.facilities.spawn(self.reply_when_durable(answer))
         else:
             self.reply(answer)
 
-    async def answer_when_stored(self, answer: replies.Ack) -> None:
+    async def reply_when_durable(self, answer: replies.Ack) -> None:
         """What was deleted doesn't come back by a crash after its client was told."""
         try:
-            await self.services.durables.stored()
+            await self.services.durables.wait_durable()
         except JournalError as error:
             self.reply(replies.error_reply(error, of="unsubscribe", id=answer.id))
         else:
@@ -517,24 +521,28 @@ class Connection:
         for. Twice is harmless."""
         if self.subscriptions.pop(target.id, None) is None:
             return NOTHING_OWED
-        self.services.quotas.subscribed(self, -1)
+        self.services.quotas.adjust_subscriptions(self, -1)
         self._put_down(target)
-        ending = self.backlog.leave(target, cause, rule) if cause is not None else self.backlog.finish(target)
+        ending = (
+            self.backlog.remove_subscription(target, cause, rule)
+            if cause is not None
+            else self.backlog.complete_subscription(target)
+        )
         self.services.subscribing.remove(target)
-        self.services.judging.over(self, target)
-        self.note("unsubscribe", self.backlog.state.value, target)
-        self.changed()
+        self.services.judging.on_unsubscribed(self, target)
+        self.record_event("unsubscribe", self.backlog.state.value, target)
+        self.mark_changed()
         return ending
 
     def _put_down(self, target: ClientSubscription) -> None:
         """Note where a subscription stands while it still stands there: what is ended counts as if it had everything."""
-        self.services.managed.closed(target)
-        if target.durable or target.shares:
-            self.services.durables.closed(target)
+        self.services.managed.on_closed(target)
+        if target.durable or target.is_shared:
+            self.services.durables.on_closed(target)
         if target.lease_ms:
             self.services.leases.end(target)
 
-    def keeps_as(self, durable: str) -> str:
+    def durable_owner(self, durable: str) -> str:
         """As whom a durable subscription of this client is kept."""
         return self.durable_owners.get(durable, self.name)
 
@@ -546,7 +554,7 @@ class Connection:
         """The bookmark after which a new subscription gets what the log keeps of what was owed; None when it keeps nothing."""
         return str(Bookmark(self._instance, ending.first - 1)) if ending.first else None
 
-    def keep_places(self) -> None:
+    def save_resume_points(self) -> None:
         """It is about to be dropped: where its subscriptions are, for one that won't say so when it is back. Those that are kept
         anyhow need nothing."""
         services = self.services
@@ -561,10 +569,10 @@ class Connection:
                 self.backlog.sent_upto(target.stream),
             )
             for target in self.subscriptions.values()
-            if not (target.durable or target.shares or target.managed)
-            and services.subscribing.is_kept(target)
+            if not (target.durable or target.is_shared or target.managed)
+            and services.subscribing.is_durable(target)
         ]
-        services.places.keep(self.comes_back_as, left, self._clock.monotonic_ms())
+        services.places.save(self.comes_back_as, left, self._clock.monotonic_ms())
 
     def resume_token(self) -> str:
         """A token for a client that is about to be dropped; "" when nothing of its subscriptions is journaled."""
@@ -574,9 +582,9 @@ class Connection:
                 target.id, target.topic, target.filter_text, services.subscribing.position(target)
             )
             for target in self.subscriptions.values()
-            if services.subscribing.is_kept(target)
+            if services.subscribing.is_durable(target)
         ]
-        return services.tokens.make(self.name, held, self._clock.now_ns() // 1_000_000)
+        return services.tokens.issue(self.name, held, self._clock.now_ns() // 1_000_000)
 
 
 def _may_overtake(item: Item) -> bool:

@@ -29,7 +29,7 @@ class DecisionNotices:
         self._sink = sink
         self._waiting: dict[str, tuple[Settled, asyncio.TimerHandle]] = {}
 
-    def tell(self, identity: str, notice: Reply, settled: Settled) -> None:
+    def send(self, identity: str, notice: Reply, settled: Settled) -> None:
         """Send a notice; `settled` is called once, with yes, no or unknown, within TELL_WITHIN_S."""
         if len(self._waiting) >= MAX_UNTOLD:
             settled("no")
@@ -38,15 +38,15 @@ class DecisionNotices:
         timer = asyncio.get_running_loop().call_later(TELL_TIMEOUT_S, self._over, identity)
         self._waiting[identity] = (settled, timer)
 
-    def heard(self, identity: str) -> None:
+    def on_received(self, identity: str) -> None:
         self._settle(identity, "yes")
 
-    def lost(self) -> None:
+    def on_connection_lost(self) -> None:
         for identity in list(self._waiting):
             self._over(identity)
 
     def _over(self, identity: str) -> None:
-        self._settle(identity, "unknown" if self._sink.flushed else "no")
+        self._settle(identity, "unknown" if self._sink.is_flushed else "no")
 
     def _settle(self, identity: str, told: str) -> None:
         settled, timer = self._waiting.pop(identity, (None, None))

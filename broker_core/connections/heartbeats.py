@@ -40,12 +40,12 @@ def check_heartbeat(connection: ConnectionView, now: int, next_look_ms: int) -> 
     """
     life, sink = connection.liveness, connection.sink
     says, hears = connection.heartbeat_ms, connection.promised_ms
-    if connection.listened_to:
+    if connection.is_reading:
         life.note_read(now, sink.read_progress())
     else:
         life.restart(now)
     if hears and life.is_silent(now, hears // 2):  # sooner it makes no difference
-        life.note_written(now, sink.handed_bytes, sink.taken_bytes())
+        life.note_written(now, sink.written_bytes, sink.acked_bytes())
     if hears and life.is_silent(now, hears, SLACK_MS):
         silent_ms = now - life.heard_at
         connection.close(
@@ -59,7 +59,7 @@ def check_heartbeat(connection: ConnectionView, now: int, next_look_ms: int) -> 
             f"A frame was not whole after {FRAME_GRACE_MS // 1_000} s and a second for each KiB of it.",
             "Send smaller frames, or use a faster line.",
         )
-    elif says and now - connection.spoke_at > says - next_look_ms and sink.flushed:
+    elif says and now - connection.spoke_at > says - next_look_ms and sink.is_flushed:
         connection.reply(replies.BrokerHeartbeat())
 
 
@@ -70,7 +70,7 @@ def start_heartbeat(connection: ConnectionView, monotonic_ms: Callable[[], int])
     pause = _shortest(connection) // 2
 
     def turn() -> None:
-        if not connection.closed:
+        if not connection.is_closed:
             check_heartbeat(connection, monotonic_ms(), pause)
             loop.call_later(pause / 1_000, turn)
 

@@ -32,7 +32,7 @@ class ProtocolAction(Protocol):
     def nbytes(self) -> int:
         """What it holds of what was read, about."""
 
-    def carry_out(self) -> None:
+    def execute(self) -> None:
         """Do it. ClientErrors say why not."""
 
 
@@ -116,21 +116,21 @@ class Inbox:
         self._coming.append(_ReadChunk(iter(items), items if isinstance(items, Collection) else ()))
         self._hand_over()
         if self._coming:
-            self._held.hold(sum(estimate_bytes(read.made) for read in self._coming))
+            self._held.set_bytes(sum(estimate_bytes(read.made) for read in self._coming))
 
-    def forget(self) -> None:
+    def discard_all(self) -> None:
         """What waits is from nobody, and won't be taken."""
         self._coming.clear()
         self._next = None
-        self._held.hold(0)
+        self._held.set_bytes(0)
 
-    def hold(self, why: InputHold, but: Callable[[Item], bool] | None = None) -> None:
+    def pause(self, why: InputHold, but: Callable[[Item], bool] | None = None) -> None:
         """Take nothing more, also in this turn, until it is released; `but` says of what comes next that it may be taken."""
         self._holds[why] = but
         if not self._taking:  # else it is settled when nothing more can be taken
             self._settle_reading()
 
-    def release(self, why: InputHold) -> None:
+    def resume(self, why: InputHold) -> None:
         if why not in self._holds:
             return
         del self._holds[why]
@@ -142,7 +142,7 @@ class Inbox:
         What came behind a logon that is still being checked is from nobody, and forgotten.
         """
         if InputHold.LOGON in self._holds:
-            self.forget()
+            self.discard_all()
         self._holds.clear()
         self._ended = ended
         self._hand_over()
@@ -185,14 +185,14 @@ class Inbox:
             self._taking = False
         self._spent_ns, self._stopped_at = spent + now - began, now
         if not self._coming:
-            self._held.hold(0)
+            self._held.set_bytes(0)
         if self._may_take:
             self._scheduled = True
-            self._turns.join(self._next_turn)
+            self._turns.add_recurring(self._next_turn)
         self._settle_reading()
         if self._ended is not None and not self._coming:
             ended, self._ended = self._ended, None
-            self._turns.leave(ended)
+            self._turns.call_within_budget(ended)
 
     def _next_turn(self) -> int:
         self._scheduled = False

@@ -78,10 +78,10 @@ class LogonAuthenticator:
             identity, transport = connection.identity, connection.transport
             if identity is None or access.authentication(transport) is None:
                 continue
-            if access.rights(transport, identity.known_as).basis != identity.rights.basis:
+            if access.rights(transport, identity.resume_key).basis != identity.rights.basis:
                 yield connection
 
-    def cut_off(self, before: PolicyDocument, after: PolicyDocument) -> dict[str, str]:
+    def close_unauthorized(self, before: PolicyDocument, after: PolicyDocument) -> dict[str, str]:
         """The clients that would be closed if another policy came into force, by name, with the code they would be told.
 
         Raises OperatorError bad_policy_error when its access can't be used.
@@ -116,7 +116,7 @@ class LogonAuthenticator:
         proof = self._access.authentication(connection.transport)
         if proof is None:
             raise ClientError("transport_closed", f"The transport {connection.transport} is being closed.")
-        self._roster.anteroom.logs_on(connection.sink.remote, self._clock.monotonic_ms())
+        self._roster.anteroom.check_logon_rate(connection.sink.remote, self._clock.monotonic_ms())
         if proof == "none":
             return ClientIdentity(command.user or "", False, self._access.rights(connection.transport, ""))
         if proof != "password":
@@ -151,7 +151,7 @@ class LogonAuthenticator:
             raise
 
     def _check_name(self, connection: ConnectionView, name: str, identity: ClientIdentity) -> None:
-        if not self._access.may_be(identity.known_as, name):
+        if not self._access.may_use_client_name(identity.resume_key, name):
             raise ClientError(
                 "bad_client_name",
                 f"The user {identity.user} may not log on as {name}.",
@@ -167,23 +167,23 @@ class LogonAuthenticator:
         if name.startswith(SITE_PREFIX):
             self._check_link(name, identity, before)
         there = before.identity if before is not None else None
-        if there is not None and there.proven and there.known_as != identity.known_as:
+        if there is not None and there.proven and there.resume_key != identity.resume_key:
             raise ClientError(
                 "name_taken", f"A client of another user is connected as {name}.", "Use a name of your own."
             )
-        if self.owner_of(name) not in (None, identity.known_as):
+        if self.owner_of(name) not in (None, identity.resume_key):
             raise ClientError("name_taken", f"{name} is another user's.", "Use a name of your own.")
         if identity.proven and not connection.passing:
-            self.owners.claim(name, identity.known_as)
+            self.owners.claim(name, identity.resume_key)
 
     def owner_of(self, name: str) -> str | None:
         """Return the user whose alone a client name is; None when anybody may have it."""
-        owner = self.owners.of(name)
-        return owner if owner is not None and self._access.has(owner, name) else None
+        owner = self.owners.names_of(name)
+        return owner if owner is not None and self._access.is_user_allowed(owner, name) else None
 
     def _check_link(self, name: str, identity: ClientIdentity, before: ConnectionView | None) -> None:
         """What comes from another instance stands for its records, so who brings it must have proven to be entitled to that."""
-        if not (identity.proven and self._access.may_link(identity.known_as, name)):
+        if not (identity.proven and self._access.may_connect_link(identity.resume_key, name)):
             raise ClientError(
                 "bad_client_name",
                 f"{name} is another instance's link, and this user may not be it.",
@@ -202,7 +202,7 @@ class LogonAuthenticator:
         return self._access.user_of_certificate(connection.sink.peer_names)
 
     def _known(self, connection: ConnectionView, command: commands.Logon, user: str) -> ClientIdentity:
-        self._attempts.succeeded(_address(connection), command.user or "")
+        self._attempts.record_success(_address(connection), command.user or "")
         return ClientIdentity(user, True, self._access.rights(connection.transport, user))
 
     def _begin_check(self, connection: ConnectionView, command: commands.Logon) -> None:
@@ -215,19 +215,19 @@ class LogonAuthenticator:
             )
         self._waiting += 1
         # It counts with those that wait here, so that who comes meanwhile doesn't drive out who is served next.
-        self._roster.anteroom.known(connection)
+        self._roster.anteroom.mark_authenticated(connection)
         self._spawn(self._check(connection, command))
 
     def _was_right(self, command: commands.Logon) -> bool:
         user = command.user or ""
         known = self._access.password_hash(user)
-        return known is not None and self._proven.holds(user, command.password or "", known)
+        return known is not None and self._proven.is_verified(user, command.password or "", known)
 
     async def _check(self, connection: ConnectionView, command: commands.Logon) -> None:
         user, password = command.user or "", command.password or ""
         try:
             async with self._turn:
-                if connection.closed:
+                if connection.is_closed:
                     return
                 known = self._access.password_hash(user)
                 # Others of the user may have been served meanwhile.
@@ -239,15 +239,17 @@ class LogonAuthenticator:
         # Asked again: a revision may have come meanwhile.
         if matches and known is not None and known == self._access.password_hash(user):
             self._proven.add(user, password, known)
-            if not connection.closed:
-                connection.identified(command, self._known(connection, command, user))
+            if not connection.is_closed:
+                connection.on_identified(command, self._known(connection, command, user))
             return
-        if not connection.closed:
-            self._roster.anteroom.enters(connection)
+        if not connection.is_closed:
+            self._roster.anteroom.add_pending(connection)
         await self._refuse(connection, command, "password")
 
     async def _refuse(self, connection: ConnectionView, command: commands.Logon, proof: str) -> None:
-        delay = self._attempts.failed(_address(connection), command.user or "", self._clock.monotonic_ms())
+        delay = self._attempts.record_failure(
+            _address(connection), command.user or "", self._clock.monotonic_ms()
+        )
         log.warning(
             "logon_refused",
             transport=connection.transport,

@@ -128,7 +128,7 @@ class NameNotices:
 
 
 def _proven_user(connection: ConnectionView) -> str:
-    return connection.identity.known_as if connection.identity is not None else ""
+    return connection.identity.resume_key if connection.identity is not None else ""
 
 
 def _is_shared(name: str) -> bool:

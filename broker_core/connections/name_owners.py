@@ -48,7 +48,7 @@ class ClientNameOwners:
     def __len__(self) -> int:
         return len(self._users)
 
-    def of(self, name: str) -> str | None:
+    def names_of(self, name: str) -> str | None:
         """The user whose name it is."""
         return self._users.get(name)
 
@@ -75,7 +75,7 @@ class ClientNameOwners:
         if self.on_moved is not None:
             self.on_moved(name, user)
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """What is to be written."""
         self.changed = False
         text = msgspec.json.encode(self._users)

@@ -78,7 +78,7 @@ class ConnectionPublisher:
         self.topics[topic] = self.topics.get(topic, 0) + number
 
     @property
-    def uncommitted(self) -> int:
+    def pending_batches(self) -> int:
         """Batches that aren't durable yet."""
         return self._submitted - self._committed
 
@@ -185,18 +185,18 @@ class ConnectionPublisher:
         connection = self._connection
         try:
             connection.rights.check_publish(topics)
-            wait = self._services.quotas.published(connection, topics, batch.count)
+            wait = self._services.quotas.charge_publish(connection, topics, batch.count)
         except ClientError:
             if 0 < batch.last_publisher_sequence <= self._taken_number(batch.session):
                 return
             raise
         if wait <= 0:
             return
-        self._inbox.hold(InputHold.QUOTA)
+        self._inbox.pause(InputHold.QUOTA)
         loop = asyncio.get_running_loop()
         if self._paced is not None:
             self._paced.cancel()
-        self._paced = loop.call_later(wait, self._inbox.release, InputHold.QUOTA)
+        self._paced = loop.call_later(wait, self._inbox.resume, InputHold.QUOTA)
         if loop.time() >= self._told_until:
             self._told_until = loop.time() + REPORT_AGAIN_S
             connection.reply(
@@ -218,22 +218,22 @@ class ConnectionPublisher:
         identity = self._connection.identity
         return session | PROVEN if identity is not None and identity.proven else session
 
-    def submitted(self) -> None:
+    def on_submitted(self) -> None:
         """One of its batches is on its way to the disk; read no more from it while too much is, of its own or of all."""
         self._submitted += 1
         self._settle_hold()
-        if self._services.publishing.congested and self._reading:
+        if self._services.publishing.is_congested and self._reading:
             self._reading = False
-            self._inbox.hold(InputHold.JOURNAL)
+            self._inbox.pause(InputHold.JOURNAL)
             self._services.publishing.wait_for_room(self._connection)
 
     def may_read(self) -> None:
         """There is room for what it publishes again."""
         if not self._reading:
             self._reading = True
-            self._inbox.release(InputHold.JOURNAL)
+            self._inbox.resume(InputHold.JOURNAL)
 
-    def committed(self, number: int) -> None:
+    def on_committed(self, number: int) -> None:
         """That many of its batches are done; answer what waited for them."""
         self._committed += number
         # What is published meanwhile isn't waited for: a client that never stops would never be answered.
@@ -242,11 +242,11 @@ class ConnectionPublisher:
         self._settle_hold()
 
     def _settle_hold(self) -> None:
-        most = max(self.uncommitted, len(self._waiting))
+        most = max(self.pending_batches, len(self._waiting))
         if most >= MAX_UNCOMMITTED:
-            self._inbox.hold(InputHold.OWN)
+            self._inbox.pause(InputHold.OWN)
         elif most < MAX_UNCOMMITTED // 2:
-            self._inbox.release(InputHold.OWN)
+            self._inbox.resume(InputHold.OWN)
 
     def _answer_then(self, answer: replies.Ack) -> None:
         self._waiting.append((self._submitted, answer))
@@ -254,18 +254,18 @@ class ConnectionPublisher:
     def flush(self, id: str) -> None:
         """Answer when everything published so far is durable."""
         self._answer_then(replies.Ack(ack="completed", of="flush", id=id))
-        self.committed(0)
+        self.on_committed(0)
 
-    def answer_when_committed(self, answers: Sequence[replies.Ack]) -> None:
+    def reply_when_committed(self, answers: Sequence[replies.Ack]) -> None:
         """To a repeat of what is on disk or on its way there: nothing is called persisted before it is."""
         for answer in answers:
             if answer.ack == "processed":
                 self._connection.reply(answer)
             else:
                 self._answer_then(answer)
-        self.committed(0)
+        self.on_committed(0)
 
-    def handed_on(self, answers: Sequence[replies.Ack]) -> None:
+    def on_forwarded(self, answers: Sequence[replies.Ack]) -> None:
         """What no journal keeps is processed and never persisted, whatever was asked for."""
         if answers:
             self._connection.reply(msgspec.structs.replace(answers[0], ack="processed"))

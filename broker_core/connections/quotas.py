@@ -45,7 +45,7 @@ class TokenBucket:
     at: int = -1
     """ns of the clock that never jumps; -1: it was never used."""
 
-    def take(self, count: int, rate: int, now: int) -> float:
+    def consume(self, count: int, rate: int, now: int) -> float:
         """Take so many at so many a second; how long to wait before the next, in seconds."""
         if self.at < 0:
             self.left, self.at = float(rate), now
@@ -88,7 +88,7 @@ class Quotas:
         self._layers = preset_layers(policy, "quotas")
         self._limits: dict[tuple[str, str], Mapping[str, int | None]] = {}
 
-    def of(self, transport: str, user: str) -> Mapping[str, int | None]:
+    def limits_for(self, transport: str, user: str) -> Mapping[str, int | None]:
         """The limits of a user's clients on a transport, by the settings' names."""
         known = self._limits.get((transport, user))
         if known is None:
@@ -108,17 +108,17 @@ class Quotas:
         used = use.connections if use is not None else 0
         if replaces is not None and self._clients.get(replaces, ("", None))[0] == key:
             used -= 1
-        limit = self.of(connection.transport, identity.known_as)["user_connections"]
+        limit = self.limits_for(connection.transport, identity.resume_key)["user_connections"]
         if limit is not None and used >= limit:
             raise _over("user_connections", used, limit, "connections_over_quota")
 
-    def joined(self, connection: ConnectionView, identity: ClientIdentity) -> None:
+    def on_joined(self, connection: ConnectionView, identity: ClientIdentity) -> None:
         """A client has logged on."""
         key = _key(connection, identity)
         self._users.setdefault(key, QuotaUsage()).connections += 1
         self._clients[connection] = (key, QuotaUsage())
 
-    def left(self, connection: ConnectionView) -> None:
+    def on_left(self, connection: ConnectionView) -> None:
         """A client is gone, with its subscriptions."""
         key, own = self._clients.pop(connection, ("", None))
         if own is None:
@@ -137,7 +137,7 @@ class Quotas:
             if (number := used.subscriptions + preparing) >= limit:
                 raise _over(name, number, limit, "over_quota")
 
-    def subscribed(self, connection: ConnectionView, number: int) -> None:
+    def adjust_subscriptions(self, connection: ConnectionView, number: int) -> None:
         """It has so many more subscriptions, or less."""
         for used in self._uses(connection):
             used.subscriptions += number
@@ -178,15 +178,15 @@ class Quotas:
         kept = (*self._keeps.durables.values(), *self._keeps.replays.values())
         held = [one.held_from for one in kept if one.client == client]
         held += [
-            target.held_from
+            target.pinned_from
             for member in self._clients
             if member.name == client
             for target in member.subscriptions.values()
         ]
         firsts = [first for first in held if first is not None]
-        return self._journal.bytes_from(min(firsts)) if firsts else 0
+        return self._journal.bytes_held_from(min(firsts)) if firsts else 0
 
-    def published(self, connection: ConnectionView, topics: Sequence[str], count: int) -> float:
+    def charge_publish(self, connection: ConnectionView, topics: Sequence[str], count: int) -> float:
         """A client publishes so many messages to these topics: how long nothing more is to be read from it then, in seconds.
 
         ClientError over_quota when that would be one topic too many; then nothing was counted.
@@ -201,7 +201,7 @@ class Quotas:
         now, wait = self._now(), 0.0
         for use, name in ((own, "client_publish_rate"), (user, "user_publish_rate")):
             if (rate := limits[name]) is not None:
-                wait = max(wait, use.published.take(count, rate, now))
+                wait = max(wait, use.published.consume(count, rate, now))
         return wait
 
     def _learn(
@@ -224,7 +224,7 @@ class Quotas:
 
     def _limits_of(self, connection: ConnectionView) -> Mapping[str, int | None]:
         identity = connection.identity
-        return self.of(connection.transport, identity.known_as if identity is not None else "")
+        return self.limits_for(connection.transport, identity.resume_key if identity is not None else "")
 
     def _limited(self, connection: ConnectionView, what: str) -> Iterable[tuple[str, QuotaUsage, int]]:
         limits = self._limits_of(connection)
@@ -239,7 +239,7 @@ MAX_KNOWN = 10_000
 
 def _key(connection: ConnectionView, identity: ClientIdentity) -> str:
     """As whom it counts. No user's name has an @ at its beginning."""
-    return identity.known_as if identity.proven else f"@{peer_address(connection.sink.remote)}"
+    return identity.resume_key if identity.proven else f"@{peer_address(connection.sink.remote)}"
 
 
 def _over(quota: str, used: int, limit: int, code: str) -> ClientError:

@@ -64,7 +64,7 @@ class ResumePoints:
     def __len__(self) -> int:
         return len(self._known)
 
-    def keep(self, who: str, subscriptions: Iterable[SuspendedSubscription], now_ms: int) -> None:
+    def save(self, who: str, subscriptions: Iterable[SuspendedSubscription], now_ms: int) -> None:
         """A client is dropped."""
         for left in subscriptions:
             key = who, left.id, left.topic, left.filter
@@ -130,12 +130,12 @@ class ResumeTokens:
         self._keys = [key]
         """The first signs; what any has signed is read."""
 
-    def use(self, key: bytes) -> None:
+    def set_key(self, key: bytes) -> None:
         """Sign with a key that all members of a group have, from now on."""
         if key != self._keys[0]:
             self._keys = [key, self._keys[-1]]
 
-    def make(self, client: str, subscriptions: list[TokenSubscription], now_ms: int) -> str:
+    def issue(self, client: str, subscriptions: list[TokenSubscription], now_ms: int) -> str:
         """A token; "" when there is nothing to resume."""
         listed = subscriptions
         while listed:
@@ -148,7 +148,7 @@ class ResumeTokens:
             listed = listed[: len(listed) * 3 // 4]
         return ""
 
-    def read(self, token: str, client: str, now_ms: int) -> list[TokenSubscription]:
+    def verify(self, token: str, client: str, now_ms: int) -> list[TokenSubscription]:
         """The subscriptions in it. ClientError bad_resume_token or resume_token_expired."""
         text, _, signature = token.partition(".")
         try:

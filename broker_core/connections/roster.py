@@ -29,17 +29,17 @@ class ConnectionTable:
     def __iter__(self) -> Iterator[ConnectionView]:
         return iter(list(self.connections))
 
-    def connected(self, connection: ConnectionView) -> None:
+    def add(self, connection: ConnectionView) -> None:
         """A transport has a new connection; it is closed at once when there are too many."""
         self.connections.add(connection)
         if self.on_connected is not None:
             self.on_connected(connection)
         try:
-            self.anteroom.came(connection.remote)
+            self.anteroom.add_connection(connection.remote)
         except ClientError as error:
             connection.close(error.code, error.sentence, error.fix)
             return
-        self.anteroom.enters(connection)
+        self.anteroom.add_pending(connection)
 
     def log_on(self, connection: ConnectionView, name: str) -> None:
         """A client takes a name. One of the same name that is connected is told, and replaced."""
@@ -51,14 +51,14 @@ class ConnectionTable:
         self.clients[name] = connection
         if self.on_logged_on is not None:
             self.on_logged_on(connection, name)
-        self.anteroom.known(connection)
+        self.anteroom.mark_authenticated(connection)
 
-    def leave(self, connection: ConnectionView) -> None:
+    def remove(self, connection: ConnectionView) -> None:
         if connection in self.connections:
             self.connections.discard(connection)
-            self.anteroom.went(connection.remote)
+            self.anteroom.remove_connection(connection.remote)
             if not connection.logged_on:
-                self.anteroom.leaves(connection)
+                self.anteroom.mark_closing(connection)
         if self.clients.get(connection.name) is connection:
             del self.clients[connection.name]
 

@@ -62,8 +62,8 @@ def grant_credit(connection: ConnectionView, now_ns: int, command: commands.Gran
             f"There is no subscription {command.id!r} with credit.",
             'Subscribe with "credit":1048576.',
         )
-    lane.grant(command.upto, now_ns)
-    connection.backlog.go_on()
+    lane.set_credit(command.upto, now_ns)
+    connection.backlog.resume_sending()
 
 
 def reject_message(
@@ -79,11 +79,11 @@ def reject_message(
     acknowledgements."""
     _window(connection, target, target.id)
     sequences = _sequences(connection, target, number, number)
-    connection.backlog.refuse(target.stream, number)
+    connection.backlog.reject(target.stream, number)
     if target.shared is not None:
-        target.shared.returned(target, sequences, for_good=for_good)
-    connection.backlog.go_on()
-    services.judging.acknowledged(connection, target)
+        target.shared.on_returned(target, sequences, for_good=for_good)
+    connection.backlog.resume_sending()
+    services.judging.on_acknowledged(connection, target)
 
 
 def acknowledge(
@@ -98,10 +98,10 @@ def acknowledge(
             sequences = _sequences(connection, target, first, last)
             connection.backlog.acknowledge(target.stream, first, last)
             if target.shared is not None:
-                target.shared.acknowledged(target, sequences)
+                target.shared.on_acknowledged(target, sequences)
     finally:
-        connection.backlog.go_on()
-        services.judging.acknowledged(connection, target)
+        connection.backlog.resume_sending()
+        services.judging.on_acknowledged(connection, target)
 
 
 def _window(
@@ -219,7 +219,7 @@ class SubscribePreparation:
                 bookmark = ",".join(map(str, there.bookmarks))
                 command = self.command = msgspec.structs.replace(command, bookmark=bookmark)
             position = await self._position()
-            if connection.closed:
+            if connection.is_closed:
                 return
             if position is not None:
                 bookmark = self._bookmark(position - 1) if position > 1 else "0"
@@ -256,7 +256,7 @@ class SubscribePreparation:
                 "Have the topic journaled, or leave durable, snapshot_key and resume out.",
             )
         chosen = compile_filter(command.filter) if command.filter else None
-        granted = self.connection.rights.subscription(pattern, chosen)
+        granted = self.connection.rights.check_subscribe(pattern, chosen)
         subscription = Subscription(
             None, command.id, self.stream, granted.pattern, granted.filter, self.topics.decoder_of
         )
@@ -270,7 +270,7 @@ class SubscribePreparation:
                     "An entitlement to all of it would allow it; or subscribe without sharing.",
                 )
             begins_at = await self._begins_at()
-            client = SHARED_OWNER if command.shared else self.connection.keeps_as(command.durable)
+            client = SHARED_OWNER if command.shared else self.connection.durable_owner(command.durable)
             self.services.quotas.check_durable(self.connection, client, command.durable)
             kept = await self.services.durables.claim(client, command, begins_at)
             return None if command.shared else kept.position
@@ -290,14 +290,14 @@ class SubscribePreparation:
     def _look_up_new(self) -> SpanResult:
         """What a managed replay that isn't there yet is of. ClientError over_quota, and of what is asked for."""
         self.services.quotas.check_replay(self.connection)
-        return self.services.subscribing.look_up(self.command)
+        return self.services.subscribing.find(self.command)
 
     async def _begins_at(self) -> int:
         """The first record of a durable subscription that is new: from the bookmark given, or now; a moment to come is now."""
         now = self.services.frontier.durable + 1
         if self.command.bookmark is None:
             return now
-        span = self.services.subscribing.look_up(self.command).span
+        span = self.services.subscribing.find(self.command).span
         if not span.not_before:
             return span.first
         reader = self.services.facilities.reader
@@ -305,7 +305,7 @@ class SubscribePreparation:
 
     async def _resume(self, resume: str, subscription: Subscription[object], newest: int) -> int:
         command, now = self.command, self.services.facilities.clock.now_ns()
-        listed = self.services.tokens.read(resume, self.connection.name, now // 1_000_000)
+        listed = self.services.tokens.verify(resume, self.connection.name, now // 1_000_000)
         held = next((held for held in listed if held.id == command.id), None)
         if held is None or (held.topic, held.filter) != (command.topic, command.filter):
             raise ClientError(
@@ -331,7 +331,7 @@ class SubscribePreparation:
 
     async def _fold(self, subscription: Subscription[object], first: int, newest: int, how: str) -> int:
         """The last record per key of a stretch, then the log behind it."""
-        key_of = parse_key(self.command.snapshot_key or "topic").of(subscription.decoder_of)
+        key_of = parse_key(self.command.snapshot_key or "topic").key_of_record(subscription.decoder_of)
         matched, self.first = await fold_latest(self.services.facilities, subscription, first, newest, key_of)
         missed = matched - sum(entry.count for entry in self.first)
         whole = first <= self.services.facilities.journal.first_sequence or how != "snapshot"

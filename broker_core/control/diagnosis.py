@@ -45,7 +45,7 @@ class ClientDiagnostics:
         self._paces: dict[str, RateMeter] = {}
         self._said: dict[str, tuple[int, ConnectionView, ClientState, ClientDiagnosis]] = {}
 
-    def client(
+    def diagnose(
         self,
         connection: ConnectionView,
         figures: Mapping[str, SubscriptionStats],
@@ -72,8 +72,8 @@ class ClientDiagnostics:
         waiting = [
             (subscriptions[id], one.paused) for id, one in figures.items() if one.lag_messages or one.paused
         ]
-        taken, lump = backlog.taken_bytes, backlog.lump_bytes
-        rates = self._paces.setdefault(connection.name, RateMeter()).look(
+        taken, lump = backlog.acked_bytes, backlog.window_step_bytes
+        rates = self._paces.setdefault(connection.name, RateMeter()).update(
             now, taken, taken + sum(one.lag_bytes for one in figures.values())
         )
         views = [settle.view_of(connection, target) for target in subscriptions.values()]
@@ -92,13 +92,13 @@ class ClientDiagnostics:
             ),
             paused=bool(waiting) and all(paused for _, paused in waiting),
             rate_limited=bool(waiting) and all(target.rate is not None for target, _ in waiting),
-            replaying=any(target.cursor.reading for target in subscriptions.values()),
+            replaying=any(target.cursor.is_behind for target in subscriptions.values()),
             offlined=backlog.offline is not None,
             taken_rate=rates.taken,
             arrival_rate=rates.arriving,
             loop_late_ms=settle.late_ms,
             disk_ms=self._engine.reader.took_ms,
-            network_limited=connection.sink.network_limited,
+            network_limited=connection.sink.is_network_limited,
             sure_rate=max(rates.taken - lump * 1_000 // rates.over_ms, 0) if rates.over_ms else 0,
             lump_bytes=lump,
             usual_taken_rate=rates.usually_taken,
@@ -214,7 +214,7 @@ class LagHistory:
         self._lags: dict[str, dict[str, deque[tuple[int, LagSample]]]] = {}
         self._offlined: dict[str, deque[int]] = {}
 
-    def note(self, client: str, now: int, lags: Mapping[str, LagSample]) -> None:
+    def add_sample(self, client: str, now: int, lags: Mapping[str, LagSample]) -> None:
         """Look at a client, once a second: at each of its subscriptions."""
         known = self._lags.setdefault(client, {})
         for id, look in lags.items():
@@ -227,21 +227,21 @@ class LagHistory:
         if not known:
             del self._lags[client]
 
-    def offlined(self, client: str, now: int) -> None:
+    def on_offlined(self, client: str, now: int) -> None:
         """It was offlined."""
         self._offlined.setdefault(client, deque(maxlen=FLAPS)).append(now)
 
-    def flaps(self, client: str, now: int) -> bool:
+    def is_flapping(self, client: str, now: int) -> bool:
         """Whether it was offlined again and again."""
         moments = self._offlined.get(client)
         return moments is not None and len(moments) == FLAPS and now - moments[0] < FLAPPING_NS
 
-    def before(self, client: str, id: str) -> LagSample | None:
+    def oldest_sample(self, client: str, id: str) -> LagSample | None:
         """The oldest look known; None when it wasn't looked at for two seconds."""
         known = self._of(client, id)
         return known[0][1] if len(known) > 1 else None
 
-    def caught_up(self, client: str, id: str, delivery: DeliveryState) -> CatchUpEstimate:
+    def estimate_catch_up(self, client: str, id: str, delivery: DeliveryState) -> CatchUpEstimate:
         """When nothing waits, at the pace at which the lag has shrunk since it was greatest: of what came before, as of the
         time in which it was offlined, nothing follows.
 
@@ -267,7 +267,7 @@ class LagHistory:
     def _of(self, client: str, id: str) -> Sequence[tuple[int, LagSample]]:
         return self._lags.get(client, {}).get(id) or ()
 
-    def rests(self, client: str) -> None:
+    def on_drained(self, client: str) -> None:
         """Nothing waits for it."""
         self._lags.pop(client, None)
 

@@ -70,7 +70,7 @@ class EventWatch:
         self.dropped = 0
         engine.roster.on_connected = self._connected
 
-    def want(self, kinds: Iterable[str], messages: Iterable[MessageWatch]) -> None:
+    def set_interest(self, kinds: Iterable[str], messages: Iterable[MessageWatch]) -> None:
         """From now on hear these kinds of events and these messages, and nothing else."""
         self._kinds = frozenset(kinds)
         wanted = set(messages)
@@ -90,7 +90,7 @@ class EventWatch:
             self._ears[new] = Subscription(_MessageListener(self, self._engine, new), "", 0, pattern, chosen)
             registry.add(self._ears[new])
 
-    def happened(
+    def add_event(
         self, kind: str, variables: dict[str, str], facts: dict[str, str] | None = None, once: str = ""
     ) -> None:
         """Queue an event."""
@@ -104,14 +104,14 @@ class EventWatch:
         client = self._engine.roster.clients.get(name)
         return client.user if client is not None else self._engine.logons.owner_of(name) or ""
 
-    def take(self) -> list[BrokerEvent]:
+    def drain(self) -> list[BrokerEvent]:
         """What happened since the last time."""
         taken = list(self._queue)
         self._queue.clear()
         return taken
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """Events that the queue can still take."""
         return self.capacity - len(self._queue)
 
@@ -119,7 +119,7 @@ class EventWatch:
         if "connect" in self._kinds:
             # Nobody has logged on yet: as in AMPS, the connection's own name stands for the client's.
             name = f"{connection.transport}-{connection.sink.remote}"
-            self.happened("connect", {"AMPS_CLIENT_NAME": name, "AMPS_CONNECTION_NAME": name})
+            self.add_event("connect", {"AMPS_CLIENT_NAME": name, "AMPS_CONNECTION_NAME": name})
 
     def client_events(self, told: Iterable[tuple[bytes, str]]) -> None:
         """Records of `$SLUICE.clients`, with what they are recognised by. In a group those of this member's clients."""
@@ -142,7 +142,7 @@ class EventWatch:
                 variables["AMPS_OPTIONS"] = ""
             if kind == "disconnect":
                 variables["SLUICE_REASON"] = event.state
-            self.happened(kind, variables, once=once)
+            self.add_event(kind, variables, once=once)
 
     def decisions(self, told: Iterable[tuple[bytes, str]]) -> None:
         """Records of `$SLUICE.decisions`, with what they are recognised by."""
@@ -150,7 +150,7 @@ class EventWatch:
             decision = msgspec.json.decode(body, type=DecisionEntry)
             fields = {f"SLUICE_{key.upper()}": str(getattr(decision, key)) for key in _TOLD}
             facts = {"user": self.user_of(decision.client)}
-            self.happened("decision", {"AMPS_CLIENT_NAME": decision.client, **fields}, facts, once)
+            self.add_event("decision", {"AMPS_CLIENT_NAME": decision.client, **fields}, facts, once)
 
 
 class _MessageListener:
@@ -190,7 +190,7 @@ class _MessageListener:
             return ""
         return str(Bookmark(self._engine.instance, int(batch.sequences()[row])))
 
-    def missed(self) -> None:
+    def on_gap(self) -> None:
         """Whoever listens has missed an event, as when too many wait."""
         self._watch.dropped += 1
 
@@ -199,7 +199,7 @@ class _MessageListener:
         for subscription, sent in self._engine.subscriptions.registry.match(batch):
             target = subscription.client
             if not isinstance(target, ClientSubscription) or (
-                target.journaled_only and not batch.header.first_sequence
+                target.is_bookmark_subscription and not batch.header.first_sequence
             ):
                 continue
             both = rows if sent is None else sent if rows is None else np.intersect1d(rows, sent)
@@ -207,7 +207,7 @@ class _MessageListener:
 
     def _heard(self, batch: Batch, rows: Rows | None, client: str) -> None:
         chosen = range(batch.count) if rows is None else rows.tolist()
-        fitting = chosen[: self._watch.room]
+        fitting = chosen[: self._watch.free_slots]
         self._watch.dropped += len(chosen) - len(fitting)
         publisher = batch.publisher_name
         facts = {
@@ -220,7 +220,7 @@ class _MessageListener:
         for row in fitting:
             told = _message(self._engine.instance, batch, row, client)
             once = self._once(batch, row) if self._listening.kind == "publish" else ""
-            self._watch.happened(self._listening.kind, told, facts, once)
+            self._watch.add_event(self._listening.kind, told, facts, once)
 
 
 def _message(instance: str, batch: Batch, row: int, client: str) -> dict[str, str]:

@@ -34,7 +34,7 @@ class LinkCertificate:
         self.context, self._ends = _read(settings)
         self._tell_end()
 
-    def look(self) -> None:
+    def reload_if_changed(self) -> None:
         """Take up what was renewed. Files that can't be used, or not both are there yet, leave the one that is."""
         stamp = self._stamped()
         if stamp != self._stamp:

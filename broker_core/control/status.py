@@ -132,15 +132,15 @@ class StatusCollector:
         self.database: DatabaseEntry | None = None
         """State of the control plane's database; set by the reporter that uses it."""
 
-    async def second(self) -> Snapshot:
+    async def sample_second(self) -> Snapshot:
         """Renew the rates, publish samples of clients that wait for something, and make the snapshot: a slice of the clients
         in each turn of the loop."""
         self._begin()
         at, made, looked_at, slices = self._engine.clock.now_ns(), list[ClientEntry](), 0, _TimeSlices()
         for place, (name, connection) in enumerate(list(self._clients.items())):
-            if looked_at >= SLICE or slices.long:
+            if looked_at >= SLICE or slices.is_over_budget:
                 looked_at = 0
-                await slices.rest()
+                await slices.yield_to_loop()
             looked_at += 1 + len(connection.subscriptions) // SUBSCRIPTIONS_A_CLIENT
             if self._clients.get(name) is connection:
                 made.append(await _in_turns(self._look_at(connection, turn=place + self._looked), slices))
@@ -162,7 +162,7 @@ class StatusCollector:
             messages_in=grown[0], bytes_in=grown[1], messages_out=grown[2], bytes_out=grown[3]
         )
         self._before = after
-        found = engine.facilities.delays.second()
+        found = engine.facilities.delays.sample_second()
         self.delay = LatencyEntry(**found._asdict()) if found is not None else None
         self._room, self._also_unchanged = MAX_SAMPLES, now - self._sampled_at >= SAMPLE_INTERVAL_MS
         if self._also_unchanged:
@@ -180,7 +180,7 @@ class StatusCollector:
         look, before = _look(connection), self._looks.get(name, RESTING)
         self._looks[name] = look
         if look[0] is DeliveryState.OFFLINED is not before[0] is not DeliveryState.DRAINING:
-            self._lags.offlined(name, now)
+            self._lags.on_offlined(name, now)
         rests = look[:3] == RESTING[:3]
         mark = self._mark(connection, look) if rests else None
         known = self._kept.get(name)
@@ -188,9 +188,9 @@ class StatusCollector:
             return known[1]
         figures = yield from self._figures(connection)
         if rests:
-            self._lags.rests(name)
+            self._lags.on_drained(name)
         else:
-            self._lags.note(
+            self._lags.add_sample(
                 name,
                 now,
                 {
@@ -222,7 +222,7 @@ class StatusCollector:
             account.matched.messages,
             self._engine.policy.revision,
             self._engine.guard.stage,
-            self._engine.decisions.last_of(connection.name),
+            self._engine.decisions.latest_for(connection.name),
             [(name, target.cursor.state, target.rate) for name, target in connection.subscriptions.items()],
         )
 
@@ -279,7 +279,10 @@ class StatusCollector:
 
     def _with_status(self, now: int) -> Snapshot:
         return Snapshot(
-            at=now // _MS, status=self.status(), clients=self._recent, replays=self._engine.managed.listed()
+            at=now // _MS,
+            status=self.status(),
+            clients=self._recent,
+            replays=self._engine.managed.list_entries(),
         )
 
     def recent_clients(self) -> list[ClientEntry]:
@@ -302,7 +305,7 @@ class StatusCollector:
 
     def _figures(self, connection: ConnectionView) -> Parts[dict[str, SubscriptionStats]]:
         made = dict[str, SubscriptionStats]()
-        for number, (id, figures) in enumerate(self._reading.client(connection), 1):
+        for number, (id, figures) in enumerate(self._reading.read_client(connection), 1):
             made[id] = figures
             if number % SUBSCRIPTIONS_A_TURN == 0:
                 yield
@@ -318,7 +321,7 @@ class StatusCollector:
         """`crowded`: its explanation may be some seconds old, see Explaining."""
         backlog, spool, guard = connection.backlog, connection.backlog.spool, self._engine.guard
         pool = guard.pool_of(connection.transport)
-        explained = self._explaining.client(connection, figures, now, crowded)
+        explained = self._explaining.diagnose(connection, figures, now, crowded)
         made = yield from self._subscriptions(connection, figures, explained, now)
         going_on = {id: one for id, one in figures.items() if _goes_on(connection, id, one)}
         subscriptions = [one for one in made if one.id in going_on]
@@ -364,7 +367,7 @@ class StatusCollector:
             held_bytes=backlog.lanes.nbytes,
             forecast=explained.forecast,
             why_slow=_unrecorded(subscriptions) or explained.why_slow,
-            last_decision=self._engine.decisions.last_of(connection.name),
+            last_decision=self._engine.decisions.latest_for(connection.name),
             subscriptions=subscriptions,
         )
 
@@ -375,7 +378,7 @@ class StatusCollector:
         explained: ClientDiagnosis,
         now: int,
     ) -> Parts[list[SubscriptionEntry]]:
-        flaps, made = self._lags.flaps(connection.name, now), list[SubscriptionEntry]()
+        flaps, made = self._lags.is_flapping(connection.name, now), list[SubscriptionEntry]()
         known, resting = self._resting.get(connection.name, {}), {}
         for number, id in enumerate(figures, 1):
             if number % SUBSCRIPTIONS_A_TURN == 0:
@@ -401,9 +404,9 @@ class StatusCollector:
         peer, id = target.peer, target.id
         lane = peer.backlog.lanes.get(target.stream)
         window = lane.window if lane is not None else None
-        before, caught_up = self._lags.before(peer.name, id), CatchUpEstimate()
+        before, caught_up = self._lags.oldest_sample(peer.name, id), CatchUpEstimate()
         if figures.lag_messages:
-            caught_up = self._lags.caught_up(peer.name, id, figures.delivery)
+            caught_up = self._lags.estimate_catch_up(peer.name, id, figures.delivery)
         seen = HealthInputs(
             figures.lag_messages,
             before.lag if before is not None else None,
@@ -417,7 +420,7 @@ class StatusCollector:
             paused=figures.paused,
             paced=target.rate is not None,
             draining=figures.delivery is DeliveryState.DRAINING,
-            flapping=self._lags.flaps(peer.name, now),
+            flapping=self._lags.is_flapping(peer.name, now),
         )
         return SubscriptionEntry(
             **_amounts(figures.account),
@@ -487,11 +490,11 @@ class _TimeSlices:
         self._began = thread_cpu_seconds()
 
     @property
-    def long(self) -> bool:
+    def is_over_budget(self) -> bool:
         """Whether this slice has taken as much of the processor as one should."""
         return (thread_cpu_seconds() - self._began) * 1e9 >= TURN_NS
 
-    async def rest(self) -> None:
+    async def yield_to_loop(self) -> None:
         """Leave the loop to others; then another slice begins."""
         rest = min(RESTS * (thread_cpu_seconds() - self._began), self._left)
         self._left -= rest
@@ -507,7 +510,7 @@ async def _in_turns(parts: Parts[T], slices: _TimeSlices) -> T:
         except StopIteration as made:
             whole: T = made.value
             return whole
-        await slices.rest()
+        await slices.yield_to_loop()
 
 
 def _goes_on(connection: ConnectionView, id: str, figures: SubscriptionStats) -> bool:
@@ -523,7 +526,7 @@ def _look(connection: ConnectionView) -> tuple[DeliveryState, int, int, int]:
         delivery_state(connection),
         account.waiting.messages,
         connection.backlog.spool_bytes,
-        account.lost.messages,
+        account.lost_volume.messages,
     )
 
 
@@ -578,7 +581,7 @@ def _mark_at_rest(
 def _amounts(account: DeliveryAccount) -> dict[str, Any]:
     """The fields of an entry that say what became of messages."""
     matched, acknowledged, in_flight = account.matched, account.acknowledged, account.in_flight
-    waiting, lost = account.waiting, account.lost
+    waiting, lost = account.waiting, account.lost_volume
     return {
         "matched_messages": matched.messages, "matched_bytes": matched.nbytes,
         "acknowledged_messages": acknowledged.messages, "acknowledged_bytes": acknowledged.nbytes,

@@ -57,9 +57,9 @@ class SubscriptionStatsReader:
         self._counted = counted
         self._accepted: dict[ClientSubscription, tuple[int, int]] = {}
 
-    def client(self, connection: ConnectionView) -> Iterator[tuple[str, SubscriptionStats]]:
+    def read_client(self, connection: ConnectionView) -> Iterator[tuple[str, SubscriptionStats]]:
         """The figures of all its subscriptions, with their ids. Those that have ended while they are read are left out."""
-        connection.backlog.look()
+        connection.backlog.update_progress()
         oldest = _oldest(connection)
         for id, target in list(connection.subscriptions.items()):
             if connection.subscriptions.get(id) is target:
@@ -85,8 +85,8 @@ class SubscriptionStatsReader:
             lag_at_most=behind > 0,
             lag_bytes=waiting.nbytes,
             oldest_at=oldest_at,
-            behind_at=self._accepted_at(target, lag) if target.cursor.reading else oldest_at,
-            unacked=account.in_flight.messages if connection.backlog.acknowledges(target.stream) else 0,
+            behind_at=self._accepted_at(target, lag) if target.cursor.is_behind else oldest_at,
+            unacked=account.in_flight.messages if connection.backlog.has_ack_window(target.stream) else 0,
             window_full_since=lane.full_since if lane is not None else 0,
             spent_since=lane.spent_since if lane is not None and lag else 0,
         )
@@ -95,7 +95,7 @@ class SubscriptionStatsReader:
         """Records of the log that it has yet to come to, and that aren't known to be for it or not; of who was live once
         everything is known."""
         cursor, goal = target.cursor, self._frontier.durable
-        if not cursor.reading or not cursor.begun or self._counted.has(target.subscription):
+        if not cursor.is_behind or not cursor.begun or self._counted.has(target.subscription):
             return 0
         if cursor.span is not None:
             goal = min(goal, cursor.span.last)
@@ -106,7 +106,7 @@ class SubscriptionStatsReader:
         once."""
         if not lag:
             return 0
-        if target.recorded_at and not target.cursor.paused:
+        if target.recorded_at and not target.cursor.is_paused:
             return target.recorded_at
         at = target.position(self._frontier.durable)
         known = self._accepted.get(target)
@@ -140,7 +140,7 @@ def _oldest(connection: ConnectionView) -> dict[int, int]:
 
 def client_account(connection: ConnectionView, figures: Collection[SubscriptionStats]) -> DeliveryAccount:
     """A client's account: of its subscriptions, and of those that have ended."""
-    accounts, ended = [one.account for one in figures], connection.backlog.ended
+    accounts, ended = [one.account for one in figures], connection.backlog.ended_account
     if len(accounts) == 1 and not ended.matched.messages:
         return accounts[0]
     return sum_accounts((ended, *accounts))
@@ -149,14 +149,14 @@ def client_account(connection: ConnectionView, figures: Collection[SubscriptionS
 def is_paused(target: ClientSubscription) -> bool:
     """By its client, by an operator, or by a policy."""
     lane = target.peer.backlog.lanes.get(target.stream)
-    return target.cursor.paused or (lane is not None and lane.paused)
+    return target.cursor.is_paused or (lane is not None and lane.paused)
 
 
 def _own_delivery(target: ClientSubscription) -> DeliveryState:
     """What the broker does for a subscription of a live client."""
     if is_paused(target):
         return DeliveryState.PAUSED
-    return DeliveryState.REPLAYING if target.cursor.reading else DeliveryState.LIVE
+    return DeliveryState.REPLAYING if target.cursor.is_behind else DeliveryState.LIVE
 
 
 def delivery_state(connection: ConnectionView) -> DeliveryState:

@@ -44,7 +44,7 @@ class ControlTokenFile:
         self._stamp: tuple[int, int, int] | None = None
         self._hashes: tuple[str, ...] = ()
 
-    def know(self, token: str) -> bool:
+    def is_valid(self, token: str) -> bool:
         """Whether the token's hash is in the file now. Raises OperatorError bad_control_link when that can't be read."""
         presented, found = hash_token(token[:MAX_SECRET]), False
         for known in self.read():  # all of them, whichever it is: the time taken says nothing
@@ -221,7 +221,7 @@ class ControlTlsListener:
     async def _follow(self, certificate: LinkCertificate) -> None:
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
-            certificate.look()
+            certificate.reload_if_changed()
 
     async def _accept(self, listening: socket.socket, certificate: LinkCertificate) -> None:
         """Take connections one by one. asyncio's own servers with TLS tell nobody of one before its handshake is done, and any number
@@ -236,7 +236,7 @@ class ControlTlsListener:
                 log.error("no_connection_taken", why=str(problem))
                 await asyncio.sleep(RETRY_DELAY_S)
                 continue
-            certificate.look()
+            certificate.reload_if_changed()
             self._take(taken, peer, certificate.context)
             await asyncio.sleep(0)  # others want their turn
 
@@ -327,7 +327,7 @@ class ControlTlsListener:
 
     def _holds(self, token: str) -> bool:
         try:
-            return self._tokens.know(token)
+            return self._tokens.is_valid(token)
         except OperatorError as problem:
             log.error("control_tokens_unreadable", why=problem.sentence, fix=problem.fix)
             return False

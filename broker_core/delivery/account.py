@@ -184,7 +184,7 @@ class DeliveryAccount:
         self.matched_upto = max(self.matched_upto, batch.last_sequence)
         return what
 
-    def match_anew(self, batch: Batch) -> None:
+    def match_shared(self, batch: Batch) -> None:
         """A batch of the log is for the subscription, whatever was before: it shares what it gets with others, so that what has
         a lower sequence may come later, and what it gave back once more."""
         header = batch.header
@@ -201,13 +201,13 @@ class DeliveryAccount:
         self.matched_upto = max(self.matched_upto, batch.last_sequence)
         self._goes_to_log(fresh)
 
-    def give_back(self, batch: Batch) -> None:
+    def return_to_log(self, batch: Batch) -> None:
         """A queued batch of the log isn't queued any more: it will be read again."""
         self._goes_to_log(batch_volume(batch))
         if self.together is not None:
             self.together.remove(batch_volume(batch))
 
-    def leave_log(self) -> MessageVolume:
+    def drop_log_only(self) -> MessageVolume:
         """Nothing of what waits is in the log only any more: it doesn't have it, or isn't asked. How much that was."""
         what = self.in_log
         self._leaves_log(what)
@@ -269,7 +269,7 @@ class DeliveryAccount:
         return MessageVolume(kept.matched + other.matched, kept.matched_bytes + other.matched_bytes)
 
     @property
-    def untouched(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether nothing was for it yet: then every other figure is nothing too."""
         return not (self.journaled.matched or self.unjournaled.matched)
 
@@ -303,7 +303,7 @@ class DeliveryAccount:
         return self.waiting.plus(self.in_flight)
 
     @property
-    def lost(self) -> MessageVolume:
+    def lost_volume(self) -> MessageVolume:
         """Gone, and neither because the subscriber asked for it nor because another gets it."""
         return sum_volumes(what for cause, what in self.gone.items() if cause not in _NOT_LOST)
 
@@ -346,7 +346,7 @@ def sum_accounts(accounts: Iterable[DeliveryAccount]) -> DeliveryAccount:
     """One account of them all: a client's, from those of its subscriptions."""
     made = DeliveryAccount()
     for one in accounts:
-        if not one.untouched:  # of a client's thousand subscriptions that are most
+        if not one.is_empty:  # of a client's thousand subscriptions that are most
             made.merge(one)
     return made
 

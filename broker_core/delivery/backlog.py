@@ -85,7 +85,7 @@ class Backlog:
         self.silent_since = 0
         """From when the peer's kernel has acknowledged nothing while something is on its way to it, ns, as far as looks tell;
         0: it has all. A transport that takes nothing says little: a peer may be taking steadily what that was handed."""
-        self.taken_bytes = 0
+        self.acked_bytes = 0
         """Bytes of the connection that the peer's kernel had acknowledged at the last look: asking it takes nine microseconds."""
         self._looked_at = 0
         self.touched: set[int] = set()
@@ -100,10 +100,10 @@ class Backlog:
     @property
     def account(self) -> DeliveryAccount:
         """All of the client's subscriptions together, those that have ended too. Made when asked for."""
-        return sum_accounts((self.ended, *(one.account for one in self.recipients.values())))
+        return sum_accounts((self.ended_account, *(one.account for one in self.recipients.values())))
 
     @property
-    def ended(self) -> DeliveryAccount:
+    def ended_account(self) -> DeliveryAccount:
         """Of the subscriptions that it had."""
         if not self._finished:
             return self._ended
@@ -112,7 +112,7 @@ class Backlog:
     @property
     def delivered(self) -> MessageVolume:
         """What of all of them was handed over."""
-        return total_delivered((self.ended, *[one.account for one in self.recipients.values()]))
+        return total_delivered((self.ended_account, *[one.account for one in self.recipients.values()]))
 
     @property
     def spool(self) -> Spool | None:
@@ -139,34 +139,36 @@ class Backlog:
         return self.offline.spool.disk_bytes if self.offline is not None else 0
 
     @property
-    def lump_bytes(self) -> int:
+    def window_step_bytes(self) -> int:
         """The step in which the peer's window moves; 0 while that isn't known."""
-        return self._sink.lump_bytes
+        return self._sink.window_step_bytes
 
     @property
-    def owed(self) -> MessageVolume:
+    def outstanding(self) -> MessageVolume:
         """As rules count it, of all subscriptions: the sum of what is owed of each."""
         owed = MessageVolume(self._owed.messages, self._owed.nbytes)
         if not self._behind.messages:  # almost always
             return owed
-        read = (one for one in self.recipients.values() if one.account.behind is not None and not one.paused)
+        read = (
+            one for one in self.recipients.values() if one.account.behind is not None and not one.is_paused
+        )
         return owed.plus(sum_volumes(one.account.in_log for one in read))
 
-    def owed_of(self, one: DeliveryTarget) -> MessageVolume:
+    def outstanding_of(self, one: DeliveryTarget) -> MessageVolume:
         """Waiting or in flight, as rules count it. What waits in the log only makes nobody slow, nor does what is on its way from
         there; but where the application itself says what it has, all counts that it may have."""
-        by_its_word, account = self.acknowledges(one.stream), one.account
-        if one.returns_to_log and not by_its_word:
+        by_its_word, account = self.has_ack_window(one.stream), one.account
+        if one.can_fall_back and not by_its_word:
             return NOTHING
-        return account.owed if by_its_word and not one.paused else account.owed.minus(account.in_log)
+        return account.owed if by_its_word and not one.is_paused else account.owed.minus(account.in_log)
 
     @property
     def owed_messages(self) -> int:
-        return self.owed.messages
+        return self.outstanding.messages
 
     @property
     def owed_bytes(self) -> int:
-        return self.owed.nbytes
+        return self.outstanding.nbytes
 
     @property
     def oldest_at(self) -> int:
@@ -183,7 +185,7 @@ class Backlog:
     def unacked_at(self) -> int:
         """From when the age of the oldest delivery counts that was handed over and isn't acknowledged, ns; 0: there is none.
         Without what is on its way from the log."""
-        oldest, by_its_word = self.in_flight.oldest_but(self._of_the_log), self.lanes.unacked_at
+        oldest, by_its_word = self.in_flight.oldest_excluding(self._of_the_log), self.lanes.unacked_at
         return min(oldest, by_its_word) or oldest or by_its_word
 
     @property
@@ -210,9 +212,9 @@ class Backlog:
         spent_since = lane.spent_since if lane is not None else 0
         return min(filter(None, (self.silent_since, spent_since)), default=0)
 
-    def on_disk(self, stream: int) -> bool:
+    def is_spooled(self, stream: int) -> bool:
         """Whether something waits for one subscription in the spool, or is on its way back from there."""
-        return self.offline is not None and self.offline.holds(stream)
+        return self.offline is not None and self.offline.has_pending(stream)
 
     def waiting(self) -> BacklogCounts:
         """The counts for a decision: of all that isn't acknowledged, as far as it isn't in the log only."""
@@ -221,7 +223,7 @@ class Backlog:
             self._spooled_messages,
         )
         owed = account.owed.messages - account.in_log.messages
-        first = min((first for first in self.firsts().values() if first), default=0)
+        first = min((first for first in self.first_pending_sequences().values() if first), default=0)
         return BacklogCounts(
             max(owed - spooled, 0),
             spooled,
@@ -236,9 +238,9 @@ class Backlog:
             return 0
         return sum(spool.tallies[stream].messages for stream in spool.tallies.keys() & self.recipients.keys())
 
-    def firsts(self) -> dict[int, int]:
+    def first_pending_sequences(self) -> dict[int, int]:
         """For each subscription of which a journaled record waits here or isn't acknowledged: the first one's sequence."""
-        found = self.in_flight.firsts()
+        found = self.in_flight.first_sequences()
 
         def note(stream: int, first: int) -> None:
             if first:
@@ -255,12 +257,12 @@ class Backlog:
                 note(stream, tally.first)
         return found
 
-    def first_of(self, stream: int) -> int:
+    def first_pending_sequence(self, stream: int) -> int:
         """The same for one subscription; 0 when there is none."""
         lane = self.lanes.get(stream)
         window = lane.window if lane is not None else None
         firsts = [
-            window.first_unacked if window is not None else self.in_flight.first_of(stream),
+            window.first_unacked if window is not None else self.in_flight.first_sequence_of(stream),
             lane.first_sequence if lane is not None else 0,
             self.outbox.first_sequence_of(stream),
         ]
@@ -270,15 +272,15 @@ class Backlog:
 
     # The way in and out.
 
-    def enter(self, recipient: DeliveryTarget) -> None:
+    def add_subscription(self, recipient: DeliveryTarget) -> None:
         """A subscription begins. If it acknowledges, its lane is there."""
         stream = recipient.stream
         self.recipients[stream] = recipient
-        if recipient.returns_to_log and not self.acknowledges(stream):
+        if recipient.can_fall_back and not self.has_ack_window(stream):
             self._of_the_log.add(stream)
         else:
             recipient.account.together = self._owed
-            if self.acknowledges(stream):
+            if self.has_ack_window(stream):
                 recipient.account.behind = self._behind
 
     def _forget(self, recipient: DeliveryTarget) -> None:
@@ -296,9 +298,9 @@ class Backlog:
     def offer(self, entry: OutboxEntry) -> None:
         """What matched a subscription, queued behind everything that waits."""
         self.recipients[entry.stream].account.match(entry.batch)
-        self.put(entry)
+        self.offer_counted(entry)
 
-    def put(self, entry: OutboxEntry) -> None:
+    def offer_counted(self, entry: OutboxEntry) -> None:
         """The same for what has been counted as matched before."""
         if self.offline is None and not self.lanes:  # almost always
             self.outbox.offer(entry)
@@ -309,25 +311,25 @@ class Backlog:
             if lane is not None and lane.looked_at:
                 self.touched.add(entry.stream)
             if self.offline is None:
-                self.queue(entry)
-            elif not self.offline.extend(entry):
-                self.offline.keep(entry)
+                self.queue_in_memory(entry)
+            elif not self.offline.extend_last(entry):
+                self.offline.append(entry)
             elif not self.touched:
                 return  # there is nothing to send, and nothing that a limit counts
-        self._owner.changed()
+        self._owner.mark_changed()
 
-    def queue(self, entry: OutboxEntry) -> None:
+    def queue_in_memory(self, entry: OutboxEntry) -> None:
         """Queue one delivery in memory, in its lane if it has one."""
         lane = self.lanes.get(entry.stream)
-        if lane is None or lane.passes(entry, self._facilities.clock.now_ns()):
+        if lane is None or lane.can_bypass(entry, self._facilities.clock.now_ns()):
             self.outbox.offer(entry)
         else:
             self.lanes.offer(lane, entry)
 
-    def hold_back(self, nbytes: int) -> None:
+    def adjust_held_bytes(self, nbytes: int) -> None:
         """A conflated subscription holds so much more, or less."""
         self.conflated_bytes += nbytes
-        self._owner.changed()
+        self._owner.mark_changed()
 
     def send(self) -> None:
         """Hand the socket what it takes of what waits for a live client."""
@@ -337,7 +339,7 @@ class Backlog:
     def send_waiting(self) -> None:
         """Hand the socket what it takes of what waits in memory."""
         sink, outbox = self._sink, self.outbox
-        while sink.writable:
+        while sink.is_writable:
             if self.lanes.filled:
                 most = max(PULL_BYTES // len(self.lanes.filled), LANE_BYTES)
                 for entry in self.lanes.pull(most, self._facilities.clock.now_ns()):
@@ -346,11 +348,13 @@ class Backlog:
             if not waited:
                 break
             entries, facilities = outbox.pull(PULL_BYTES), self._facilities
-            facilities.delays.handed(entries[0], messages - outbox.messages, facilities.clock.now_ns())
+            facilities.delays.record_handover(
+                entries[0], messages - outbox.messages, facilities.clock.now_ns()
+            )
             self._send(entries, waited - outbox.nbytes)
         if self._rests_below:
             self._rests_below = outbox.nbytes + LUMP_BYTES
-        if sink.writable:
+        if sink.is_writable:
             self.unwritable_since = 0
             if self._paced:
                 self._wake_paced()
@@ -359,9 +363,9 @@ class Backlog:
 
     def _send(self, entries: list[OutboxEntry], nbytes: int) -> None:
         sink, recipients, lanes, in_flight = self._sink, self.recipients, self.lanes, self.in_flight
-        ends_at = sink.handed_bytes
+        ends_at = sink.written_bytes
         sizes = sink.send_entries(entries)
-        framing = (sink.handed_bytes - ends_at - nbytes) // len(entries)
+        framing = (sink.written_bytes - ends_at - nbytes) // len(entries)
         for number, entry in enumerate(entries):
             ends_at += entry.nbytes + framing if sizes is None else sizes[number]
             recipient = recipients.get(entry.stream)
@@ -372,14 +376,14 @@ class Backlog:
             if not lanes or (lane := lanes.get(entry.stream)) is None or lane.window is None:
                 in_flight.hand_over(ends_at, account, entry)
         if len(in_flight) >= MANY:
-            self.look()
+            self.update_progress()
 
-    def rests(self) -> bool:
+    def is_coalescing(self) -> bool:
         """Whether its client is live and leaves unread what it has, as the last look tells. From now on what comes for it waits until it is a
         lump, or until somebody settles it: who finds it so comes back for that soon, and asks again."""
         now, blocked = self._facilities.clock, self.unwritable_since
-        rests = self._unread.look(self._sink.window, now.monotonic_ns())
-        if blocked and not self._sink.writable:
+        rests = self._unread.update(self._sink.receive_window, now.monotonic_ns())
+        if blocked and not self._sink.is_writable:
             rests = rests or now.now_ns() - blocked >= RESTS_NS
         rests = rests and self.offline is None  # what comes goes to the spool then
         if not rests:
@@ -388,23 +392,23 @@ class Backlog:
             self._rests_below = self.outbox.nbytes + LUMP_BYTES
         return rests
 
-    def look_if_due(self) -> None:
+    def update_progress_if_due(self) -> None:
         """Look, unless somebody has in the last half of a second."""
         if self._facilities.clock.monotonic_ns() - self._looked_at >= DUE_NS:
-            self.look()
+            self.update_progress()
 
-    def look(self) -> None:
+    def update_progress(self) -> None:
         """Note what the peer has acknowledged. Cheap while nothing is on its way."""
-        handed = self._sink.handed_bytes
-        if self.taken_bytes < handed:
-            taken = self._sink.taken_bytes()
+        handed = self._sink.written_bytes
+        if self.acked_bytes < handed:
+            taken = self._sink.acked_bytes()
             self._looked_at = self._facilities.clock.monotonic_ns()
             if taken >= handed:
                 self.silent_since = 0
-            elif taken > self.taken_bytes or not self.silent_since:
+            elif taken > self.acked_bytes or not self.silent_since:
                 self.silent_since = self._facilities.clock.now_ns()
-            self.taken_bytes = taken
-            self.in_flight.taken(taken)
+            self.acked_bytes = taken
+            self.in_flight.acknowledge_bytes(taken)
         for stream, one in list(self._finished.items()) if self._finished else ():
             if not one.account.in_flight.messages:
                 self._ended.merge(one.account)
@@ -413,66 +417,67 @@ class Backlog:
     def on_writable(self) -> None:
         """The socket takes bytes again."""
         self.unwritable_since = 0
-        self.go_on()
+        self.resume_sending()
 
-    def go_on(self) -> None:
+    def resume_sending(self) -> None:
         """Something that held deliveries back has changed: the socket, a window, a pause."""
         if self.state is ClientState.LIVE:
             self.send_waiting()
         elif self.offline is not None:
             self.send_waiting()
-            self.offline.wake()
-        self._owner.changed()
+            self.offline.resume_drain()
+        self._owner.mark_changed()
 
-    async def room(self, streams: Sequence[int] = (), *, more: bool = False) -> None:
+    async def wait_drained(self, streams: Sequence[int] = (), *, more: bool = False) -> None:
         """Wait until the client has taken everything and is live: how replays are paced by the socket.
 
         Where the subscriptions of these streams have lanes, until nothing waits there either; with `more`, until they also
         have credit.
         """
-        ready = partial(self.takes_more if more else self.has_room_for, streams)
+        ready = partial(self.can_send if more else self.has_room_for, streams)
         while self.state is not ClientState.CLOSED and not ready():
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.when(ready, partial(_done, waiter))
+            self.call_when(ready, partial(_done, waiter))
             await waiter
 
-    def when(self, ready: Callable[[], bool], then: Callable[[], None]) -> None:
+    def call_when(self, ready: Callable[[], bool], then: Callable[[], None]) -> None:
         """Call `then` once when the socket takes bytes, or something that held deliveries back has changed, and it is `ready`;
         or closed."""
         self._paced.append((ready, then))
 
     @property
-    def awaited(self) -> bool:
+    def has_waiters(self) -> bool:
         """Whether something waits here to be sent, or somebody until more can be."""
         return bool(self.outbox.nbytes or self._paced)
 
     @property
     def has_room(self) -> bool:
         """Whether the client is live and has taken everything, lanes apart."""
-        return self.offline is None and not self.outbox.nbytes and self._sink.writable
+        return self.offline is None and not self.outbox.nbytes and self._sink.is_writable
 
     def has_room_for(self, streams: Sequence[int]) -> bool:
         """The same, and nothing waits in the lanes of these subscriptions."""
         return self.has_room and self.lanes.filled.keys().isdisjoint(streams)
 
-    def takes_more(self, streams: Sequence[int]) -> bool:
+    def can_send(self, streams: Sequence[int]) -> bool:
         """The same, and each of them may be sent something."""
         lanes = self.lanes
         return self.has_room_for(streams) and not (
-            lanes and any((lane := lanes.get(stream)) is not None and lane.spent for stream in streams)
+            lanes
+            and any((lane := lanes.get(stream)) is not None and lane.is_credit_spent for stream in streams)
         )
 
-    def takes_beside(self, stream: int) -> bool:
+    def can_send_with(self, stream: int) -> bool:
         """Whether something for a subscription leaves at the end of the turn, beside what others have queued in it."""
         lane = self.lanes.get(stream)
         return (
             self.offline is None
-            and self._sink.writable
+            and self._sink.is_writable
             and self.outbox.nbytes < PULL_BYTES
-            and (lane is None or not (lane.spent or stream in self.lanes.filled))
+            and (lane is None or not (lane.is_credit_spent or stream in self.lanes.filled))
         )
 
-    def takes_bytes(self, streams: Sequence[int]) -> int:
+    def sendable_bytes(self, streams: Sequence[int]) -> int:
         """How many bytes for these subscriptions leave at once when it `takes_more`, or `takes_beside`; an entry always does,
         however large."""
         lanes = self.lanes
@@ -485,15 +490,15 @@ class Backlog:
         ]
         return min([LANE_BYTES, *credits])
 
-    def takes_messages(self, stream: int) -> int | None:
+    def sendable_messages(self, stream: int) -> int | None:
         """How many messages of a subscription leave at once then; None: as many as there are. One when nothing does: that it
         waits is how a full window and a pause are seen."""
         lane = self.lanes.get(stream)
-        if lane is None or (lane.window is None and not lane.shut):
+        if lane is None or (lane.window is None and not lane.is_blocked):
             return None
-        return max(lane.window.room, 1) if lane.window is not None and not lane.shut else 1
+        return max(lane.window.free_slots, 1) if lane.window is not None and not lane.is_blocked else 1
 
-    def take_back(self, stream: int) -> list[OutboxEntry]:
+    def return_to_log(self, stream: int) -> list[OutboxEntry]:
         """Take a subscription's unsent deliveries of the log out again: it goes on reading there, from the first of them.
 
         What stands before something that the log doesn't bring back stays, and is sent first.
@@ -501,11 +506,11 @@ class Backlog:
         if self.offline is not None:
             return []
         lane = self.lanes.get(stream)
-        taken = self.outbox.take_of_log(stream) if lane is None else self._take_from(lane)
+        taken = self.outbox.take_journaled(stream) if lane is None else self._take_from(lane)
         account = self.recipients[stream].account
         for entry in taken:
-            account.give_back(entry.batch)
-        self._owner.changed()
+            account.return_to_log(entry.batch)
+        self._owner.mark_changed()
         return taken
 
     def _take_from(self, lane: SubscriptionQueue) -> list[OutboxEntry]:
@@ -514,16 +519,16 @@ class Backlog:
         taken = rereadable_entries(waits)
         for entry in waits[: len(waits) - len(taken)]:
             self.lanes.offer(lane, entry)
-        self.lanes.settle(lane.stream)
+        self.lanes.update_after_take(lane.stream)
         return taken
 
     def _back_to_lane(self, lane: SubscriptionQueue) -> None:
         """What the lane has given and the socket hasn't taken waits there again, before the rest."""
         unsent = self.outbox.take_stream(lane.stream)
         if unsent:
-            self.lanes.put_back(lane.stream, unsent)
+            self.lanes.requeue(lane.stream, unsent)
 
-    def take_unsent(self) -> list[OutboxEntry]:
+    def take_pending(self) -> list[OutboxEntry]:
         """Take everything that waits in memory, each subscription's in its order: it goes to the spool."""
         return self.lanes.take_all(self.outbox.take_all())
 
@@ -537,7 +542,7 @@ class Backlog:
 
     # Lanes and windows.
 
-    def acknowledges(self, stream: int) -> bool:
+    def has_ack_window(self, stream: int) -> bool:
         """Whether a subscription says itself what it has."""
         lane = self.lanes.get(stream)
         return lane is not None and lane.window is not None
@@ -559,7 +564,7 @@ class Backlog:
         account.acknowledge(*done.unjournaled, journaled=False)
         self.touched.add(stream)
 
-    def refuse(self, stream: int, number: int) -> None:
+    def reject(self, stream: int, number: int) -> None:
         """A subscription with a window won't have a message, and, where one stands for all before, those: gone, as its
         client says. ClientError bad_ack; `go_on` sends what it made room for."""
         lane, recipient = self.lanes[stream], self.recipients[stream]
@@ -568,18 +573,18 @@ class Backlog:
         last = lane.window.sequence_of(number)
         first = last if lane.window.mode is AckMode.INDIVIDUAL else lane.window.first_unacked
         done = lane.window.acknowledge(number, number)
-        cause = DiscardCause.RETURNED if recipient.shares else DiscardCause.REFUSED
-        self._gone.refused(recipient, done, cause, first or last, last)
+        cause = DiscardCause.RETURNED if recipient.is_shared else DiscardCause.REFUSED
+        self._gone.discard_rejected(recipient, done, cause, first or last, last)
         self.touched.add(stream)
 
-    def lane(self, stream: int) -> SubscriptionQueue:
+    def ensure_queue(self, stream: int) -> SubscriptionQueue:
         """The lane of a subscription, made when it has none: what waits for it moves there, and is looked at from now on."""
         lane = self.lanes.get(stream)
         if lane is None:
             lane = self.lanes[stream] = SubscriptionQueue(stream)
             lane.looked_at = True
             for entry in self.outbox.take_stream(stream):
-                self.queue(entry)
+                self.queue_in_memory(entry)
         elif not lane.looked_at:
             lane.looked_at = True
             self._back_to_lane(lane)
@@ -590,42 +595,44 @@ class Backlog:
     def discard_oldest(self, stream: int, messages: int, nbytes: int, rule: str) -> int:
         """Discard the oldest of a subscription's waiting messages, at least so many and of so many bytes of bodies, as far
         as they are in memory; how many that were."""
-        lane, tally = self.lane(stream), DiscardTally()
+        lane, tally = self.ensure_queue(stream), DiscardTally()
         self._back_to_lane(lane)
         for entry in lane.discard_oldest(messages, nbytes):
             tally.add_entry(entry)
-        self.lose(stream, tally, DiscardCause.DISCARDED, rule)
-        self.lanes.settle(stream)
+        self.discard(stream, tally, DiscardCause.DISCARDED, rule)
+        self.lanes.update_after_take(stream)
         return tally.messages
 
-    def lose(self, stream: int, what: DiscardTally, cause: DiscardCause, rule: str) -> None:
+    def discard(self, stream: int, what: DiscardTally, cause: DiscardCause, rule: str) -> None:
         """Some of a subscription's waiting messages will not be delivered: into its account, and into the ledger."""
         recipient = self.recipients.get(stream)
         if recipient is not None:
-            self._gone.waited(recipient, what, cause, rule)
+            self._gone.discard_waiting(recipient, what, cause, rule)
 
-    def leave(self, recipient: DeliveryTarget, cause: DiscardCause, rule: str) -> UndeliveredSummary:
+    def remove_subscription(
+        self, recipient: DeliveryTarget, cause: DiscardCause, rule: str
+    ) -> UndeliveredSummary:
         """A subscription ends: what of it waits or isn't acknowledged is gone, and where it would go on is said."""
-        self.look()
+        self.update_progress()
         stream, account = recipient.stream, recipient.account
         # Whoever is owed nothing needn't be looked for among what is on its way to others: many may end at once.
         holds = account.owed.messages > account.in_log.messages
-        ending = self._end(recipient, self.first_of(stream) if holds else 0, cause, rule)
+        ending = self._end(recipient, self.first_pending_sequence(stream) if holds else 0, cause, rule)
         if holds:
             self.outbox.take_stream(stream)
-            self.in_flight.end(stream)
-        self.lanes.end(stream)
+            self.in_flight.remove_stream(stream)
+        self.lanes.remove(stream)
         self._forget(recipient)
         if self.offline is not None:
-            self.offline.wake()  # what is behind it may come back now
+            self.offline.resume_drain()  # what is behind it may come back now
         return ending
 
-    def finish(self, recipient: DeliveryTarget) -> UndeliveredSummary:
+    def complete_subscription(self, recipient: DeliveryTarget) -> UndeliveredSummary:
         """A subscription has been given all it asked for: what its peer doesn't have yet is on its way, and not gone. With a
         window nobody acknowledges it any more."""
-        if recipient.account.waiting.messages or self.acknowledges(recipient.stream):
-            return self.leave(recipient, DiscardCause.UNSUBSCRIBED, "")
-        self.lanes.end(recipient.stream)
+        if recipient.account.waiting.messages or self.has_ack_window(recipient.stream):
+            return self.remove_subscription(recipient, DiscardCause.UNSUBSCRIBED, "")
+        self.lanes.remove(recipient.stream)
         self._forget(recipient)
         self._finished[recipient.stream] = recipient
         return NOTHING_OWED
@@ -633,8 +640,8 @@ class Backlog:
     def _end(
         self, recipient: DeliveryTarget, waiting: int, cause: DiscardCause, rule: str
     ) -> UndeliveredSummary:
-        ending = self._gone.all_owed(recipient, waiting, cause, rule)
-        if not recipient.account.untouched:
+        ending = self._gone.discard_outstanding(recipient, waiting, cause, rule)
+        if not recipient.account.is_empty:
             self._ended.merge(recipient.account)
         return ending
 
@@ -645,17 +652,17 @@ class Backlog:
         self.state = next_state(self.state, ClientStateEvent.OFFLINE)
         self.offlined_at = self._facilities.clock.now_ns()
         self.offline = SpooledBacklog(self, self._owner, self._sink, self._facilities, spool)
-        self.offline.start(self.take_unsent())
-        self._owner.changed()
+        self.offline.start(self.take_pending())
+        self._owner.mark_changed()
 
-    def back_to_live(self) -> None:
+    def on_spool_empty(self) -> None:
         """The spool is empty."""
         self.state = next_state(self.state, ClientStateEvent.DRAINED)
         self._end_offline()
         self.offlined_at = 0
-        self._owner.went_live()
+        self._owner.on_live()
         self.send_waiting()
-        self._owner.changed()
+        self._owner.mark_changed()
 
     def _end_offline(self) -> None:
         offline, self.offline = self.offline, None
@@ -668,8 +675,8 @@ class Backlog:
         if self.state is ClientState.CLOSED:
             return together
         self.state = next_state(self.state, ClientStateEvent.CLOSE)
-        self.look()
-        waiting = self.firsts()
+        self.update_progress()
+        waiting = self.first_pending_sequences()
         for stream, recipient in (self.recipients | self._finished).items():
             together = together.plus(
                 self._end(recipient, waiting.get(stream, 0), DiscardCause.DISCONNECTED, "")

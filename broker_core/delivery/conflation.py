@@ -90,7 +90,7 @@ class Conflator:
     def __init__(self, conflation: ConflationOptions, decoder_of: DecoderOf | None) -> None:
         """`decoder_of` says how a topic's bodies are read; where it, or what it says, is None they are JSON."""
         self._conflation = conflation
-        self._key_of = conflation.key.of(decoder_of)
+        self._key_of = conflation.key.key_of_record(decoder_of)
         self._held: dict[object, _HeldRecord] = {}
         self._window = 0
         self._newest: BatchHeader | None = None
@@ -115,7 +115,7 @@ class Conflator:
         """When the interval of what is held ends, ns on the records' timeline; 0 when nothing is held."""
         return (self._window + 1) * self._conflation.interval_ns if self._held else 0
 
-    def take(self, batch: Batch, rows: Rows | None) -> list[Batch]:
+    def add(self, batch: Batch, rows: Rows | None) -> list[Batch]:
         """Hold the given rows (None: all); what earlier intervals held comes out, in order of bookmarks.
 
         All records of a batch were accepted at one moment, so they belong to one interval.
@@ -128,7 +128,7 @@ class Conflator:
         self._hold(batch, range(batch.count) if rows is None else rows.tolist())
         return ended
 
-    def due(self, now: int) -> list[Batch]:
+    def take_due(self, now: int) -> list[Batch]:
         """What is held, when its interval ended before `now` (ns): for records that are as new as the clock."""
         if not self._held or now < self.ends_at:
             return []
@@ -234,7 +234,7 @@ class SubscriptionConflator:
         return self._conflator.ends_at
 
     @property
-    def forgotten(self) -> bool:
+    def is_stranded(self) -> bool:
         """Whether something is held that no clock will release. Of a live subscription this must never be so."""
         return self._timer is None and self.ends_at > 0
 
@@ -244,7 +244,7 @@ class SubscriptionConflator:
 
     # During a replay.
 
-    def replayed(self, pieces: Iterable[BatchSlice], caught_up: bool, release: bool) -> list[BatchSlice]:
+    def add_replayed(self, pieces: Iterable[BatchSlice], caught_up: bool, release: bool) -> list[BatchSlice]:
         """What may be delivered now that these were read.
 
         Once the replay has caught up, intervals that the clock has ended are; with `release` everything that is held.
@@ -256,12 +256,13 @@ class SubscriptionConflator:
         if caught_up:
             ends_at = self.ends_at
             ready += self._pieces(
-                self._conflator.release() if release else self._conflator.due(self._clock.now_ns()), ends_at
+                self._conflator.release() if release else self._conflator.take_due(self._clock.now_ns()),
+                ends_at,
             )
         self._count()
         return ready
 
-    def keep(self, pieces: Sequence[BatchSlice]) -> None:
+    def hold_batch(self, pieces: Sequence[BatchSlice]) -> None:
         """The replay is paused: these were conflated and not delivered; they come first when it goes on."""
         self._kept += [piece.first(piece.batch.count - piece.start) for piece in pieces]
         self._count()
@@ -274,7 +275,7 @@ class SubscriptionConflator:
         """Hold what matched; into the account goes what came, and what it took the place of: no loss, it was asked for."""
         account = self._recipient.account
         account.match_rows(batch, rows)
-        ended = self._conflator.take(batch, rows)
+        ended = self._conflator.add(batch, rows)
         account.lose_waiting(
             DiscardCause.CONFLATED_AS_ASKED, self._conflator.replaced, batch.header.first_sequence > 0
         )
@@ -282,14 +283,14 @@ class SubscriptionConflator:
 
     # Live.
 
-    def live(self, batch: Batch, rows: Rows | None) -> None:
+    def add_live(self, batch: Batch, rows: Rows | None) -> None:
         """Take what matched of a batch, and queue what its coming ends."""
         self._offer(self._take(batch, rows))
         if self._backlog.spool is not None:
             self._offer(self._conflator.release())
-        self.arm()
+        self.start_timer()
 
-    def arm(self) -> None:
+    def start_timer(self) -> None:
         """See to it that what is held is delivered when its interval ends."""
         self._count()
         if self._timer is None and self.ends_at:
@@ -301,21 +302,21 @@ class SubscriptionConflator:
         self._timer = None
         if self._backlog.state is ClientState.CLOSED:
             return
-        self._offer(self._conflator.due(max(self._clock.now_ns(), armed_for)))
-        self.arm()
+        self._offer(self._conflator.take_due(max(self._clock.now_ns(), armed_for)))
+        self.start_timer()
 
     def _offer(self, batches: list[Batch]) -> None:
         now = self._clock.now_ns()
         for batch in batches:
             since = age_start_ns(batch.accepted_at, now)
-            self._backlog.put(
+            self._backlog.offer_counted(
                 OutboxEntry(self._recipient.stream, batch, None, None, 0, batch.count, batch.nbytes, since)
             )
 
-    def offlined(self) -> None:
+    def on_offlined(self) -> None:
         """The client is offlined: what is held goes to its spool with everything else."""
         self._offer(self._conflator.release())
-        self.arm()
+        self.start_timer()
 
     def close(self) -> None:
         """The subscription has ended."""
@@ -333,6 +334,6 @@ class SubscriptionConflator:
         """Keep the client's memory true, and the record that it would have to start from again."""
         nbytes = self._conflator.nbytes + sum(piece.batch.nbytes for piece in self._kept)
         if nbytes != self.nbytes:
-            self._backlog.hold_back(nbytes - self.nbytes)
+            self._backlog.adjust_held_bytes(nbytes - self.nbytes)
             self.nbytes = nbytes
         self.first_sequence = self.first_of(self._kept)

@@ -37,15 +37,17 @@ class DiscardRecorder:
         self._owner = owner
         self._clock, self._ledger = facilities.clock, facilities.ledger
 
-    def waited(self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str) -> None:
+    def discard_waiting(
+        self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str
+    ) -> None:
         """Some of what waited for a subscription."""
-        for part, journaled in zip(what.parted(), (False, True), strict=True):
+        for part, journaled in zip(what.split_journaled(), (False, True), strict=True):
             if part.messages:
                 named = DiscardCause.KEPT if journaled and cause is DiscardCause.DISCONNECTED else cause
                 recipient.account.lose_waiting(named, MessageVolume(part.messages, part.nbytes), journaled)
                 self._enter(recipient, part, named, rule)
 
-    def refused(
+    def discard_rejected(
         self, recipient: DeliveryTarget, done: AckResult, cause: DiscardCause, first: int, last: int
     ) -> None:
         """What its application had and won't have; of what the log keeps those from `first` to `last`."""
@@ -56,19 +58,19 @@ class DiscardRecorder:
                 tally.add(what.messages, what.nbytes, *((first, last) if journaled else (0, 0)))
                 self._enter(recipient, tally, cause, "")
 
-    def all_owed(
+    def discard_outstanding(
         self, recipient: DeliveryTarget, waiting: int, cause: DiscardCause, rule: str
     ) -> UndeliveredSummary:
         """All that waits and isn't acknowledged: it ends. `waiting` is the sequence of the first of these records; 0: none."""
         account, first = recipient.account, recipient.first_needed(waiting)
-        if account.untouched:  # of a client's thousand subscriptions that are most
-            return UndeliveredSummary(NOTHING, NOTHING, 0 if recipient.shares else first)
+        if account.is_empty:  # of a client's thousand subscriptions that are most
+            return UndeliveredSummary(NOTHING, NOTHING, 0 if recipient.is_shared else first)
         kept, lost = (side.waiting.plus(side.in_flight) for side in (account.journaled, account.unjournaled))
         for side, amount, journaled in ((account.unjournaled, lost, False), (account.journaled, kept, True)):
             if not amount.messages:
                 continue
             named = DiscardCause.KEPT if journaled and cause is DiscardCause.DISCONNECTED else cause
-            if recipient.shares:
+            if recipient.is_shared:
                 named = DiscardCause.RETURNED
             account.lose_waiting(named, side.waiting, journaled)
             account.lose_in_flight(named, side.in_flight, journaled)
@@ -76,9 +78,9 @@ class DiscardRecorder:
             tally = DiscardTally()
             tally.add(amount.messages, amount.nbytes, *sequences)
             self._enter(recipient, tally, named, rule)
-        account.leave_log()
-        return UndeliveredSummary(kept, lost, 0 if recipient.shares else first)
+        account.drop_log_only()
+        return UndeliveredSummary(kept, lost, 0 if recipient.is_shared else first)
 
     def _enter(self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str) -> None:
         now, name = self._clock.now_ns(), self._owner.name
-        self._ledger.enter(now, name, recipient.id, recipient.topic, cause, rule, what)
+        self._ledger.record_loss(now, name, recipient.id, recipient.topic, cause, rule, what)

@@ -46,9 +46,11 @@ class OutboxEntry:
         """Whether it is left of a conflated backlog: read again from the log it would be another one."""
         return self.batch.flags & CONFLATED != 0
 
-    def marked(self, mark: int) -> OutboxEntry:
+    def with_conflation_mark(self, mark: int) -> OutboxEntry:
         """The same delivery with a mark in a copy of its batch, which no log has."""
-        return replace(self, batch=self.batch.marked(mark), rows=None, source=None, source_length=0)
+        return replace(
+            self, batch=self.batch.with_conflation_mark(mark), rows=None, source=None, source_length=0
+        )
 
 
 def rereadable_entries(entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
@@ -89,7 +91,7 @@ class BatchSlice(NamedTuple):
         rows = chosen if self.rows is None else self.rows[chosen]
         return self._replace(rows=rows, batch=self.batch.select(chosen), start=0)
 
-    def after(self, number: int) -> BatchSlice:
+    def rest_after(self, number: int) -> BatchSlice:
         """What is left behind these. Nothing is copied, so that a large batch can be cut a thousand times."""
         return self._replace(start=self.start + number)
 
@@ -122,7 +124,7 @@ class SharedDelivery:
         self._parts: dict[int, Batch] = {}
         self._entries: dict[tuple[int, int], OutboxEntry] = {}
 
-    def part(self, rows: Rows | None) -> Batch:
+    def slice(self, rows: Rows | None) -> Batch:
         """The batch of these rows (None: all). Rows that are the same object are cut once."""
         if rows is None:
             return self.batch
@@ -136,7 +138,7 @@ class SharedDelivery:
         key = (stream, id(rows))
         entry = self._entries.get(key)
         if entry is None:
-            batch, part = self.batch, self.part(rows)
+            batch, part = self.batch, self.slice(rows)
             entry = self._entries[key] = OutboxEntry(
                 stream, part, rows, self.position, batch.nbytes, part.count, part.nbytes, self._since
             )

@@ -41,7 +41,7 @@ def keep_latest(
     done: Done = lambda *_: None,
 ) -> None:
     """Conflate what waits in memory for a subscription, by a key. Where nothing waits, or it is under way, nothing is `done`."""
-    lane = backlog.lane(stream)
+    lane = backlog.ensure_queue(stream)
     if not lane.busy and lane.messages:
         lane.busy = True
         facilities.spawn(_keep_latest(backlog, facilities, lane, key_of, rule, done))
@@ -61,11 +61,11 @@ async def _keep_latest(
         # If the client was closed or offlined meanwhile, what waited has moved on, whole.
         if lane.replace_first(before, after):
             lost = discarded_tally(before, after)
-            backlog.lose(lane.stream, lost, DiscardCause.CONFLATED, rule)
+            backlog.discard(lane.stream, lost, DiscardCause.CONFLATED, rule)
             done(lost.messages, sum(entry.count for entry in after))
     finally:
         lane.busy = False
-        backlog.go_on()
+        backlog.resume_sending()
 
 
 def simulate_keep_latest(
@@ -110,7 +110,7 @@ def _latest_marked(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[Outbox
     kept = latest_per_key(entries, key_of)
     if sum(entry.count for entry in kept) == sum(entry.count for entry in entries):
         return kept
-    return [entry.marked(CONFLATED) for entry in kept]
+    return [entry.with_conflation_mark(CONFLATED) for entry in kept]
 
 
 def latest_per_key(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[OutboxEntry]:
@@ -122,7 +122,7 @@ def latest_per_key(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[Outbox
     for entry in entries:
         fold.add(entry.batch)
     kept, again, following = list[OutboxEntry](), 0, 0
-    for number, rows in fold.remaining():
+    for number, rows in fold.last_rows():
         entry = entries[number]
         if number > following:
             again = len(kept)

@@ -36,12 +36,12 @@ class LatencyTracker:
         self._before: deque[array[int]] = deque(maxlen=SPAN_S)
         self._sum = array("q", bytes(8 * _CELLS))
 
-    def handed(self, oldest: OutboxEntry, messages: int, now_ns: int) -> None:
+    def record_handover(self, oldest: OutboxEntry, messages: int, now_ns: int) -> None:
         """So many messages were handed to a socket together."""
         if oldest.accepted_at == oldest.batch.accepted_at:
             self._now[_cell((now_ns - oldest.accepted_at) // _US)] += messages
 
-    def second(self) -> LatencyPercentiles | None:
+    def sample_second(self) -> LatencyPercentiles | None:
         """A second is over. Of the last SPAN_S; None when nothing was handed over in them."""
         counts = self._sum
         gone = self._before[0] if len(self._before) == SPAN_S else None

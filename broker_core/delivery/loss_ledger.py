@@ -58,7 +58,7 @@ class DiscardTally:
         if journaled:
             self.add(journaled, other.nbytes - other.unjournaled_bytes, other.first, other.last)
 
-    def parted(self) -> tuple[DiscardTally, DiscardTally]:
+    def split_journaled(self) -> tuple[DiscardTally, DiscardTally]:
         """What no journal keeps, and what the log has."""
         count, size = self.unjournaled, self.unjournaled_bytes
         return DiscardTally(count, size, 0, 0, count, size), DiscardTally(
@@ -109,7 +109,7 @@ class LossLedger:
         self.messages = 0
         self._open: dict[tuple[str, str, str, DiscardCause, str], LossInterval] = {}
 
-    def enter(
+    def record_loss(
         self,
         now_ns: int,
         client: str,

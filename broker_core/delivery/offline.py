@@ -74,31 +74,31 @@ class SpoolDrain:
         """How much more came for the client since it reads, or since it was delivered so much."""
         self._reads = False
 
-    def reads(self, reading: bool) -> None:
+    def set_reading(self, reading: bool) -> None:
         """The client reads again, or has stopped."""
         if reading != self._reads:
             self._reads = reading
             self._share.replays += 1 if reading else -1
             self.came_bytes = 0
-            self.size.begin_anew()
+            self.size.reset()
 
-    async def turn(self) -> None:
+    async def wait_turn(self) -> None:
         """Wait until a chunk may be delivered."""
         if self._share.busy and self.size.nbytes > LARGEST_BESIDE_LIVE:
             self.size.nbytes = LARGEST_BESIDE_LIVE
             if (chunk := self._drop()) is not None:
-                self._spool.put_back(chunk.entries, chunk.firsts)
+                self._spool.requeue(chunk.entries, chunk.firsts)
         owed = max(self.size.nbytes, RUN_BYTES)
         if self.came_bytes >= owed:
             self.came_bytes -= owed
         else:
-            await self._share.mine()
+            await self._share.wait_turn()
 
     def start(self) -> None:
         """Pull a chunk and begin to read it, unless one is in flight. JournalError spool_damaged."""
         if self.chunk is not None:
             return
-        first, firsts = self._spool.first_sequence, self._spool.firsts()
+        first, firsts = self._spool.first_sequence, self._spool.first_sequences()
         # What was copied can't be given back but in memory.
         size = min(self.size.nbytes, LARGEST_COPIED) if self._spool.copied_messages else self.size.nbytes
         entries = self._leave_out(self._spool.pull(size))
@@ -117,7 +117,7 @@ class SpoolDrain:
 
     def stop(self) -> DrainChunk | None:
         """Nothing is wanted, for now or any more. What was in flight."""
-        self.reads(False)
+        self.set_reading(False)
         return self._drop()
 
     def _drop(self) -> DrainChunk | None:
@@ -143,10 +143,10 @@ class LiveBacklogPort(Protocol):
 
     @property
     def recipients(self) -> Mapping[int, DeliveryTarget]: ...
-    def queue(self, entry: OutboxEntry) -> None: ...
+    def queue_in_memory(self, entry: OutboxEntry) -> None: ...
     def send_waiting(self) -> None: ...
-    def take_unsent(self) -> list[OutboxEntry]: ...
-    def back_to_live(self) -> None: ...
+    def take_pending(self) -> list[OutboxEntry]: ...
+    def on_spool_empty(self) -> None: ...
 
 
 class SpooledBacklog:
@@ -204,7 +204,7 @@ class SpooledBacklog:
             _tell(tallies, chunk.entries, chunk.firsts)
         return tallies
 
-    def holds(self, stream: int) -> bool:
+    def has_pending(self, stream: int) -> bool:
         """Whether something waits here for a subscription."""
         spooled, chunk = self.spool.tallies.get(stream), self._drain.chunk
         if spooled is not None and spooled.messages:
@@ -225,18 +225,18 @@ class SpooledBacklog:
         if oldest:
             self._keep_log(oldest)
         for number, entry in enumerate(entries):
-            if not self.extend(entry) and not self._keep(entry, entries[number + 1 :]):
+            if not self.extend_last(entry) and not self._keep(entry, entries[number + 1 :]):
                 return
         self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
 
-    def extend(self, entry: OutboxEntry) -> bool:
+    def extend_last(self, entry: OutboxEntry) -> bool:
         """Keep an entry as a part of the last reference, if it stands right behind that: of memory and disk it takes nothing."""
         if entry.rows is not None or not self.spool.extend(entry):
             return False
         self._drain.came_bytes += entry.nbytes
         return True
 
-    def keep(self, entry: OutboxEntry) -> None:
+    def append(self, entry: OutboxEntry) -> None:
         """Put an entry in the spool; a client whose entry the disk doesn't take is told and closed, never skipped."""
         self._keep(entry, ())
 
@@ -247,8 +247,8 @@ class SpooledBacklog:
             self._to_spool(entry)
         except JournalError as error:
             for one in (entry, *behind):
-                self._backlog.queue(one)
-            self._owner.spool_failed(error)
+                self._backlog.queue_in_memory(one)
+            self._owner.on_spool_failed(error)
             return False
         return True
 
@@ -276,7 +276,7 @@ class SpooledBacklog:
 
     # Out.
 
-    def wake(self) -> None:
+    def resume_drain(self) -> None:
         """The socket or a window takes more."""
         self._wakened.set()
 
@@ -287,7 +287,7 @@ class SpooledBacklog:
                 await self._bring_back()
             if self._backlog.state is not ClientState.CLOSED:
                 self._task = None
-                self._backlog.back_to_live()
+                self._backlog.on_spool_empty()
         except JournalError as error:
             self._owner.fail(error)
         except Exception:
@@ -300,7 +300,7 @@ class SpooledBacklog:
     async def _bring_back(self) -> None:
         """Deliver the next chunk."""
         facilities, drain = self._facilities, self._drain
-        await drain.turn()
+        await drain.wait_turn()
         async with facilities.share.reads:
             began = facilities.clock.seconds()
             self._let_go()
@@ -314,17 +314,17 @@ class SpooledBacklog:
         drain.chunk = None
         for entry in loaded:
             if entry.batch.last_sequence:
-                self.spool.passed(entry.stream, entry.batch.last_sequence)
+                self.spool.set_delivered_upto(entry.stream, entry.batch.last_sequence)
             if entry.stream in self._backlog.recipients:
-                self._backlog.queue(entry)
+                self._backlog.queue_in_memory(entry)
         self._backlog.send_waiting()
-        if self.wanted:
+        if self.is_draining:
             drain.size.grow()
-        if drain.size.pays_ahead and not self.spool.empty:
+        if drain.size.is_read_ahead_useful and not self.spool.empty:
             drain.start()
         worked += facilities.reader.worked_s + facilities.clock.seconds() - began
-        facilities.share.took(worked)
-        self._owner.changed()
+        facilities.share.charge(worked)
+        self._owner.mark_changed()
 
     def _let_go(self) -> None:
         """What was sent isn't needed from the journal any more. Everything else may have to be read again."""
@@ -342,10 +342,10 @@ class SpooledBacklog:
         return [entry for entry in entries if entry.stream in self._backlog.recipients]
 
     @property
-    def wanted(self) -> bool:
+    def is_draining(self) -> bool:
         """Whether the client takes more than waits for it in memory."""
         return (
-            self._sink.writable
+            self._sink.is_writable
             and not self._backlog.outbox.nbytes
             and self._backlog.lanes.nbytes < PULL_BYTES
             and not self._held
@@ -356,13 +356,13 @@ class SpooledBacklog:
         """Whether what is at the front of the spool would only wait in memory again: for an acknowledgement, or a pause's end."""
         lanes = self._backlog.lanes
         return bool(self._holding) and all(
-            lane.shut and lanes.get(lane.stream) is lane for lane in self._holding
+            lane.is_blocked and lanes.get(lane.stream) is lane for lane in self._holding
         )
 
     async def _until_wanted(self) -> bool:
         """Wait for the client; say so in the state. False when it closed meanwhile."""
         backlog = self._backlog
-        while not self.wanted and backlog.state is not ClientState.CLOSED:
+        while not self.is_draining and backlog.state is not ClientState.CLOSED:
             self._wakened.clear()
             try:
                 async with asyncio.timeout(
@@ -370,19 +370,19 @@ class SpooledBacklog:
                 ):
                     await self._wakened.wait()
             except TimeoutError:
-                self.stalled()
+                self.on_stalled()
         self._holding = ()
         if backlog.state is ClientState.OFFLINED:
             backlog.state = next_state(backlog.state, ClientStateEvent.READING)
-            self._drain.reads(True)
+            self._drain.set_reading(True)
         return backlog.state is not ClientState.CLOSED
 
-    def stalled(self) -> None:
+    def on_stalled(self) -> None:
         """A draining client has stopped reading, or acknowledging: what it wasn't sent waits on disk again."""
         backlog, chunk = self._backlog, self._drain.stop()
-        self._holding = tuple(backlog.lanes.filled.values()) if self._sink.writable else ()
+        self._holding = tuple(backlog.lanes.filled.values()) if self._sink.is_writable else ()
         backlog.state = next_state(backlog.state, ClientStateEvent.OFFLINE)
-        unsent = backlog.take_unsent()
+        unsent = backlog.take_pending()
         entries, firsts = to_spool_entries(unsent), dict(chunk.firsts if chunk is not None else {})
         for one in unsent:
             if one.source is not None:
@@ -390,8 +390,8 @@ class SpooledBacklog:
                 firsts[one.stream] = min(firsts.get(one.stream, first), first)
         if chunk is not None:
             entries += chunk.entries
-        self.spool.put_back(entries, firsts)
-        self._owner.changed()
+        self.spool.requeue(entries, firsts)
+        self._owner.mark_changed()
 
     def close(self) -> None:
         """Remove the spool and let go of the journal."""

@@ -57,7 +57,7 @@ class InFlight:
             )
         )
 
-    def taken(self, upto: int) -> None:
+    def acknowledge_bytes(self, upto: int) -> None:
         """The peer has acknowledged so many bytes of the connection."""
         entries = self._entries
         if entries and entries[0][0] <= upto:
@@ -66,11 +66,11 @@ class InFlight:
             _, _, account, messages, nbytes, first, _ = entries.popleft()
             account.acknowledge(messages, nbytes, first > 0)
 
-    def first_of(self, stream: int) -> int:
+    def first_sequence_of(self, stream: int) -> int:
         """Sequence of a subscription's first record that isn't acknowledged; 0 when there is none."""
         return next((first for _, of, _, _, _, first, _ in self._entries if of == stream and first), 0)
 
-    def firsts(self) -> dict[int, int]:
+    def first_sequences(self) -> dict[int, int]:
         """The same for each stream that has one, in one pass."""
         found: dict[int, int] = {}
         for _, stream, _, _, _, first, _ in self._entries:
@@ -83,7 +83,7 @@ class InFlight:
         """From when the age of the oldest counts, ns; 0 when there is none."""
         return self._entries[0][6] if self._entries else 0
 
-    def oldest_but(self, streams: Set[int]) -> int:
+    def oldest_excluding(self, streams: Set[int]) -> int:
         """The same of all but these subscriptions."""
         return next((one[6] for one in self._entries if one[1] not in streams), 0)
 
@@ -95,7 +95,7 @@ class InFlight:
                 self._oldest.setdefault(one[1], one[6])
         return self._oldest.get(stream, 0)
 
-    def end(self, stream: int) -> None:
+    def remove_stream(self, stream: int) -> None:
         """A subscription has ended: nothing of it is acknowledged any more."""
         self._oldest = None
         self._entries = deque(one for one in self._entries if one[1] != stream)
@@ -168,7 +168,7 @@ class Outbox:
         """Take the deliveries of one subscription, in order; the others stay."""
         return self._take([entry for entry in self._entries if entry.stream == stream])
 
-    def take_of_log(self, stream: int) -> list[OutboxEntry]:
+    def take_journaled(self, stream: int) -> list[OutboxEntry]:
         """Take those deliveries of one subscription that reading the log brings back (`rereadable_entries`); the others stay."""
         return self._take(rereadable_entries([entry for entry in self._entries if entry.stream == stream]))
 

@@ -40,15 +40,15 @@ class DeliveryTarget(Protocol):
         """Its number on the connection."""
 
     @property
-    def shares(self) -> bool:
+    def is_shared(self) -> bool:
         """Whether what its client doesn't acknowledge goes to another."""
 
     @property
-    def returns_to_log(self) -> bool:
+    def can_fall_back(self) -> bool:
         """Whether what its client doesn't take is read from the log when it does."""
 
     @property
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether its client has it wait where it is in the log."""
 
     def first_needed(self, waiting: int) -> int:
@@ -62,10 +62,10 @@ class BacklogOwner(Protocol):
     def name(self) -> str:
         """Its unique name."""
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """What waits for it has changed: it is measured, and judged, at the end of the turn."""
 
-    def went_live(self) -> None:
+    def on_live(self) -> None:
         """Its spool is empty."""
 
     def fail(self, error: SluiceError) -> None:
@@ -74,7 +74,7 @@ class BacklogOwner(Protocol):
     def close(self, code: str, message: str) -> None:
         """End the connection with a last word."""
 
-    def spool_failed(self, error: SluiceError) -> None:
+    def on_spool_failed(self, error: SluiceError) -> None:
         """What waits for it can't be written to disk: that is decided, told and recorded, and the connection ended."""
 
 
@@ -110,5 +110,5 @@ class MatchReceiver(Protocol):
     def receive(self, shared: SharedDelivery, rows: Rows | None) -> None:
         """A batch has come of which these rows (None: all) fit the pattern and the filter."""
 
-    def missed(self) -> None:
+    def on_gap(self) -> None:
         """A batch couldn't be taken: there is a gap from here on, and that mustn't be passed over in silence."""

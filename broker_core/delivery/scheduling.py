@@ -57,7 +57,7 @@ class ReplayFairShare:
         self._line = asyncio.Lock()
         self.reads = asyncio.Semaphore(READS_AT_ONCE)
 
-    def live(self) -> None:
+    def on_live_traffic(self) -> None:
         """Messages have come from a client, or were delivered live."""
         self._live_until = self._clock.seconds() + BUSY_FOR_S
 
@@ -67,16 +67,16 @@ class ReplayFairShare:
         return self._clock.seconds() < self._live_until
 
     @property
-    def largest(self) -> int:
+    def max_chunk_bytes(self) -> int:
         """Bytes that a chunk may have now."""
         return LARGEST_BESIDE_LIVE if self.busy else LARGEST_CHUNK
 
-    def grown(self, chunk_bytes: int, taken_bytes: int) -> int:
+    def grow_chunk(self, chunk_bytes: int, taken_bytes: int) -> int:
         """The next chunk of a replay whose client took the last one at once, and so much since it last stopped."""
-        largest = min(self.largest, taken_bytes // TAKEN_BEFORE)
+        largest = min(self.max_chunk_bytes, taken_bytes // TAKEN_BEFORE)
         return max(min(chunk_bytes * 2, largest, CHUNKS_BUDGET // max(self.replays, 1)), FIRST_CHUNK)
 
-    async def mine(self) -> None:
+    async def wait_turn(self) -> None:
         """Wait for a turn; at once when there is nothing live to be spared."""
         if not self.busy:
             return
@@ -97,7 +97,7 @@ class ReplayFairShare:
         await asyncio.sleep(left - self._late_s)
         self._late_s = min(self._clock.seconds() - wakes_at, LATE_S)
 
-    def took(self, seconds: float) -> None:
+    def charge(self, seconds: float) -> None:
         """A turn has cost so much of the loop and of the reader thread. Not how long it waited for them: a line whose rests grew with
         the loop's lateness would come to a stop when the loop has most to make up for."""
         self._usual_s += (seconds - self._usual_s) / 8
@@ -110,19 +110,19 @@ class AdaptiveChunkSize:
 
     def __init__(self, share: ReplayFairShare) -> None:
         self._share = share
-        self.begin_anew()
+        self.reset()
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """The client has stopped, or reads again."""
         self.nbytes, self.taken_bytes = FIRST_CHUNK, 0
 
     def grow(self) -> None:
         """The client took a chunk at once."""
         self.taken_bytes += self.nbytes
-        self.nbytes = self._share.grown(self.nbytes, self.taken_bytes)
+        self.nbytes = self._share.grow_chunk(self.nbytes, self.taken_bytes)
 
     @property
-    def pays_ahead(self) -> bool:
+    def is_read_ahead_useful(self) -> bool:
         """Whether the next chunk is better read while the client takes the one before."""
         return self.nbytes > FIRST_CHUNK and not self._share.busy
 
@@ -144,21 +144,21 @@ class WorkScheduler:
         self._spent_ns = 0
         """By those that left in this turn."""
 
-    def join(self, go_on: Callable[[], int]) -> None:
+    def add_recurring(self, go_on: Callable[[], int]) -> None:
         """Call this in a later turn; it says how long it took, in ns."""
         self._line.append(go_on)
         self._schedule()
 
-    def soon(self, act: Callable[[], None]) -> None:
+    def call_later_turn(self, act: Callable[[], None]) -> None:
         """Call this in a later turn."""
-        self.join(partial(self._timed, act))
+        self.add_recurring(partial(self._timed, act))
 
-    def leave(self, left: Callable[[], None]) -> None:
+    def call_within_budget(self, left: Callable[[], None]) -> None:
         """Call this now, or in a later turn: what ends with a client of a thousand subscriptions takes a turn's budget alone, and
         hundreds may be cut off at once."""
 
         if self._line or self._spent_ns >= TURN_NS:
-            self.soon(left)
+            self.call_later_turn(left)
             return
         if not self._spent_ns:
             asyncio.get_running_loop().call_soon(self._begin_anew)

@@ -49,7 +49,7 @@ class ReadDetector:
         self._since: ReceiveWindowSample | None = None
         self._at = 0
 
-    def look(self, seen: ReceiveWindowSample, now_ns: int) -> bool:
+    def update(self, seen: ReceiveWindowSample, now_ns: int) -> bool:
         """`leaves`, as of now; a clock that never jumps. It takes a while to be so, and ends as soon as it is seen to read."""
         since = self._since
         if since is None:
@@ -82,18 +82,18 @@ class Sink(Protocol):
     """Names in the certificate that the peer showed in its TLS handshake."""
 
     @property
-    def writable(self) -> bool:
+    def is_writable(self) -> bool:
         """Whether it takes deliveries now."""
 
     @property
-    def flushed(self) -> bool:
+    def is_flushed(self) -> bool:
         """Whether the kernel has everything that was handed over."""
 
     @property
-    def handed_bytes(self) -> int:
+    def written_bytes(self) -> int:
         """Bytes written to this connection since its start: deliveries and replies with their framing, before TLS."""
 
-    def taken_bytes(self) -> int:
+    def acked_bytes(self) -> int:
         """How many of these the peer's kernel has acknowledged: looked up now, for a tick and the end, not per message.
 
         Never less than before, never too much; what is under way under TLS counts as if it were plain. All of them when
@@ -101,19 +101,19 @@ class Sink(Protocol):
         """
 
     @property
-    def lump_bytes(self) -> int:
+    def window_step_bytes(self) -> int:
         """The largest step in which `taken_bytes` moves while the peer reads steadily, as far as known; 0 while its window
         has never been seen shut. Who reads at some rate is silent for up to lump_bytes / rate."""
 
     @property
-    def network_limited(self) -> bool:
+    def is_network_limited(self) -> bool:
         """Whether what waits has waited for the network lately, more than for the peer to open its window."""
 
     @property
-    def window(self) -> ReceiveWindowSample:
+    def receive_window(self) -> ReceiveWindowSample:
         """What the peer's kernel takes, as of the last time that somebody asked for `taken_bytes`."""
 
-    def logged_on(self) -> None:
+    def on_logged_on(self) -> None:
         """It is known who this is: frames may be as large as the protocol allows. Until then they are small."""
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> Sequence[int] | None:
@@ -144,5 +144,5 @@ class ConnectionSink(Sink, Protocol):
     def drop(self) -> None:
         """Close now, whatever the peer has read."""
 
-    def forget(self) -> None:
+    def drop_input(self) -> None:
         """Its connection has ended and will say nothing more: let go of it."""

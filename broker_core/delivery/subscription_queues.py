@@ -50,7 +50,7 @@ class EarliestHeap:
             self._listed.add(stream)
             heappush(self._heap, (self._read(stream), stream))
 
-    def moment(self) -> int:
+    def earliest_ns(self) -> int:
         """The earliest; 0: none of them has any."""
         heap, read = self._heap, self._read
         if len(heap) > 2 * len(self._listed) + _SPARE:
@@ -157,27 +157,27 @@ class SubscriptionQueue:
         """What left last was of a conflated backlog."""
 
     @property
-    def full(self) -> bool:
+    def is_window_full(self) -> bool:
         """The window lets nothing more through."""
-        return self.window is not None and self.window.room <= 0
+        return self.window is not None and self.window.free_slots <= 0
 
     @property
-    def spent(self) -> bool:
+    def is_credit_spent(self) -> bool:
         """Its client has room for nothing more."""
         return self.credit is not None and self.sent_bytes >= self.credit
 
     @property
-    def shut(self) -> bool:
+    def is_blocked(self) -> bool:
         """Nothing may leave, whatever waits."""
-        return self.paused or self.busy or self.full or self.spent
+        return self.paused or self.busy or self.is_window_full or self.is_credit_spent
 
-    def grant(self, upto: int, now_ns: int) -> None:
+    def set_credit(self, upto: int, now_ns: int) -> None:
         """Its client has room for so many bytes in all. Less than before is ignored: what was promised may be on its way."""
         self.credit = max(self.credit or 0, upto)
         self._note_spent(now_ns)
 
     def _note_spent(self, now_ns: int) -> None:
-        self.spent_since = (self.spent_since or now_ns) if self.spent else 0
+        self.spent_since = (self.spent_since or now_ns) if self.is_credit_spent else 0
 
     @property
     def oldest_at(self) -> int:
@@ -192,9 +192,9 @@ class SubscriptionQueue:
                 return int(entry.batch.sequences()[self._cut_at if entry is self._entries[0] else 0])
         return 0
 
-    def passes(self, entry: OutboxEntry, now_ns: int) -> bool:
+    def can_bypass(self, entry: OutboxEntry, now_ns: int) -> bool:
         """Whether a delivery needn't wait here: nothing does, nobody asks, and there is credit. It counts as taken then."""
-        if self.looked_at or self._entries or self._conflated or self.shut:
+        if self.looked_at or self._entries or self._conflated or self.is_blocked:
             return False
         self._conflated = entry.conflated
         self.sent_bytes += entry.nbytes
@@ -219,22 +219,22 @@ class SubscriptionQueue:
         total.messages += messages
         total.nbytes += nbytes
 
-    def take(self, max_bytes: int, now_ns: int) -> list[OutboxEntry]:
+    def take_sendable(self, max_bytes: int, now_ns: int) -> list[OutboxEntry]:
         """What may go to the outbox now, the last batch cut where the window ends; [] when nothing may."""
         if self.paused or self.busy or not self._entries:
             return []
         taken: list[OutboxEntry] = []
         size = 0
-        while self._entries and size < max_bytes and not self.spent:
-            room = self.window.room if self.window is not None else self.messages
+        while self._entries and size < max_bytes and not self.is_credit_spent:
+            room = self.window.free_slots if self.window is not None else self.messages
             if room <= 0:
                 break
             entry = self._pop(room)
             if self._conflated and not entry.conflated:
-                entry = entry.marked(CONFLATION_OVER)
+                entry = entry.with_conflation_mark(CONFLATION_OVER)
             self._conflated = entry.conflated
             if self.window is not None:
-                self.window.sent(entry.batch, now_ns, entry.accepted_at)
+                self.window.record_sent(entry.batch, now_ns, entry.accepted_at)
             taken.append(entry)
             size += entry.nbytes
             self.sent_bytes += entry.nbytes
@@ -242,7 +242,7 @@ class SubscriptionQueue:
         self._note_full(bool(taken), now_ns)
         return taken
 
-    def look(self, now_ns: int, more: bool = False) -> bool:
+    def update_window_full(self, now_ns: int, more: bool = False) -> bool:
         """Note whether the window is full with something waiting; whether it has become full since the last look. `more`:
         something waits for it on disk."""
         self._note_full(False, now_ns, more)
@@ -250,7 +250,7 @@ class SubscriptionQueue:
         return became
 
     def _note_full(self, moving: bool, now_ns: int, more: bool = False) -> None:
-        full = (more or bool(self._entries)) and self.full
+        full = (more or bool(self._entries)) and self.is_window_full
         if moving or not full:
             self.full_since = 0
         if full and self.full_since == 0:
@@ -284,12 +284,12 @@ class SubscriptionQueue:
         self._cut_at = 0
         return taken
 
-    def put_back(self, entries: Sequence[OutboxEntry]) -> None:
+    def requeue(self, entries: Sequence[OutboxEntry]) -> None:
         """Put entries that `take` gave before everything that waits; they didn't leave after all."""
         if self.window is not None:
-            self.window.take_back([entry.batch for entry in reversed(entries)])
+            self.window.undo_sent([entry.batch for entry in reversed(entries)])
         self.sent_bytes -= sum(entry.nbytes for entry in entries)
-        if not self.spent:
+        if not self.is_credit_spent:
             self.spent_since = 0
         for entry in (*entries, *self.take_all()):
             self._queue(entry)
@@ -356,13 +356,13 @@ class SubscriptionQueues(dict[int, SubscriptionQueue]):
     @property
     def oldest_at(self) -> int:
         """From when the age of the oldest delivery in any of them counts, ns; 0: nothing waits."""
-        return self._waiting.moment()
+        return self._waiting.earliest_ns()
 
     @property
     def unacked_at(self) -> int:
         """From when the age of the oldest message counts that a window has let through and that isn't acknowledged, ns; 0:
         there is none."""
-        return self._unacked.moment()
+        return self._unacked.earliest_ns()
 
     def _oldest_of(self, stream: int) -> int:
         lane = self.filled.get(stream)
@@ -379,17 +379,17 @@ class SubscriptionQueues(dict[int, SubscriptionQueue]):
             self.filled[lane.stream] = lane
             self._waiting.add(lane.stream)
 
-    def put_back(self, stream: int, entries: Sequence[OutboxEntry]) -> None:
+    def requeue(self, stream: int, entries: Sequence[OutboxEntry]) -> None:
         """What a lane has given didn't leave after all: it waits there again, before the rest."""
         lane = self.filled[stream] = self[stream]
-        lane.put_back(entries)
+        lane.requeue(entries)
         self._waiting.add(stream, earlier=True)
 
     def pull(self, max_bytes: int, now_ns: int) -> list[OutboxEntry]:
         """What may leave each lane now, `max_bytes` of each at most."""
         pulled: list[OutboxEntry] = []
         for stream, lane in list(self.filled.items()):
-            taken = lane.take(max_bytes, now_ns)
+            taken = lane.take_sendable(max_bytes, now_ns)
             pulled += taken
             if taken and lane.window is not None:
                 self._unacked.add(stream)
@@ -397,12 +397,12 @@ class SubscriptionQueues(dict[int, SubscriptionQueue]):
                 del self.filled[stream]
         return pulled
 
-    def settle(self, stream: int) -> None:
+    def update_after_take(self, stream: int) -> None:
         """Something was taken from a lane: note whether anything still waits there."""
         if not self[stream].messages:
             self.filled.pop(stream, None)
 
-    def end(self, stream: int) -> list[OutboxEntry]:
+    def remove(self, stream: int) -> list[OutboxEntry]:
         """Remove a lane, if there is one; what waited in it."""
         lane = self.pop(stream, None)
         self.filled.pop(stream, None)
@@ -428,7 +428,7 @@ class SubscriptionQueues(dict[int, SubscriptionQueue]):
             else:
                 entries.append(entry)
         for stream, mine in back.items():
-            self.put_back(stream, mine)
+            self.requeue(stream, mine)
         for lane in self.filled.values():
             entries += lane.take_all()
         self.filled.clear()

@@ -89,14 +89,14 @@ class AckWindow:
         """When something was owed again after nothing was, ns."""
 
     @property
-    def unacked(self) -> int:
+    def unacked_messages(self) -> int:
         """Messages on their way."""
         return self._sent - self._head + 1 - len(self._early)
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many more may be sent."""
-        return self.prefetch - self.unacked
+        return self.prefetch - self.unacked_messages
 
     @property
     def oldest_at(self) -> int:
@@ -127,9 +127,9 @@ class AckWindow:
         when there is none."""
         return next((span.sequence(span.last) for span in reversed(self._spans) if span.first_sequence), 0)
 
-    def sent(self, batch: Batch, now_ns: int, accepted_at: int = 0) -> None:
+    def record_sent(self, batch: Batch, now_ns: int, accepted_at: int = 0) -> None:
         """A batch is on its way. `accepted_at`: from when its age counts, ns; left out, from now."""
-        if not self.unacked:
+        if not self.unacked_messages:
             self.owed_since = now_ns
         first, self._sent = self._sent + 1, self._sent + batch.count
         explicit = batch.flags & EXPLICIT_SEQUENCES
@@ -140,7 +140,7 @@ class AckWindow:
             _SentBatch(first, self._sent, batch.first_sequence, listed, sizes, now_ns, accepted_at or now_ns)
         )
 
-    def take_back(self, batches: Sequence[Batch]) -> None:
+    def undo_sent(self, batches: Sequence[Batch]) -> None:
         """The last batches didn't leave after all; they will be sent again, with the same numbers."""
         for batch in batches:
             span = self._spans.pop()

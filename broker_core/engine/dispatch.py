@@ -65,17 +65,17 @@ class LiveSubscriptionsPort(Protocol):
     def wants_early(self) -> bool:
         """Whether somebody gets records before they are on disk, or is about to."""
 
-    def changes_over(self) -> SubscriptionRegistry[MatchReceiver] | None:
+    def pending_live_switch(self) -> SubscriptionRegistry[MatchReceiver] | None:
         """Who does so from the next group on, and must have what is on its way there first; None when nobody is new."""
 
-    def not_stored(self, first: int, last: int) -> None:
+    def on_write_failed(self, first: int, last: int) -> None:
         """A write failed: those who got these records early are told."""
 
 
 class SettlePort(Protocol):
     """What ends a turn: `engine.settle`."""
 
-    def settle(self) -> None:
+    def run_turn_end(self) -> None:
         """Send, measure, decide and enforce, for all clients whose backlog has changed."""
 
 
@@ -106,7 +106,7 @@ class Dispatcher:
         self.carried = carried
         """What sync destinations take, likewise."""
         self._confirmations = confirmations
-        confirmations.moved = self.confirmed
+        confirmations.moved = self.on_confirmed
         self.numbers = PublisherNumbers(self._journal.publishers, roster)
         self.on_broken: Callable[[JournalError], None] | None = None
         """The log takes nothing more, so the process has to end; set by the engine."""
@@ -121,17 +121,17 @@ class Dispatcher:
         self.messages_in = self.bytes_in = 0
 
     @property
-    def congested(self) -> bool:
+    def is_congested(self) -> bool:
         """Whether more waits for the disk than should."""
-        return self._log.full or self._behind_bytes > PENDING_HIGH_BYTES
+        return self._log.is_full or self._behind_bytes > PENDING_HIGH_BYTES
 
     def wait_for_room(self, connection: ConnectionView) -> None:
         """Let a publisher be read again when the disk has caught up."""
         self._spawn(self._resume(connection))
 
     async def _resume(self, connection: ConnectionView) -> None:
-        await self._log.room()
-        if self.congested:
+        await self._log.wait_for_room()
+        if self.is_congested:
             await self._log.barrier()
         connection.publishing.may_read()
 
@@ -156,24 +156,24 @@ class Dispatcher:
         """Return the newest publisher sequence of a session that is done or on its way; 0 when none is."""
         return self.numbers.taken_number(name, session)
 
-    def knows(self, name: str) -> bool:
+    def is_publisher_sequence_known(self, name: str) -> bool:
         """Whether that may be said to who logs on. Not of what an earlier process of this broker was sent, and of what other members may have
         acknowledged, before it is everywhere where it has to be."""
         if self.following is not None and name in self._waits:
             return False
         # No destination takes what a link brought. Two that waited for each other's links would wait for the downgrade.
         carried = not publisher_origin(name) or self.topics.has_sync
-        return not (carried and self._confirmations.unsure and self.publisher_sequence(name))
+        return not (carried and self._confirmations.is_start_unconfirmed and self.publisher_sequence(name))
 
-    async def known(self, name: str) -> bool:
+    async def wait_publisher_sequence_known(self, name: str) -> bool:
         """Wait until it may be, no longer than anybody is waited for; False when it isn't known for how long
         that would be."""
         upto = self._frontier.durable
-        while not self.knows(name) and self._confirmations.upto < upto:
-            if self._confirmations.deaf:
+        while not self.is_publisher_sequence_known(name) and self._confirmations.confirmed_sequence < upto:
+            if self._confirmations.has_unreachable_peer:
                 return False
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._everywhere.news(), 1.0)
+                await asyncio.wait_for(self._everywhere.wait_advanced(), 1.0)
         return True
 
     # Publish.
@@ -211,8 +211,8 @@ class Dispatcher:
         if fresh is None:
             return
         # From here on, and not only when it is delivered: the first of many shouldn't wait for replays at full speed.
-        self._share.live()
-        parts = self.topics.parts(fresh)
+        self._share.on_live_traffic()
+        parts = self.topics.split_batch(fresh)
         if parts.passed is not None:
             self._check_queues(parts.passed)
         if connection.publishing.refused_upto and fresh.first_publisher_sequence:
@@ -265,7 +265,7 @@ class Dispatcher:
             under_way.session, under_way.taken, under_way.claimant = session, last, session
             connection.publishing.claimed = connection.publishing.claimed_in_log = True
         self._log.append(PendingBatch(parts.kept, waiting, claims=claims))
-        connection.publishing.submitted()
+        connection.publishing.on_submitted()
 
     def _past_journal(self, connection: ConnectionView, passed: Passed) -> None:
         """Hand on what no journal keeps: at once, or right behind what its publisher had recorded before
@@ -280,18 +280,18 @@ class Dispatcher:
             if not under_way.newest.delivered:
                 under_way.newest.behind += (passed,)
                 self._behind_bytes += passed.batch.nbytes
-                connection.publishing.submitted()
+                connection.publishing.on_submitted()
                 return
         elif last:
             self.numbers.done.note(connection.name, session, last)
         self._deliver_passed(passed.batch)
-        self._settles.settle()
+        self._settles.run_turn_end()
         self._answer_passed(connection, passed)
 
     @staticmethod
     def _answer_passed(connection: ConnectionView, passed: Passed) -> None:
         first, last = passed.batch.first_publisher_sequence, passed.batch.last_publisher_sequence
-        connection.publishing.handed_on(passed.answers)
+        connection.publishing.on_forwarded(passed.answers)
         if first:
             connection.reply(replies.processed_ack(first, last))
 
@@ -308,7 +308,7 @@ class Dispatcher:
             accepted_at=self._clock.now_ns(),
         )
 
-    def publish_own(self, topic: str, bodies: list[bytes]) -> Sequence[PendingBatch[Waiting]]:
+    def publish_system_record(self, topic: str, bodies: list[bytes]) -> Sequence[PendingBatch[Waiting]]:
         """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any. What of it is on
         its way to the journal. ClientError not_journaled."""
         under_way = list[PendingBatch[Waiting]]()
@@ -317,20 +317,20 @@ class Dispatcher:
                 BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS]
             )
             batch = Batch.parse(built, verify=False)
-            parts = self.topics.parts(batch)
+            parts = self.topics.split_batch(batch)
             if parts.passed is not None:
                 self._check_queues(parts.passed)
                 self._deliver_passed(parts.passed)
-                self._settles.settle()
+                self._settles.run_turn_end()
             if parts.kept is not None:
                 under_way.append(PendingBatch(parts.kept))
                 self._log.append(under_way[-1])
         return under_way
 
-    async def bury(self, batch: Batch, name: str) -> bool:
+    async def publish_dead_letters(self, batch: Batch, name: str) -> bool:
         """Keep records of a shared subscription as dead letters. False: no journal keeps their topic, or the disk refuses them."""
         letters = to_dead_letters(batch, name, self._journal.instance)
-        kept = self.topics.parts(letters).kept if letters is not None else None
+        kept = self.topics.split_batch(letters).kept if letters is not None else None
         if kept is None or kept.count < batch.count:
             return False
         pending = PendingBatch[Waiting](kept)
@@ -344,7 +344,7 @@ class Dispatcher:
     def shows_early(self) -> bool:
         return self._subscribed.wants_early
 
-    def stamped(self, group: Sequence[PendingBatch[Waiting]]) -> None:
+    def on_stamped(self, group: Sequence[PendingBatch[Waiting]]) -> None:
         """Note how far sequences were given out."""
         self._frontier.stamped = self._everywhere.stamped = group[-1].batch.last_sequence
 
@@ -357,7 +357,7 @@ class Dispatcher:
         if newest < shown:
             return
         first_new = next((at for at, one in enumerate(group) if one.batch.first_sequence > shown), len(group))
-        new = self._subscribed.changes_over()
+        new = self._subscribed.pending_live_switch()
         if new is not None:
             for pending in chain(before, group[:first_new]):
                 self._deliver(pending.batch, None, new)
@@ -366,15 +366,15 @@ class Dispatcher:
         if len(early):
             for pending in group[first_new:]:
                 self._deliver(pending.batch, None, early)
-            self._settles.settle()
+            self._settles.run_turn_end()
 
-    def applied(self, group: Sequence[PendingBatch[Waiting]], positions: Sequence[BatchPosition]) -> None:
+    def on_durable(self, group: Sequence[PendingBatch[Waiting]], positions: Sequence[BatchPosition]) -> None:
         """A group is durable: deliver it and acknowledge it, once per publisher."""
         finished = FinishedBatches()
         registry = self._subscribed.registry
         newest = group[-1].batch.last_sequence
         LAST.latest, LAST.first, LAST.last = "batch", group[0].batch.header.first_sequence, newest
-        self._confirmations.durable(newest)
+        self._confirmations.on_local_durable(newest)
         for pending, position in zip(group, positions, strict=True):
             waiting = pending.owner
             if waiting is None or (waiting.beside is None and not waiting.behind):  # almost always
@@ -396,21 +396,21 @@ class Dispatcher:
         self._frontier.durable = newest
         for waiting in finished.behind:
             self._answer_behind(waiting)
-        self._settles.settle()
-        self._frontier.wake()
+        self._settles.run_turn_end()
+        self._frontier.notify_waiters()
         if finished.batches:
-            self._share.live()
+            self._share.on_live_traffic()
         self._acknowledge(finished)
-        self._confirmations.hear()
+        self._confirmations.poll_links()
 
-    def repeated(self, pending: PendingBatch[Waiting]) -> None:
+    def on_duplicate(self, pending: PendingBatch[Waiting]) -> None:
         """Another broker had it first: its publisher hears the same."""
         waiting = pending.owner
         if waiting is None:
             return
         self._deliver_with(waiting, None, None)
         waiting.delivered = True
-        self._settles.settle()
+        self._settles.run_turn_end()
         if self._must_be_confirmed(pending.batch, self._frontier.durable):
             self._let_wait(pending.batch, self._frontier.durable, waiting)
         else:
@@ -436,11 +436,11 @@ class Dispatcher:
         if under_way.claimant == owner.publishing.session:
             under_way.claimant = 0
         self.numbers.note_done(owner.name)
-        owner.publishing.committed(1 + len(waiting.behind))
+        owner.publishing.on_committed(1 + len(waiting.behind))
 
-    def confirmed(self, upto: int) -> None:
+    def on_confirmed(self, upto: int) -> None:
         """Every sync member of the group, and every sync destination, that is waited for has everything up to there."""
-        self._everywhere.move(upto)
+        self._everywhere.advance(upto)
         finished = FinishedBatches()
         while self._unconfirmed and self._unconfirmed[0].sequence <= upto:
             one = self._unconfirmed.popleft()
@@ -454,12 +454,12 @@ class Dispatcher:
         self._tell_publishers(finished)
 
     def _must_be_confirmed(self, batch: Batch, upto: int) -> bool:
-        if upto <= self._confirmations.upto:
+        if upto <= self._confirmations.confirmed_sequence:
             return False
         return (
             batch.publisher_name in self._waits
             or self.topics.any_sync(batch.topics)
-            or self.carried.any_sync(batch)
+            or self.carried.has_sync_destination(batch)
         )
 
     def _let_wait(self, batch: Batch, upto: int, waiting: Waiting | None) -> None:
@@ -497,7 +497,7 @@ class Dispatcher:
             if client is not None and client.publishing.session == session:
                 client.reply(replies.persisted_ack(sequence))
         for owner, number in finished.batches.items():
-            owner.publishing.committed(number)
+            owner.publishing.on_committed(number)
         if self.numbers.repeats:
             self.numbers.answer_repeats()
         if self.numbers.superseded:
@@ -506,7 +506,7 @@ class Dispatcher:
     def _answer_behind(self, waiting: Waiting) -> None:
         for passed in waiting.behind:
             self._answer_passed(waiting.connection, passed)
-        waiting.connection.publishing.committed(len(waiting.behind))
+        waiting.connection.publishing.on_committed(len(waiting.behind))
 
     def _deliver_with(self, waiting: Waiting, kept: Batch | None, position: BatchPosition | None) -> None:
         """Deliver a batch, if it hasn't been, with what of it no journal keeps, and what was published behind
@@ -538,11 +538,11 @@ class Dispatcher:
                 if rows is None or len(rows):
                     self._give([SubscriptionMatch(subscription, rows)], shared[part])
 
-    def failed(self, group: Sequence[PendingBatch[Waiting]], error: JournalError) -> None:
+    def on_failed(self, group: Sequence[PendingBatch[Waiting]], error: JournalError) -> None:
         """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
         if self.following is None and self._frontier.shown > self._frontier.durable:
             # In a group the log has them, with these sequences: they are applied again.
-            self._subscribed.not_stored(self._frontier.durable + 1, self._frontier.shown)
+            self._subscribed.on_write_failed(self._frontier.durable + 1, self._frontier.shown)
             self._frontier.shown = self._frontier.durable
         self._frontier.stamped = self._everywhere.stamped = self._frontier.durable
         failed: dict[ConnectionView, list[int]] = {owner: [] for owner in self.numbers.repeats}
@@ -569,7 +569,7 @@ class Dispatcher:
             )
             owner.close(error.code, error.sentence, error.fix)
 
-    def broken(self, error: JournalError) -> None:
+    def on_log_broken(self, error: JournalError) -> None:
         """The log takes nothing more: the process has to end."""
         if self.on_broken is not None:
             self.on_broken(error)
@@ -590,7 +590,7 @@ class Dispatcher:
                 # The group's other subscribers, and its publishers who wait for their answers, have nothing
                 # to do with it.
                 log.exception("delivery_failed", subscription=subscription.id, topic=shared.batch.topics[0])
-                subscription.client.missed()
+                subscription.client.on_gap()
 
 
 def _nowhere(topic: str, why: str) -> ClientError:

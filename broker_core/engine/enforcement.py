@@ -53,7 +53,7 @@ class DecisionInProgress:
         self.identity = identity
         self._keep = keep
 
-    def record(self, told: str = "no", **found: Any) -> None:
+    def journal_decision(self, told: str = "no", **found: Any) -> None:
         """The act is done: keep the decision with what came to light."""
         self._keep(replace(self.decision, told=told, **found), self.identity)
 
@@ -78,7 +78,7 @@ class PolicyEnforcer:
         self._events = events
         self._spools = 0
         self._acts: Final[dict[PolicyAction, Act]] = {
-            PolicyAction.NOTIFY: lambda _, act: act.record(),
+            PolicyAction.NOTIFY: lambda _, act: act.journal_decision(),
             PolicyAction.WARN: self._tell,
             PolicyAction.CONFLATE: self._conflate,
             PolicyAction.DISCARD_OLDEST: self._discard_oldest,
@@ -92,9 +92,9 @@ class PolicyEnforcer:
             PolicyAction.DELETE_DURABLE: self._delete_durable,
         }
 
-    def carry_out(self, decision: Decision) -> None:
+    def execute(self, decision: Decision) -> None:
         """Do what was decided, and keep the decision for everybody who asks. In shadow it is kept and nothing done."""
-        act = DecisionInProgress(decision, self._decisions.identity(), self._decisions.keep)
+        act = DecisionInProgress(decision, self._decisions.identity(), self._decisions.add)
         connection = self._services.roster.clients.get(decision.client)
         if (
             decision.mode is EnforcementMode.SHADOW
@@ -103,7 +103,7 @@ class PolicyEnforcer:
         ):
             self._would_conflate(connection, act)
         elif decision.mode is EnforcementMode.SHADOW:
-            act.record()
+            act.journal_decision()
         elif connection is not None:
             try:
                 self._acts[decision.action](connection, act)
@@ -114,12 +114,12 @@ class PolicyEnforcer:
                     "internal_error", "What a policy decided about this client couldn't be carried out."
                 )
 
-    def spool_failed(self, connection: ConnectionView, error: SluiceError) -> None:
+    def on_spool_failed(self, connection: ConnectionView, error: SluiceError) -> None:
         """What waits for a client can't be written to its spool: by no rule's word, but with everything a decision has."""
         backlog, pool = connection.backlog, self._guard.pool_of(connection.transport)
         used = backlog.spool_bytes
         log.error("spool_failed", client=connection.name, path=pool.limits.disk_path, why=error.sentence)
-        self.carry_out(
+        self.execute(
             Decision(
                 at=self._clock.now_ns(),
                 client=connection.name,
@@ -156,7 +156,7 @@ class PolicyEnforcer:
                 target.stream,
                 _key_of(target),
                 act.decision.rule,
-                lambda lost, kept: act.record(lost=lost, kept=kept),
+                lambda lost, kept: act.journal_decision(lost=lost, kept=kept),
             )
 
     def _would_conflate(self, connection: ConnectionView, act: DecisionInProgress) -> None:
@@ -164,11 +164,11 @@ class PolicyEnforcer:
         decision = act.decision
 
         def counted(lost: int, kept: int) -> None:
-            self._guard.left_out(decision, lost)
-            act.record(lost=lost, kept=kept)
+            self._guard.record_shadow_discard(decision, lost)
+            act.journal_decision(lost=lost, kept=kept)
 
         for target in _own(_targets(connection, decision)):
-            lane, cut = connection.backlog.lane(target.stream), self._guard.cut_of(decision)
+            lane, cut = connection.backlog.ensure_queue(target.stream), self._guard.shadow_discarded(decision)
             simulate_keep_latest(
                 lane, self._services.facilities, _key_of(target), decision.rule, cut, counted
             )
@@ -187,28 +187,30 @@ class PolicyEnforcer:
             lost += connection.backlog.discard_oldest(target.stream, messages, nbytes, decision.rule)
             kept += target.account.waiting.messages
         if lost:
-            act.record(lost=lost, kept=kept)
-        connection.changed()
+            act.journal_decision(lost=lost, kept=kept)
+        connection.mark_changed()
 
     def _offline(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         """Move what waits to the spool."""
         if connection.backlog.state is ClientState.LIVE:
             self.move_to_spool(connection)
-        if connection.closed:
+        if connection.is_closed:
             return  # the disk didn't take it, which is another decision
         spool = connection.backlog.spool
-        act.record(kept=spool.messages if spool is not None else 0)  # what was on its way isn't in the spool
+        act.journal_decision(
+            kept=spool.messages if spool is not None else 0
+        )  # what was on its way isn't in the spool
 
     def move_to_spool(self, connection: ConnectionView) -> None:
         """Offline a live client: what of it is of the log is read there again, everything else waits in its spool."""
         spool = self._new_spool(connection)
         for target in list(connection.subscriptions.values()):
-            if target.returns_to_log:
+            if target.can_fall_back:
                 self._services.control.fall_back(target)
         connection.backlog.go_offline(spool)
         for target in connection.subscriptions.values():
             if target.conflating is not None:
-                target.conflating.offlined()
+                target.conflating.on_offlined()
         self._events.add(self._clock.now_ns(), connection.name, "offline_start", "offlined")
 
     def _new_spool(self, connection: ConnectionView) -> Spool:
@@ -225,7 +227,7 @@ class PolicyEnforcer:
         """Forget what waits in memory and read it from the journal instead, from the last sent position on."""
         for target in _targets(connection, act.decision):
             self._services.control.fall_back(target)
-        act.record()
+        act.journal_decision()
 
     def _pause(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         """Send nothing of the subscription, for a time or until it is resumed."""
@@ -237,7 +239,7 @@ class PolicyEnforcer:
 
     def _cancel_subscription(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         """End the subscription and say so; the client's others go on."""
-        connection.keep_places()
+        connection.save_resume_points()
         decision, together = act.decision, NOTHING_OWED
         for target in _targets(connection, decision):
             ending = connection.end(target, DiscardCause.CANCELLED, decision.rule)
@@ -281,25 +283,25 @@ class PolicyEnforcer:
         """The same as a disconnect, and the durable subscription is deleted: nothing is kept for it any more."""
         for target in _targets(connection, act.decision):
             if target.durable:
-                self._services.durables.delete(connection.keeps_as(target.durable), target.durable)
+                self._services.durables.delete(connection.durable_owner(target.durable), target.durable)
         self._close(connection, act, RETRY_AFTER_MS)
 
     def _tell(self, connection: ConnectionView, act: DecisionInProgress) -> None:
-        connection.notices.tell(act.identity, _notice(act, None), act.record)
+        connection.notices.send(act.identity, _notice(act, None), act.journal_decision)
 
     def _close(self, connection: ConnectionView, act: DecisionInProgress, retry_after_ms: int) -> None:
-        connection.keep_places()
+        connection.save_resume_points()
         token = connection.resume_token()
         # First the end, then what is said of it: what is kept and lost is known only when nothing more is acknowledged.
-        ending = connection.leave(act.decision.reason.value)
+        ending = connection.end_session(act.decision.reason.value)
         act.decision = replace(_with_ending(connection, act.decision, ending), resume_token=token)
-        connection.close_by_decision(act.identity, _notice(act, retry_after_ms), ending, act.record)
+        connection.close_by_decision(act.identity, _notice(act, retry_after_ms), ending, act.journal_decision)
 
 
 def pause_subscription(connection: ConnectionView, target: ClientSubscription, for_ms: int = 0) -> None:
     """Send nothing of a subscription until it is resumed, or for so long (0: no end). What comes for it waits, and counts. A
     later pause takes the place of an earlier one, its end too."""
-    lane = connection.backlog.lane(target.stream)
+    lane = connection.backlog.ensure_queue(target.stream)
     lane.paused = True
     lane.pauses = number = lane.pauses + 1
 
@@ -316,7 +318,7 @@ def resume_subscription(connection: ConnectionView, target: ClientSubscription) 
     lane = connection.backlog.lanes.get(target.stream)
     if lane is not None and lane.paused:
         lane.paused = False
-        connection.backlog.go_on()
+        connection.backlog.resume_sending()
 
 
 def offline_client(enforcement: PolicyEnforcer, connection: ConnectionView) -> None:
@@ -328,7 +330,7 @@ def offline_client(enforcement: PolicyEnforcer, connection: ConnectionView) -> N
             "There is nothing to do.",
         )
     enforcement.move_to_spool(connection)
-    if connection.closed:
+    if connection.is_closed:
         raise OperatorError(
             "not_live",
             f"The spool of {connection.name} couldn't be written, so it was closed.",
@@ -342,7 +344,7 @@ def _counted(connection: ConnectionView, target: ClientSubscription, signal: Sig
     here = account.waiting.minus(account.in_log)
     if signal not in BACKLOG:
         return here
-    return account.owed if connection.backlog.acknowledges(target.stream) else here.plus(account.in_flight)
+    return account.owed if connection.backlog.has_ack_window(target.stream) else here.plus(account.in_flight)
 
 
 def _targets(connection: ConnectionView, decision: Decision) -> list[ClientSubscription]:
@@ -355,12 +357,12 @@ def _targets(connection: ConnectionView, decision: Decision) -> list[ClientSubsc
 
 def _key_of(target: ClientSubscription) -> KeyOf:
     """By what its messages replace each other when a policy conflates them."""
-    return parse_key(target.snapshot_key or "topic").of(target.subscription.decoder_of)
+    return parse_key(target.snapshot_key or "topic").key_of_record(target.subscription.decoder_of)
 
 
 def _own(targets: Iterable[ClientSubscription]) -> list[ClientSubscription]:
     """Those of which something may be given up: what is shared is others' too."""
-    return [target for target in targets if not target.shares]
+    return [target for target in targets if not target.is_shared]
 
 
 def _with_ending(connection: ConnectionView, decision: Decision, ending: UndeliveredSummary) -> Decision:

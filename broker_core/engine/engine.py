@@ -127,8 +127,8 @@ class Engine:
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.kept)
         self.kept.on_dropped = self._release
         self.owners = ClientNameOwners(journal.directory / f"{self.instance}.owners", journal.files)
-        self.owners.on_moved = journal.ask_whose(self.owners.user_of)
-        self.chores = JournalMaintenance(journal, self.owners, self.spawn, self.broken)
+        self.owners.on_moved = journal.set_user_lookup(self.owners.user_of)
+        self.chores = JournalMaintenance(journal, self.owners, self.spawn, self.on_log_broken)
         self.guard = SlowClientGuard(
             policy,
             host_memory,
@@ -140,7 +140,7 @@ class Engine:
             self.facilities, self.frontier, self.roster, self.control, self.guard, self.events
         )
         self.confirmations = confirmations or SyncReplication("", journal, clock)
-        self.confirmations.use(policy)
+        self.confirmations.apply_policy(policy)
         topics = JournaledTopics(policy.instance)
         self.dispatch = Dispatcher(
             self.facilities,
@@ -154,7 +154,7 @@ class Engine:
             self.confirmations,
             make_log,
         )
-        self.dispatch.on_broken = self.broken
+        self.dispatch.on_broken = self.on_log_broken
         self.durables.is_journaled = self.managed.is_journaled = self._is_journaled
         self.on_broken: Callable[[JournalError], None] | None = None
         """The process has to end, and this is why; set by whoever runs it."""
@@ -166,10 +166,10 @@ class Engine:
             self.services, self.guard, self.decisions, self.events
         )
 
-    def keep_in_common(self, following: ReplicatedLogStatus) -> None:
+    def start_position_sync(self, following: ReplicatedLogStatus) -> None:
         """Of a group's member: what is kept for clients that are away, all members know."""
         self.dispatch.following = following
-        end = LogEnd(following.caught_up, self.clock.monotonic_ns, self._end_is_read)
+        end = LogEnd(following.wait_caught_up, self.clock.monotonic_ns, self._end_is_read)
         self.frontier.end = self.everywhere.end = end
         following.on_current(self._close_those_told_less)
 
@@ -179,17 +179,17 @@ class Engine:
 
         made = self.in_common = GroupPositionSync(
             self.kept,
-            self.dispatch.publish_own,
+            self.dispatch.publish_system_record,
             on_merged,
             lambda: following.is_current,
             self.clock.seconds,
-            following.run,
+            following.run_id,
         )
         pattern = TopicPattern.parse(KEPT_TOPIC)
         hears: Subscription[MatchReceiver] = Subscription(made, "", 0, pattern, None)
         self.subscriptions.registry.add(hears)
-        self.kept.on_secured = lambda: made.told(self.dispatch.barrier)
-        self.kept.on_left = made.tell_soon
+        self.kept.on_secured = lambda: made.publish_and_wait(self.dispatch.barrier)
+        self.kept.on_left = made.schedule_publish
         self.kept.upto = lambda: self.frontier.durable
 
     def _release(self, entry: DurableSubscriptionRecord | ManagedReplayRecord) -> None:
@@ -199,8 +199,8 @@ class Engine:
             self.managed.release(entry)
 
     def _end_is_read(self) -> None:
-        self.frontier.wake()
-        self.everywhere.wake()
+        self.frontier.notify_waiters()
+        self.everywhere.notify_waiters()
 
     def _close_those_told_less(self) -> None:
         """Close clients that were told no `sequence` while this member was cut off, and have one: they log on
@@ -211,7 +211,7 @@ class Engine:
                     "behind", "This broker was cut off from its group when you logged on.", "Log on again."
                 )
 
-    async def recover_kept(self) -> None:
+    async def recover_positions(self) -> None:
         """Take what other members told while this one couldn't write it down."""
         if self.in_common is not None:
             await self.in_common.recover(self.reader, self.journal, self.frontier.durable)
@@ -245,13 +245,13 @@ class Engine:
             self.frontier,
             self.control,
             lambda topic: self.dispatch.topics.decoder_of(topic),
-            self.dispatch.bury,
+            self.dispatch.publish_dead_letters,
         )
 
-    def connected(self, transport: str, sink: ConnectionSink) -> Connection:
+    def add_connection(self, transport: str, sink: ConnectionSink) -> Connection:
         """A transport has a new connection."""
         connection = Connection(self.services, transport, sink)
-        self.roster.connected(connection)
+        self.roster.add(connection)
         return connection
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -279,25 +279,25 @@ class Engine:
             self._positions = self.spawn(self._note_positions())
         for connection in self.roster:
             if not connection.logged_on:
-                if not connection.listened_to:
+                if not connection.is_reading:
                     connection.liveness.restart(now)
                 if now - connection.liveness.heard_at > LOGON_TIMEOUT_MS:
                     connection.close("logon_timeout", f"No logon came within {LOGON_TIMEOUT_MS // 1_000} s.")
             elif not heartbeats.needs_own_timer(connection):
                 heartbeats.check_heartbeat(connection, now, TICK_MS)
         self._publish_events()
-        self.chores.begin()
+        self.chores.start_round()
 
     async def _note_positions(self) -> None:
         """How far everybody has come for whom it is kept, and that to disk."""
-        self.managed.look()
-        await self.durables.look()
+        self.managed.record_positions()
+        await self.durables.record_positions()
         self._tell_members()
         self.kept.save_soon()
 
     def _tell_members(self) -> None:
         if self.in_common is not None:
-            self.in_common.tell()
+            self.in_common.publish_changes()
 
     def _look_at_the_clock(self) -> None:
         """A wall clock that was set is told: moments of records and ages of segments are by it."""
@@ -310,12 +310,12 @@ class Engine:
 
     def _publish_events(self) -> None:
         self.decisions.close_second()
-        self.events.lost(self.ledger.close_intervals(), self.instance)
-        self.events.looked(self.settle.traffic.take(self.clock.now_ns()))
+        self.events.add_losses(self.ledger.close_intervals(), self.instance)
+        self.events.add_traffic(self.settle.traffic.take(self.clock.now_ns()))
         for topic, bodies in self.events.take().items():
-            self.dispatch.publish_own(topic, bodies)
+            self.dispatch.publish_system_record(topic, bodies)
 
-    def broken(self, error: JournalError) -> None:
+    def on_log_broken(self, error: JournalError) -> None:
         """The log takes nothing more: what is on the disk, or whose it is, can't be known before it is opened again."""
         log.critical("journal_broken", code=error.code, why=error.sentence, fix=error.fix)
         if self.on_broken is not None:
@@ -326,7 +326,7 @@ class Engine:
         before, topics = self.dispatch.topics, JournaledTopics(policy.instance)
         self.dispatch.topics = topics
         self.dispatch.carried = SyncDestinationFilter(policy.destinations, topics.decoder_of)
-        self.confirmations.use(policy)
+        self.confirmations.apply_policy(policy)
         self.policy = policy
         self.quotas.apply(policy)
         tell_losses(self.roster.clients, before, topics)
@@ -347,7 +347,7 @@ class Engine:
                 connection.close("shutting_down", "The broker is being stopped.", retry_after_ms=2_000)
         for connection in list(self.roster.parting):
             with _going_on():
-                connection.notices.lost()
+                connection.notices.on_connection_lost()
         with _going_on():
             self.durables.close()
         with _going_on():

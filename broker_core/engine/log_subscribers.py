@@ -39,11 +39,11 @@ def log_subscribers(
     journaled."""
     for name, member in list(clients.items()):
         for target in list(member.subscriptions.values()):
-            if (target.journaled_only or target.shares) and not target.topic.startswith(OWN):
+            if (target.is_bookmark_subscription or target.is_shared) and not target.topic.startswith(OWN):
                 pattern = target.subscription.pattern
                 yield LogSubscriber(name, target.id, _kind_of(target), pattern, target)
     for durable in durables.all():
-        if not durables.connected(durable):
+        if not durables.is_connected(durable):
             shared = durable.sharing is not None
             kind = _shared_kind(durable.topic) if shared else "durable"
             client = durable.name if shared else durable.client
@@ -82,7 +82,7 @@ def tell_losses(
     """Note on each connected subscription of the log what it no longer gets, and tell its client."""
     for member in list(clients.values()):
         for target in list(member.subscriptions.values()):
-            if not (target.journaled_only or target.shares) or target.topic.startswith(OWN):
+            if not (target.is_bookmark_subscription or target.is_shared) or target.topic.startswith(OWN):
                 continue
             baseline = target.journaled_as or before
             extent = after.narrowed_from(baseline, target.subscription.pattern)
@@ -106,7 +106,7 @@ def _notice(target: ClientSubscription, extent: Extent) -> replies.DecisionNotic
 
 
 def _kind_of(target: ClientSubscription) -> SubscriberKind:
-    if target.shares:
+    if target.is_shared:
         return _shared_kind(target.topic)
     if target.managed is not None:
         return "replay"

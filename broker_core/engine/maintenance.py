@@ -39,7 +39,7 @@ class JournalMaintenance:
         self._refused = ""
         """The error code with which spare segments couldn't be made when it was tried last."""
 
-    def begin(self) -> None:
+    def start_round(self) -> None:
         """Begin those that aren't being done still."""
         if self._keeping is None or self._keeping.done():
             self._keeping = self._spawn(self._keep())
@@ -76,7 +76,7 @@ class JournalMaintenance:
         if not self._owners.changed:
             return
         try:
-            await asyncio.to_thread(self._owners.write, self._owners.encoded())
+            await asyncio.to_thread(self._owners.write, self._owners.encode())
         except OSError as problem:
             self._owners.changed = True  # the next second tries again
             log.warning("owners_not_kept", why=str(problem))

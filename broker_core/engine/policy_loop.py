@@ -52,10 +52,10 @@ log = structlog.get_logger("sluice.settle")
 class EnforcementPort(Protocol):
     """Who carries decisions out: `engine.enforcement`."""
 
-    def carry_out(self, decision: Decision) -> None:
+    def execute(self, decision: Decision) -> None:
         """Do what was decided, or in shadow only keep it."""
 
-    def spool_failed(self, connection: ConnectionView, error: SluiceError) -> None:
+    def on_spool_failed(self, connection: ConnectionView, error: SluiceError) -> None:
         """End a client whose spool the disk doesn't take, by a decision."""
 
 
@@ -99,35 +99,35 @@ class PolicyLoop:
 
     # Who is there.
 
-    def joined(self, connection: ConnectionView) -> None:
+    def on_joined(self, connection: ConnectionView) -> None:
         """A client has logged on."""
         self._uses[connection] = self.guard.register(
             connection.name, connection.transport, connection.backlog, connection.user
         )
 
-    def left(self, connection: ConnectionView) -> None:
+    def on_left(self, connection: ConnectionView) -> None:
         """A client is gone."""
         use = self._uses.pop(connection, None)
         if use is not None:
             self.guard.unregister(use)
-            self.traffic.left(use.name)
+            self.traffic.on_left(use.name)
         self._dirty.pop(connection, None)
         self._resting.pop(connection, None)
         for target in connection.subscriptions.values():
             self._watched.pop((connection, target.stream), None)
         self.watchdog.forget(connection)
 
-    def spool_failed(self, connection: ConnectionView, error: SluiceError) -> None:
+    def on_spool_failed(self, connection: ConnectionView, error: SluiceError) -> None:
         """What waits for a client can't be written to its spool."""
-        self.enforces.spool_failed(connection, error)
+        self.enforces.on_spool_failed(connection, error)
 
-    def begun(self, connection: ConnectionView, target: ClientSubscription, prefetch: int) -> None:
+    def on_subscribed(self, connection: ConnectionView, target: ClientSubscription, prefetch: int) -> None:
         """A subscription begins; before anything is offered to it."""
         view = LiveSubscriptionView(connection, target, prefetch, self._journal)
         self._watched[connection, target.stream] = view, self.guard.subscribe(self._uses[connection], view)
         self._give_lane(connection, target)
 
-    def over(self, connection: ConnectionView, target: ClientSubscription) -> None:
+    def on_unsubscribed(self, connection: ConnectionView, target: ClientSubscription) -> None:
         """A subscription has ended."""
         self._watched.pop((connection, target.stream), None)
         use = self._uses.get(connection)
@@ -138,7 +138,7 @@ class PolicyLoop:
         """The prefetch that policy sets for a subscription; None: what it asks for."""
         return self.guard.prefetch_of(self._uses[connection], topic)
 
-    def use_of(self, connection: ConnectionView) -> ClientUsage | None:
+    def usage_of(self, connection: ConnectionView) -> ClientUsage | None:
         """What a client takes of its pool; None before its logon and after its end."""
         return self._uses.get(connection)
 
@@ -147,19 +147,19 @@ class PolicyLoop:
         found = self._watched.get((connection, target.stream))
         return found[0] if found is not None else None
 
-    def went_live(self, connection: ConnectionView) -> None:
+    def on_live(self, connection: ConnectionView) -> None:
         """A client has drained its spool."""
         self._decided += self._measure(connection)
         use = self._uses.get(connection)
         if use is not None:
-            self.guard.returned(use)
+            self.guard.on_spool_empty(use)
 
-    def acknowledged(self, connection: ConnectionView, target: ClientSubscription) -> None:
+    def on_acknowledged(self, connection: ConnectionView, target: ClientSubscription) -> None:
         """A subscription's client has acknowledged messages."""
         view = self.view_of(connection, target)
         if view is not None:
             view.last_ack_at, view.acked = self._clock.now_ns(), True
-        self.changed(connection)
+        self.mark_changed(connection)
 
     def apply(self, policy: PolicyDocument, stage: StagedRevision | None) -> None:
         """Put a revision in force, and act on whoever is over its limits."""
@@ -183,26 +183,26 @@ class PolicyLoop:
         for connection in self._uses:
             for target in connection.subscriptions.values():
                 self._give_lane(connection, target)
-        self.look_at_all()
+        self.judge_all()
 
     def _give_lane(self, connection: ConnectionView, target: ClientSubscription) -> None:
         """What waits for a subscription that rules look at is kept apart from its neighbours', so that it can be told."""
         found = self._watched.get((connection, target.stream))
-        if found is not None and found[1].judged:
-            connection.backlog.lane(target.stream)
+        if found is not None and found[1].has_rules:
+            connection.backlog.ensure_queue(target.stream)
             connection.backlog.touched.add(target.stream)
-            self.changed(connection)
+            self.mark_changed(connection)
 
     # The end of a turn.
 
-    def changed(self, connection: ConnectionView) -> None:
+    def mark_changed(self, connection: ConnectionView) -> None:
         """What waits for a client has changed: look at the end of the turn."""
         self._dirty[connection] = None
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self.settle)
+            asyncio.get_running_loop().call_soon(self.run_turn_end)
 
-    def settle(self) -> None:
+    def run_turn_end(self) -> None:
         """Send, measure, decide and enforce, for all clients that have changed.
 
         What one client's turn raises ends that client alone: it can't be served, or policy can't see what it takes. The
@@ -219,7 +219,7 @@ class PolicyLoop:
             # Whatever happens above, somebody settles those that have changed.
             self._scheduled = bool(self._dirty)
             if self._scheduled:
-                asyncio.get_running_loop().call_soon(self.settle)
+                asyncio.get_running_loop().call_soon(self.run_turn_end)
 
     def _settle_round(self, changed: Iterable[ConnectionView]) -> None:
         # Loops without a function between: they are turned for every delivery to every client.
@@ -247,12 +247,12 @@ class PolicyLoop:
         except Exception:
             # Even then it must not be looked at for ever.
             log.exception("closing_failed", client=connection.name)
-            self.left(connection)
+            self.on_left(connection)
 
     def _enforce(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
             try:
-                self.enforces.carry_out(decision)
+                self.enforces.execute(decision)
             except Exception:
                 log.exception("decision_failed", client=decision.client, action=decision.action.value)
 
@@ -275,16 +275,16 @@ class PolicyLoop:
         """The same about a subscription that has a lane, and for which something has happened."""
         backlog, now = connection.backlog, self._clock.now_ns()
         lane = backlog.lanes.get(stream)
-        if lane is not None and lane.look(now, backlog.on_disk(stream)):
+        if lane is not None and lane.update_window_full(now, backlog.is_spooled(stream)):
             self._events.add(now, connection.name, "slow", backlog.state.value)
         view, watched = self._watched.get((connection, stream), (None, None))
-        if view is None or watched is None or not watched.judged:
+        if view is None or watched is None or not watched.has_rules:
             return []
         if view.acked:
             view.acked = False
             return self.guard.judge_subscription(use, watched, now)
-        if watched.alarmed or use.holds_on(watched):
-            backlog.look()  # what its peer has acknowledged meanwhile isn't owed
+        if watched.is_over_alarm or use.has_rule_state(watched):
+            backlog.update_progress()  # what its peer has acknowledged meanwhile isn't owed
             return self.guard.judge_subscription(use, watched, now)
         return []
 
@@ -306,7 +306,7 @@ class PolicyLoop:
         for target in list(connection.subscriptions.values()):
             if not behind and not passes and target.stream not in waits:
                 continue
-            if target.returns_to_log and target.cursor.live and target.account.waiting.messages:
+            if target.can_fall_back and target.cursor.is_live and target.account.waiting.messages:
                 self._control.fall_back(target)
         self._dirty.pop(connection, None)
 
@@ -320,22 +320,22 @@ class PolicyLoop:
             return []
         made, now = [], self._clock.now_ns()
         if memory > 0:
-            made.append(self.guard.queued(use, memory, now))
+            made.append(self.guard.on_queued(use, memory, now))
         elif memory < 0:
-            self.guard.released(use, -memory)
+            self.guard.on_released(use, -memory)
         if disk > 0:
-            made.append(self.guard.spooled(use, disk, now))
+            made.append(self.guard.on_spooled(use, disk, now))
         elif disk < 0:
-            self.guard.unspooled(use, -disk)
+            self.guard.on_unspooled(use, -disk)
         return [decision for decision in made if decision is not None]
 
     # What time changes.
 
-    def look_at_all(self) -> None:
+    def judge_all(self) -> None:
         """Judge everybody at once: what a changed policy made too much."""
-        self.settle()
+        self.run_turn_end()
         self._enforce(self.guard.tick(self._clock.now_ns()))
-        self.settle()
+        self.run_turn_end()
 
     async def run(self) -> None:
         """Look at everybody once a second, a part every PART_S."""
@@ -344,12 +344,12 @@ class PolicyLoop:
             await asyncio.sleep(PART_S)
             self.late_ms = max(self._clock.monotonic_ms() - before - int(PART_S * 1_000), 0)
             try:
-                self.look_at_part()
+                self.tick_slice()
             except Exception:
                 # One client's failure must not end the judging of all others.
                 log.exception("judging_failed")
 
-    def look_at_part(self) -> None:
+    def tick_slice(self) -> None:
         """What the peers of the next part of the clients have taken; and decide about those whose moment has come."""
         LAST.latest, LAST.chore = "chore", "judging clients"
         if not self._part:
@@ -363,7 +363,7 @@ class PolicyLoop:
         # Taken off first: who can't be looked at must not be in everybody's way for ever.
         part = self._part[: self._part_size]
         del self._part[: self._part_size]
-        self.watchdog.wakes()
+        self.watchdog.start_round()
         for connection in part:
             self._try(self._look_at, connection)
         number = len(self._resting)
@@ -373,7 +373,7 @@ class PolicyLoop:
         self._enforce(self.guard.tick_part(self._clock.now_ns()))
 
     def _try(self, look: Callable[[ConnectionView], None], connection: ConnectionView) -> None:
-        if not connection.closed:
+        if not connection.is_closed:
             try:
                 look(connection)
             except Exception:
@@ -383,26 +383,26 @@ class PolicyLoop:
         """Its lump is handed over; from here on it may be one of those that read."""
         del self._resting[connection]
         backlog = connection.backlog
-        backlog.look()
-        if backlog.rests():
+        backlog.update_progress()
+        if backlog.is_coalescing():
             self._resting[connection] = None
         # A socket that takes again and hasn't said so is for the watchdog to find.
-        if backlog.awaited and not (backlog.unwritable_since and connection.sink.writable):
-            self.changed(connection)
+        if backlog.has_waiters and not (backlog.unwritable_since and connection.sink.is_writable):
+            self.mark_changed(connection)
 
     def _look_at(self, connection: ConnectionView) -> None:
         backlog = connection.backlog
-        backlog.look_if_due()
-        if connection not in self._resting and backlog.rests():
+        backlog.update_progress_if_due()
+        if connection not in self._resting and backlog.is_coalescing():
             self._resting[connection] = None
         if self._whole and (use := self._uses.get(connection)) is not None:
-            self.traffic.look(connection, use, self._clock.now_ns())
+            self.traffic.sample_client(connection, use, self._clock.now_ns())
         # Only where the socket takes nothing: what it would take and isn't given is for the watchdog to find.
         if (
             backlog.unwritable_since
-            and not connection.sink.writable
+            and not connection.sink.is_writable
             and (backlog.outbox.nbytes or backlog.lanes.filled)
         ):
-            self.changed(connection)
+            self.mark_changed(connection)
         if self._whole:
-            self.watchdog.look(connection)
+            self.watchdog.check_client(connection)

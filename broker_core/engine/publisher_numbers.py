@@ -214,21 +214,21 @@ class PublisherNumbers:
     ) -> None:
         """Answer a repeat: `persisted` when the former one is durable, `processed` where no journal keeps it."""
         last = batch.last_publisher_sequence
-        if topics.parts(batch).kept is None:
-            connection.publishing.handed_on(answers)
+        if topics.split_batch(batch).kept is None:
+            connection.publishing.on_forwarded(answers)
             if not answers:
                 connection.reply(replies.processed_ack(batch.first_publisher_sequence, last))
         elif waits:
             self._wait_for_repeat(connection, last, answers)
         else:
             connection.reply(replies.persisted_ack(last))
-            connection.publishing.answer_when_committed(answers)
+            connection.publishing.reply_when_committed(answers)
 
     def _wait_for_repeat(self, connection: ConnectionView, last: int, answers: Sequence[replies.Ack]) -> None:
         waiting = self.repeats.get(connection)
         if waiting is None:
             waiting = self.repeats[connection] = Repeat()
-            connection.publishing.submitted()
+            connection.publishing.on_submitted()
         if len(waiting.answers) + len(answers) > MAX_REPEATS:
             raise ClientError(
                 "too_many_repeats",
@@ -289,7 +289,7 @@ class PublisherNumbers:
                 connection.reply(replies.persisted_ack(waiting.last))
                 for answer in waiting.answers:
                     connection.reply(answer)
-                connection.publishing.committed(1)
+                connection.publishing.on_committed(1)
 
 
 def assign_session(connection: ConnectionView, batch: Batch) -> None:

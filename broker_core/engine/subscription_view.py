@@ -20,7 +20,7 @@ class LiveSubscriptionView:
         self._backlog = connection.backlog
         self.id, self.topic = target.id, target.topic
         self.name, self.durable = target.durable, bool(target.durable)
-        self.journaled = target.journaled_only
+        self.journaled = target.is_bookmark_subscription
         self.prefetch = prefetch
         self.last_ack_at = 0
         """When its client has acknowledged last, ns."""
@@ -35,11 +35,11 @@ class LiveSubscriptionView:
     def _served_by_log(self) -> bool:
         """Whether it is sent what its socket takes and reads the rest in the log: that makes nobody slow (seed 002). Not
         where the application itself says what it has."""
-        return self.target.returns_to_log and not self.prefetch
+        return self.target.can_fall_back and not self.prefetch
 
     @property
     def _owed(self) -> MessageVolume:
-        return self._backlog.owed_of(self.target)
+        return self._backlog.outstanding_of(self.target)
 
     @property
     def backlog_bytes(self) -> int:
@@ -118,7 +118,7 @@ class LiveSubscriptionView:
     @property
     def paused(self) -> bool:
         lane = self._lane
-        return self.target.cursor.paused or (lane is not None and lane.paused)
+        return self.target.cursor.is_paused or (lane is not None and lane.paused)
 
     @property
     def rate_limited(self) -> bool:
@@ -126,5 +126,5 @@ class LiveSubscriptionView:
 
     @property
     def pinned_bytes(self) -> int:
-        held_from = self.target.held_from
-        return self._journal.bytes_from(held_from) if held_from is not None else 0
+        held_from = self.target.pinned_from
+        return self._journal.bytes_held_from(held_from) if held_from is not None else 0

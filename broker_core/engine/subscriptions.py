@@ -122,12 +122,12 @@ class SubscriptionManager:
         except ClientError as error:
             raise _of(command, error) from None
         if command.durable is not None and command.shared:
-            services.durables.joined(target, command.durable, command.max_deliveries)
+            services.durables.on_joined(target, command.durable, command.max_deliveries)
         elif command.durable is not None:
-            services.durables.opened(target, command.durable)
+            services.durables.on_opened(target, command.durable)
         if command.lease_ms is not None:
             services.leases.begin(connection, target, command.lease_ms, clock.monotonic_ms())
-        connection.note("subscribe", connection.backlog.state.value, target)
+        connection.record_event("subscribe", connection.backlog.state.value, target)
 
     def _add(
         self, connection: ConnectionView, command: commands.Subscribe, stream: int
@@ -135,7 +135,7 @@ class SubscriptionManager:
         """ClientError bad_pattern, filter_error, bad_bookmark, not_journaled, bookmark_gone, or of managed replays."""
         pattern = TopicPattern.parse(command.topic)
         chosen = compile_filter(command.filter) if command.filter else None
-        pattern, chosen, narrowed = connection.rights.subscription(pattern, chosen)
+        pattern, chosen, narrowed = connection.rights.check_subscribe(pattern, chosen)
         managed, facilities = self.services.managed, self.services.facilities
         kept = managed.find(connection.name, command) if command.managed else None
         if kept is not None:
@@ -156,7 +156,7 @@ class SubscriptionManager:
         )
         found = None
         if not command.shared:  # which goes its own way through the log
-            found = self._find(command, pattern) if kept is None else managed.continued(kept, command)
+            found = self._find(command, pattern) if kept is None else managed.resume_start(kept, command)
         target = ClientSubscription(
             connection,
             command.topic,
@@ -179,12 +179,12 @@ class SubscriptionManager:
         connection.add(target, command)
         if found is None:
             connection.reply(replies.Ack(ack="processed", of="subscribe", id=command.id, stream=stream))
-            target.cursor.step(CursorEvent.CAUGHT_UP)
+            target.cursor.apply_event(CursorEvent.CAUGHT_UP)
             if not command.shared:
                 self.registry.add(subscription)
             return target
         if kept is not None:
-            managed.opened(kept, target)
+            managed.on_opened(kept, target)
         self._bookmarked.add(target)
         self._say_where(target, command, found)
         self._start(target, found.span, command.paused)
@@ -193,10 +193,10 @@ class SubscriptionManager:
     def _durability(self, command: commands.Subscribe) -> commands.Durability:
         """What is in force: where nobody else is waited for, `fully_durable` is the same as `persisted`."""
         if command.durability == "fully_durable":
-            return "fully_durable" if self.services.confirmations.waits else "persisted"
+            return "fully_durable" if self.services.confirmations.is_required else "persisted"
         return command.durability or "persisted"
 
-    def look_up(self, command: commands.Subscribe) -> SpanResult:
+    def find(self, command: commands.Subscribe) -> SpanResult:
         """What of the log a subscribe's bookmark names; ClientErrors as `_add`."""
         if command.rate:
             parse_rate(command.rate, command.rate_max_gap)
@@ -208,7 +208,7 @@ class SubscriptionManager:
         assert found is not None
         return found
 
-    def is_kept(self, target: ClientSubscription) -> bool:
+    def is_durable(self, target: ClientSubscription) -> bool:
         """Whether the log keeps records of a subscription, as far as can be said."""
         return target.subscription.pattern.exact is None or self._topics().is_journaled(target.topic)
 
@@ -256,7 +256,7 @@ class SubscriptionManager:
         if span.not_before < segments[0].first_at and segments[0].first_sequence > 1 and span.not_before:
             return 1, segments[0].first_sequence - 1
         at = {one.first_sequence: one for one in segments}
-        for hole in journal.holes:
+        for hole in journal.missing_ranges:
             segment = at.get(hole.segment)
             after = segment is not None and segment.last_at < span.not_before
             if hole.last_sequence >= span.first and hole.first_sequence <= span.last and not after:
@@ -277,7 +277,7 @@ class SubscriptionManager:
             )
         )
         if found.missing is not None:
-            target.say_gap(self._instance, *found.missing, REMOVED)
+            target.send_gap(self._instance, *found.missing, REMOVED)
         if found.unknown:
             peer.reply(_notice_unknown(command, found))
         if command.durability == "fully_durable" and target.durability == "persisted":
@@ -298,17 +298,17 @@ class SubscriptionManager:
         durable, control = self.services.frontier.durable, self.services.control
         target.caught_up_at, target.told_upto = durable, span.first - 1
         if paused:
-            control.hold(target)
+            control.pause_at(target)
         elif self.services.frontier.end is None and self._starts_live(target, span, durable):
             self.make_live(target)
-            target.say_completed()
+            target.send_completed()
         else:
             control.start([target])
 
     @staticmethod
     def _starts_live(target: ClientSubscription, span: ReplaySpan, durable: int) -> bool:
         """Whether nothing of the log comes before what comes; a client's that is offlined waits for its turn there."""
-        asks = span.ends or target.rate or target.managed or not target.cursor.begun
+        asks = span.is_bounded or target.rate or target.managed or not target.cursor.begun
         asks = asks or target.durability == "fully_durable"
         return span.first > durable and not asks and target.peer.backlog.offline is None
 
@@ -316,29 +316,29 @@ class SubscriptionManager:
 
     def make_live(self, target: ClientSubscription) -> None:
         """Hand a subscription over to live delivery. No await may stand between its last look and this."""
-        target.cursor.step(CursorEvent.CAUGHT_UP)
+        target.cursor.apply_event(CursorEvent.CAUGHT_UP)
         target.serving = None
         self._settle_account(target)
         self.registry.add(target.subscription)
         if target.conflating is not None:
-            target.conflating.arm()
+            target.conflating.start_timer()
         if target.durability == "live":
             self._entering.append(target)
 
     def _settle_account(self, target: ClientSubscription) -> None:
         """It has read everything that was matched for it: what of that the log didn't have any more is lost."""
-        missing, last = target.account.leave_log(), target.account.matched_upto
+        missing, last = target.account.drop_log_only(), target.account.matched_upto
         if missing.messages:
             tally = DiscardTally()
             tally.add(missing.messages, missing.nbytes, last, last)
-            target.peer.backlog.lose(target.stream, tally, DiscardCause.REMOVED, "")
+            target.peer.backlog.discard(target.stream, tally, DiscardCause.REMOVED, "")
 
     @property
     def wants_early(self) -> bool:
         """Whether somebody gets records before they are on disk, or is about to."""
         return bool(self._entering) or len(self.early) > 0
 
-    def changes_over(self) -> SubscriptionRegistry[MatchReceiver] | None:
+    def pending_live_switch(self) -> SubscriptionRegistry[MatchReceiver] | None:
         """Who gets from the next group on what has just been stamped, before it is on disk; None when nobody is new.
 
         What is durable has been dispatched to them, and nothing behind it: they must have what is on its way first.
@@ -348,17 +348,17 @@ class SubscriptionManager:
         entering, self._entering = self._entering, []
         new = SubscriptionRegistry[MatchReceiver](self._decoder_of)
         for target in entering:
-            if target.cursor.live and self.registry.remove(target.subscription):
+            if target.cursor.is_live and self.registry.remove(target.subscription):
                 self.early.add(target.subscription)
                 new.add(target.subscription)
         return new
 
-    def take_out(self, target: ClientSubscription) -> None:
+    def remove_from_live(self, target: ClientSubscription) -> None:
         """End a subscription's live delivery."""
         if not self.registry.remove(target.subscription):
             self.early.remove(target.subscription)
 
-    def fell_back(self, target: ClientSubscription) -> int:
+    def on_fallback(self, target: ClientSubscription) -> int:
         """What comes is counted for it when the log has it: it can't read it before. Up to where it was given everything."""
         if not self.early.remove(target.subscription):
             return self.services.frontier.durable
@@ -370,17 +370,17 @@ class SubscriptionManager:
         self._bookmarked.discard(target)
         serving, target.serving = target.serving, None
         if serving is not None:
-            serving.leave(target)
-        self.take_out(target)
-        target.cursor.step(CursorEvent.END)
+            serving.remove_subscription(target)
+        self.remove_from_live(target)
+        target.cursor.apply_event(CursorEvent.END)
         if target.conflating is not None:
             target.conflating.close()
         target.unpin()
 
-    def ended(self, target: ClientSubscription) -> None:
+    def on_replay_ended(self, target: ClientSubscription) -> None:
         """A replay has come to its end point."""
         target.serving = None  # it ends by itself
-        self.services.managed.completed(target)
+        self.services.managed.on_completed(target)
         connection = self.services.roster.clients[target.peer.name]
         connection.end(target, None)
 
@@ -400,10 +400,10 @@ class SubscriptionManager:
                     )
                 )
 
-    def not_stored(self, first: int, last: int) -> None:
+    def on_write_failed(self, first: int, last: int) -> None:
         """A write failed: who got these records before they were on disk must know that the log doesn't have them."""
         for target in [
-            target for target in self._bookmarked if target.durability == "live" and target.cursor.live
+            target for target in self._bookmarked if target.durability == "live" and target.cursor.is_live
         ]:
             target.peer.reply(
                 replies.DecisionNotice(

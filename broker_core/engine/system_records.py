@@ -101,15 +101,15 @@ class SystemRecordBuffer:
         )  # fmt: skip
         self._clients.append(encode_compact(made))
 
-    def decided(self, decision: DecisionEntry) -> None:
+    def add_decision(self, decision: DecisionEntry) -> None:
         """A decision was carried out."""
         self._decisions.append(encode_compact(decision))
 
-    def lost(self, losses: list[LossInterval], instance: str) -> None:
+    def add_losses(self, losses: list[LossInterval], instance: str) -> None:
         """Intervals of messages that subscriptions will not get."""
         self._losses += [encode_compact(loss.entry(instance)) for loss in losses]
 
-    def looked(self, entries: list[TrafficEntry]) -> None:
+    def add_traffic(self, entries: list[TrafficEntry]) -> None:
         """A second's looks at clients for whom something waits."""
         self._traffic += [encode_compact(entry) for entry in entries]
 
@@ -146,7 +146,7 @@ class RecentDecisions:
         self._begun += 1
         return f"{self._prefix}-{self._begun}"
 
-    def keep(self, decision: Decision, identity: str) -> None:
+    def add(self, decision: Decision, identity: str) -> None:
         """A decision was carried out, or would have been; what is done over and over comes together."""
         if decision.action not in REPEATED_ACTIONS:
             self._record(decision, identity)
@@ -177,9 +177,9 @@ class RecentDecisions:
         if len(self._last) > KEPT:
             del self._last[next(iter(self._last))]
         self.made += 1
-        self._events.decided(made)
+        self._events.add_decision(made)
 
-    def last_of(self, client: str) -> DecisionSummary | None:
+    def latest_for(self, client: str) -> DecisionSummary | None:
         """The last decision about a client, in short; None when it was too long ago, or there was none."""
         return self._last.get(client)
 
@@ -203,10 +203,10 @@ class TrafficRecorder:
         self._taken = 0
         self._left_out = 0
 
-    def look(self, connection: ConnectionView, use: ClientUsage, now_ns: int) -> None:
+    def sample_client(self, connection: ConnectionView, use: ClientUsage, now_ns: int) -> None:
         """Once a second, for every client, right after its backlog was looked at."""
         name, sent = use.name, connection.backlog.in_flight.oldest_at
-        if not (use.memory or use.disk or use.offlined or (sent and now_ns - sent >= _SECOND)):
+        if not (use.memory or use.disk or use.is_offlined or (sent and now_ns - sent >= _SECOND)):
             if name not in self._waited:
                 return
             self._waited.discard(name)
@@ -224,7 +224,7 @@ class TrafficRecorder:
         backlog, subscriptions = connection.backlog, connection.subscriptions
         messages = nbytes = acknowledged = unjournaled = 0
         # By hand: sums of accounts as objects take three times as long, and there may be thousands of clients.
-        for account in (backlog.ended, *[one.account for one in backlog.recipients.values()]):
+        for account in (backlog.ended_account, *[one.account for one in backlog.recipients.values()]):
             for side in (account.journaled, account.unjournaled):
                 if side.matched:
                     messages += side.matched
@@ -233,7 +233,7 @@ class TrafficRecorder:
                     if side is account.unjournaled:
                         waiting, sent = side.lost_waiting.messages, side.lost_in_flight.messages
                         unjournaled += side.matched - side.acknowledged - waiting - sent
-        owed = backlog.owed
+        owed = backlog.outstanding
         topic = next(iter(subscriptions.values())).topic if len(subscriptions) == 1 else ""
         self._whose.append(
             TrafficRowKey(use.name, use.transport, use.user, connection.connected_at // _MS, topic)
@@ -241,20 +241,20 @@ class TrafficRecorder:
         self._figures.extend(
             TrafficSample(
                 now_ns // _MS,
-                int(use.offlined),
+                int(use.is_offlined),
                 use.memory,
                 use.disk,
                 backlog.messages,
                 messages,
                 nbytes,
                 acknowledged,
-                backlog.taken_bytes,
+                backlog.acked_bytes,
                 owed.messages,
                 owed.nbytes,
                 backlog.oldest_at // _MS,
                 backlog.unacked_at // _MS,
                 backlog.blocked_since // _MS,
-                backlog.lump_bytes,
+                backlog.window_step_bytes,
                 unjournaled,
                 len(subscriptions),
             )
@@ -264,7 +264,7 @@ class TrafficRecorder:
         self._entries.append(pack_samples(now_ns // _MS, self._whose, self._figures, self._left_out))
         self._whose, self._figures, self._left_out = [], array("q"), 0
 
-    def left(self, name: str) -> None:
+    def on_left(self, name: str) -> None:
         """A client is gone."""
         self._waited.discard(name)
 

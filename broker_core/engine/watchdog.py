@@ -56,12 +56,12 @@ class Watchdog:
         self._suspects: dict[ConnectionView, _StallCandidate] = {}
         self._worked_at = 0
 
-    def wakes(self) -> None:
+    def start_round(self) -> None:
         """Before a round of looks: note whether what clients share is at work."""
         if self._facilities.reader.pending or self._facilities.share.in_line:
             self._worked_at = self._facilities.clock.monotonic_ms()
 
-    def look(self, connection: ConnectionView) -> None:
+    def check_client(self, connection: ConnectionView) -> None:
         """Once a second."""
         why = stall_reason(connection)
         if not why:
@@ -81,7 +81,7 @@ class Watchdog:
             self.found += 1
             log.error("delivery_stands_still", why=why, **dump_delivery_state(connection))
             _set_going(connection)
-            self._frontier.wake()
+            self._frontier.notify_waiters()
 
     def forget(self, connection: ConnectionView) -> None:
         """A client is gone."""
@@ -93,13 +93,13 @@ def stall_reason(connection: ConnectionView) -> str:
     backlog = connection.backlog
     if backlog.state is ClientState.CLOSED:
         return ""
-    if connection.sink.writable:
+    if connection.sink.is_writable:
         if backlog.outbox.nbytes:
             return "outbox"
         for lane in backlog.lanes.filled.values():
-            if not (lane.paused or lane.full or lane.spent):
+            if not (lane.paused or lane.is_window_full or lane.is_credit_spent):
                 return f"lane {lane.stream}"
-        if backlog.offline is not None and backlog.offline.wanted:
+        if backlog.offline is not None and backlog.offline.is_draining:
             return "spool"
     for target in connection.subscriptions.values():
         if _stands_by_itself(target):
@@ -110,24 +110,24 @@ def stall_reason(connection: ConnectionView) -> str:
 def _stands_by_itself(target: ClientSubscription) -> bool:
     """Whether a subscription waits for itself: for its way through the log, or its interval's end."""
     cursor = target.cursor
-    if cursor.live:
-        return target.conflating is not None and target.conflating.forgotten
-    return cursor.reading and not cursor.paused and (target.serving is None or target.serving.due)
+    if cursor.is_live:
+        return target.conflating is not None and target.conflating.is_stranded
+    return cursor.is_behind and not cursor.is_paused and (target.serving is None or target.serving.is_due)
 
 
 def _stands(connection: ConnectionView) -> tuple[int, ...]:
     """Everything of a client's deliveries that moves when it is served."""
     spool = connection.backlog.spool
-    reading = [one.cursor.next_sequence for one in connection.subscriptions.values() if one.cursor.reading]
+    reading = [one.cursor.next_sequence for one in connection.subscriptions.values() if one.cursor.is_behind]
     return (connection.backlog.delivered.messages, spool.messages if spool is not None else -1, *reading)
 
 
 def _set_going(connection: ConnectionView) -> None:
     """Give again the signals that may have been lost."""
     for target in connection.subscriptions.values():
-        if target.cursor.live and target.conflating is not None:
-            target.conflating.arm()
-    connection.backlog.go_on()
+        if target.cursor.is_live and target.conflating is not None:
+            target.conflating.start_timer()
+    connection.backlog.resume_sending()
 
 
 def dump_delivery_state(connection: ConnectionView) -> dict[str, object]:
@@ -136,7 +136,7 @@ def dump_delivery_state(connection: ConnectionView) -> dict[str, object]:
     return {
         "client": connection.name,
         "state": backlog.state.value,
-        "writable": connection.sink.writable,
+        "writable": connection.sink.is_writable,
         "silent_since": backlog.silent_since,
         "outbox_bytes": backlog.outbox.nbytes,
         "lanes": {
@@ -144,7 +144,7 @@ def dump_delivery_state(connection: ConnectionView) -> dict[str, object]:
                 "messages": lane.messages,
                 "paused": lane.paused,
                 "busy": lane.busy,
-                "room": lane.window.room if lane.window is not None else None,
+                "room": lane.window.free_slots if lane.window is not None else None,
                 "credit": lane.credit - lane.sent_bytes if lane.credit is not None else None,
             }
             for stream, lane in backlog.lanes.items()

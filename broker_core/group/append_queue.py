@@ -118,11 +118,11 @@ class PendingEntries(Generic[Owner]):
         self._room.set()
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether publishers should wait."""
         return self._bytes > PENDING_HIGH_BYTES
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until it isn't full."""
         await self._room.wait()
 
@@ -133,11 +133,11 @@ class PendingEntries(Generic[Owner]):
         self._gathered += batches
         self._appended += len(batches)
         self._bytes += sum(pending.batch.nbytes for pending in batches)
-        if self.full:
+        if self.is_full:
             self._room.clear()
         self.wanted.set()
 
-    def ask(self) -> asyncio.Future[int | None]:
+    def request_catch_up(self) -> asyncio.Future[int | None]:
         """Begin a confirmed read of the log's end.
 
         Its result is the newest record here, once everything that is in the log by now has been applied. It is None
@@ -155,7 +155,7 @@ class PendingEntries(Generic[Owner]):
             self._barriers.append((self._appended, reached))
             await reached
 
-    def gather(self, now: float) -> OutgoingEntry[Owner] | None:
+    def next_outgoing(self, now: float) -> OutgoingEntry[Owner] | None:
         """The next entry: what there is, up to the size that is best."""
         if not self._gathered and not self._asking:
             return None
@@ -175,25 +175,25 @@ class PendingEntries(Generic[Owner]):
         self._sent[made.number] = made
         return made
 
-    def sent(self, number: int) -> OutgoingEntry[Owner] | None:
+    def outgoing_of(self, number: int) -> OutgoingEntry[Owner] | None:
         """What went into an entry, if somebody still waits for it."""
         return self._sent.get(number)
 
-    def take(self, outgoing: OutgoingEntry[Owner]) -> None:
+    def mark_applying(self, outgoing: OutgoingEntry[Owner]) -> None:
         """It has come back, and is being applied."""
         del self._sent[outgoing.number]
 
-    def give_back(self, reached: Sequence[OutgoingEntry[Owner]]) -> None:
+    def unmark_applying(self, reached: Sequence[OutgoingEntry[Owner]]) -> None:
         """What was taken couldn't be applied."""
         for own in reached:
             self._sent[own.number] = own
 
-    def done(self, own: OutgoingEntry[Owner], upto: int) -> None:
+    def remove_applied(self, own: OutgoingEntry[Owner], upto: int) -> None:
         """Settle an entry that is applied. `upto` is the newest record of the journal behind it."""
         _answer(own.asking, upto)
-        self.settle(len(own.batches), own.nbytes)
+        self.release(len(own.batches), own.nbytes)
 
-    def since(self) -> float | None:
+    def oldest_since(self) -> float | None:
         """When the oldest batch that waits began to; None when none does. Forgets questions that nobody waits for any more."""
         self._asking = [one for one in self._asking if not one.done()]
         found = [one.since for one in self._sent.values() if one.batches]
@@ -201,7 +201,7 @@ class PendingEntries(Generic[Owner]):
             found.append(self._gathered_since)
         return min(found, default=None)
 
-    def give_up(self) -> AbandonedEntry[Owner]:
+    def abandon_all(self) -> AbandonedEntry[Owner]:
         """Take out everything that waits; reads of the end fail. The caller settles it when owners were told."""
         sent, self._sent = list(self._sent.values()), {}
         gathered, self._gathered = self._gathered, []
@@ -215,11 +215,11 @@ class PendingEntries(Generic[Owner]):
         nbytes = sum(own.nbytes for own in sent) + sum(one.batch.nbytes for one in gathered)
         return AbandonedEntry(batches, nbytes)
 
-    def settle(self, number: int, nbytes: int) -> None:
+    def release(self, number: int, nbytes: int) -> None:
         """So many batches wait no more."""
         self._bytes -= nbytes
         self._settled += number
-        if not self.full:
+        if not self.is_full:
             self._room.set()
         while self._barriers and self._barriers[0][0] <= self._settled:
             _, reached = self._barriers.pop(0)
@@ -249,7 +249,7 @@ class EntryAppender(Generic[Owner]):
     async def open(self) -> None:
         """Append under this member's name from now on; an earlier process of that name can't any more. OperatorError member_fenced."""
         while True:
-            newest = await self._engine.newest()
+            newest = await self._engine.newest_entry()
             if self._newest is not None:
                 self._newest = self._own(newest)
                 underway = self.underway
@@ -275,18 +275,18 @@ class EntryAppender(Generic[Owner]):
                 break
             except AppendConflictError:
                 # Its own answer was lost, or one that was given up came late: the newest entry says which.
-                newest = await self._engine.newest()
+                newest = await self._engine.newest_entry()
                 self._newest = self._own(newest)
                 if newest is not None and newest[1].number >= outgoing.number:
                     break
                 await asyncio.sleep(OVERTAKEN_RETRY_DELAY_S)
 
-    def done(self, outgoing: OutgoingEntry[Owner]) -> None:
+    def on_appended(self, outgoing: OutgoingEntry[Owner]) -> None:
         """It is in the log. It may have been given up meanwhile, and another be under way."""
         if self.underway is outgoing:
             self.underway = None
 
-    def number_of(self, entry: LogEntry) -> int | None:
+    def entry_number(self, entry: LogEntry) -> int | None:
         """Which of this process's entries this is; None for another's. OperatorError member_fenced when a later process of this name
         appended it."""
         sender = entry.sender

@@ -115,31 +115,31 @@ class SharedLog(Protocol):
         OperatorError engine_lost when there is none and none is offered, wrong_stream when it can't be the group's.
         """
 
-    async def begin(self, beginning: StreamOrigin) -> StreamInfo:
+    async def create_stream(self, beginning: StreamOrigin) -> StreamInfo:
         """Connect, and make the log. OperatorError log_exists when there is one of that name, wrong_stream."""
 
-    async def set_aside(self) -> str:
+    async def retire_stream(self) -> str:
         """Connect, and let nobody append to the log any more; it stays, and isn't found. What the engine calls it."""
 
-    async def look(self) -> StreamInfo:
+    async def stream_info(self) -> StreamInfo:
         """How the log is now."""
 
     async def append(self, sender: EntrySender, content: bytes, expected: int) -> int:
         """The place of the entry. AppendConflictError when the newest of this member isn't the one at `expected` (0: none)."""
 
-    async def newest(self) -> tuple[int, EntrySender] | None:
+    async def newest_entry(self) -> tuple[int, EntrySender] | None:
         """This member's newest entry and its place."""
 
     async def read_from(self, number: int) -> None:
         """Read from that place on."""
 
-    async def next(self, max_bytes: int) -> list[LogEntry]:
+    async def next_entry(self, max_bytes: int) -> list[LogEntry]:
         """What there is, one entry at least and `max_bytes` unpacked about, in order and without holes."""
 
-    async def tell(self, content: bytes) -> None:
+    async def publish_status(self, content: bytes) -> None:
         """Tell the other members; may get lost."""
 
-    def hear(self, heard: Callable[[bytes], None]) -> None:
+    def read_statuses(self, heard: Callable[[bytes], None]) -> None:
         """Call this with what members tell, from the next `attach` on."""
 
     @property

@@ -38,7 +38,7 @@ def group_status(made: ReplicatedLog[Any], settings: GroupSettings, now: float, 
         if made.engines_since is not None and attached is not None
         else None,
         clock_ahead_ms=made.skew_ms,
-        confirmed=made.confirmations.upto,
+        confirmed=made.confirmations.confirmed_sequence,
         downgrades=_of_members(made.confirmations.confirming.downgrades),
         upgrades=_of_members(made.confirmations.confirming.upgrades),
         members=_members(made, settings.member, now, now_ms),
@@ -107,9 +107,9 @@ def _heard(
         heard_s=round(now - other.heard_at, 1),
         since=_moment(other.heard_at if not there else since, now, now_ms),
         mode=made.confirmations.confirming.mode(name),
-        downgraded_by=made.confirmations.confirming.why(name),
+        downgraded_by=made.confirmations.confirming.downgraded_by(name),
         downgraded_at=made.confirmations.downgraded_at(name),
-        confirmed=made.confirmations.confirming.confirmed_by(name),
+        confirmed=made.confirmations.confirming.confirmed_sequence_of(name),
         unconfirmed_ms=made.confirmations.confirming.waited_ms(name, now),
     )
 
@@ -127,7 +127,7 @@ def _never_heard(name: str, made: ReplicatedLog[Any], now: float, now_ms: int) -
         sequence=0,
         chain="",
         mode=made.confirmations.confirming.mode(name),
-        downgraded_by=made.confirmations.confirming.why(name),
+        downgraded_by=made.confirmations.confirming.downgraded_by(name),
         downgraded_at=made.confirmations.downgraded_at(name),
         unconfirmed_ms=made.confirmations.confirming.waited_ms(name, now),
     )

@@ -43,28 +43,28 @@ class HashChain:
         if self.value is not None:
             self.value = blake2b(self.value + bytes(batch.buf[:HEADER_SIZE]), digest_size=DIGEST).digest()
 
-    def passed(self, entry: int) -> None:
+    def mark_entry_applied(self, entry: int) -> None:
         """An entry of the log was applied whole."""
         if self.value is not None:
             self._recent[entry] = self.sequence, self.value
             if len(self._recent) > REMEMBERED:
                 self._recent.popitem(last=False)
 
-    def at(self, entry: int) -> tuple[int, bytes] | None:
+    def state_after(self, entry: int) -> tuple[int, bytes] | None:
         """Sequence and hash behind an entry, while they are remembered."""
         return self._recent.get(entry)
 
     @property
-    def newest(self) -> int:
+    def newest_entry(self) -> int:
         """The newest entry of which the hash is known; 0: none."""
         return next(reversed(self._recent), 0)
 
     @property
-    def mark(self) -> tuple[int, bytes | None]:
+    def checkpoint(self) -> tuple[int, bytes | None]:
         """Where it is, for `back_to`."""
         return self.sequence, self.value
 
-    def back_to(self, mark: tuple[int, bytes | None]) -> None:
+    def rollback(self, mark: tuple[int, bytes | None]) -> None:
         """What was added since isn't in the journal."""
         self.sequence, self.value = mark
         while self._recent and next(reversed(self._recent.values()))[0] > self.sequence:

@@ -128,7 +128,7 @@ class JetStreamLog:
             raise self._lost() from None
         # Another member may make it in this moment: its word counts.
         await self._make(StreamOrigin(offered))
-        return await self.look()
+        return await self.stream_info()
 
     def _lost(self) -> OperatorError:
         return OperatorError(
@@ -137,7 +137,7 @@ class JetStreamLog:
             "A member that has applied one acknowledges nothing until it is back. See `engine_lost` in docs/group.md.",
         )
 
-    async def begin(self, beginning: StreamOrigin) -> StreamInfo:
+    async def create_stream(self, beginning: StreamOrigin) -> StreamInfo:
         await self._reach()
         self._stream = _name_of(self._settings, beginning.generation)
         if not await self._make(beginning):
@@ -146,9 +146,9 @@ class JetStreamLog:
                 f"The engine has a stream {self._stream} already.",
                 "To join it: `replication join`, or `reseed` where there is a journal.",
             )
-        return await self.look()
+        return await self.stream_info()
 
-    async def set_aside(self) -> str:
+    async def retire_stream(self) -> str:
         await self._reach()
         try:
             config = (await _answered(self._open.jetstream().stream_info(self._stream))).config
@@ -249,7 +249,7 @@ class JetStreamLog:
             return False
         return True
 
-    async def look(self) -> StreamInfo:
+    async def stream_info(self) -> StreamInfo:
         try:
             return await self._look()
         except NotFoundError as problem:
@@ -329,7 +329,7 @@ class JetStreamLog:
                 break
         return ack.seq
 
-    async def newest(self) -> tuple[int, EntrySender] | None:
+    async def newest_entry(self) -> tuple[int, EntrySender] | None:
         try:
             found = await _answered(self._open.jetstream().get_last_msg(self._stream, self._subject))
         except NotFoundError as problem:
@@ -385,7 +385,7 @@ class JetStreamLog:
         await _answered(self._open.publish(subject, json.dumps(asked).encode(), self._pulled.subject))
         self._asked += PULL
 
-    async def next(self, max_bytes: int) -> list[LogEntry]:
+    async def next_entry(self, max_bytes: int) -> list[LogEntry]:
         assert self._pulled is not None
         entries: list[LogEntry] = []
         size = 0
@@ -454,10 +454,10 @@ class JetStreamLog:
 
     # What members tell each other.
 
-    async def tell(self, content: bytes) -> None:
+    async def publish_status(self, content: bytes) -> None:
         await _answered(self._open.publish(self._told, content))
 
-    def hear(self, heard: Callable[[bytes], None]) -> None:
+    def read_statuses(self, heard: Callable[[bytes], None]) -> None:
         self._heard = heard
 
     async def _on_told(self, message: Msg) -> None:

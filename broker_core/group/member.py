@@ -50,7 +50,7 @@ class GroupMember:
         self._clock: Clock | None = None
         self._confirmations: SyncReplication | None = None
 
-    def confirms_with(self, confirmations: SyncReplication) -> None:
+    def set_sync_replication(self, confirmations: SyncReplication) -> None:
         """Where the others' words go: the broker's one waiting."""
         self._confirmations = confirmations
 
@@ -109,10 +109,10 @@ class GroupMember:
         """Whether it is attached, and the end of the log was read with confirmation since."""
         return self._made.is_current
 
-    async def caught_up(self) -> int | None:
+    async def wait_caught_up(self) -> int | None:
         """Read the end of the log with confirmation: the newest record, None when it can't be told. Waits
         `hold_ms` at most."""
-        return await self._made.caught_up()
+        return await self._made.wait_caught_up()
 
     def addresses(self, transport: str) -> list[str]:
         """Return where clients of a transport find the other members, as far as those have said."""
@@ -127,11 +127,11 @@ class GroupMember:
         self._made.addresses = addresses
 
     @property
-    def run(self) -> str:
+    def run_id(self) -> str:
         """This process, among all that append."""
-        return self._made.run
+        return self._made.run_id
 
-    def on_key(self, told: Callable[[bytes], None]) -> None:
+    def on_shared_secret(self, told: Callable[[bytes], None]) -> None:
         """Call this with the secret that all members have, when the engine has told it."""
         self._made.on_attached = lambda attached: told(attached.key)
 

@@ -62,11 +62,11 @@ class PeerTable:
         self._settings, self._run = settings, run
         self.others: dict[str, PeerMember] = {}
 
-    def said(
+    def encode_status(
         self, entry: int, behind: int, chain: HashChain, taken_at: int, addresses: dict[str, str]
     ) -> bytes:
         """Encode an announcement of this member."""
-        at = chain.at(entry)
+        at = chain.state_after(entry)
         sequence, value = at if at is not None else (chain.sequence, b"")
         return msgspec.json.encode(
             MemberStatus(
@@ -86,7 +86,7 @@ class PeerTable:
         found = (one.told.addresses.get(transport) for _, one in sorted(self.others.items()))
         return [one for one in found if one]
 
-    def heard(self, content: bytes, at: float) -> None:
+    def on_status(self, content: bytes, at: float) -> None:
         """Another member has told something."""
         try:
             told = msgspec.json.decode(content, type=MemberStatus)
@@ -127,20 +127,20 @@ class PeerTable:
             )
         del self.others[name]
 
-    def compare(self, chain: HashChain) -> None:
+    def compare_journals(self, chain: HashChain) -> None:
         """Hold what was told against this member's own chain."""
-        newest = chain.newest
+        newest = chain.newest_entry
         for other in self.others.values():
             while other.recent and other.recent[0].entry <= newest:
                 told = other.recent.popleft()
-                own = chain.at(told.entry)
+                own = chain.state_after(told.entry)
                 if own is not None:
                     other.alike = own == (told.sequence, _unhex(told.chain))
                     other.forked_at = 0 if other.alike else other.forked_at or told.entry
                     other.unlike_since = None if other.alike else other.unlike_since or other.heard_at
                     other.proved = told.sequence if other.alike else 0
 
-    def trouble(self) -> OperatorError | None:
+    def problems(self) -> OperatorError | None:
         """Why this member may apply and acknowledge nothing more; None while it agrees with most."""
         unlike = [name for name, other in self.others.items() if other.alike is False]
         alike = 1 + sum(other.alike is True for other in self.others.values())

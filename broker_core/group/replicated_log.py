@@ -113,7 +113,7 @@ class ReplicatedLog(Generic[Owner]):
         self._journal, self._outlet, self._clock = journal, outlet, clock
         self._engine, self._settings = engine, settings
         self._thread = ThreadPoolExecutor(1, "journal")
-        self.run = uuid4().hex
+        self.run_id = uuid4().hex
         """This process, among those that may bear the member's name."""
         self.trouble: OperatorError | None = None
         """Why this member takes no part, where that doesn't mend itself."""
@@ -136,7 +136,7 @@ class ReplicatedLog(Generic[Owner]):
         """The newest entry that is applied here whole."""
         self.applied_at = 0
         """When the engine had taken it, ns by its clock; 0 before one was read."""
-        self.members = PeerTable(settings, self.run)
+        self.members = PeerTable(settings, self.run_id)
         self.confirmations = confirmations
         confirmations.unheard = self._unheard
         self.on_attached: Callable[[StreamInfo], None] = lambda _: None
@@ -151,7 +151,7 @@ class ReplicatedLog(Generic[Owner]):
         """What members send each other of their clients; set by whoever runs the broker."""
         self._synced = asyncio.Event()
         """Something was, and hasn't been told."""
-        self._appending: EntryAppender[Owner] = EntryAppender(engine, settings.member, self.run)
+        self._appending: EntryAppender[Owner] = EntryAppender(engine, settings.member, self.run_id)
         self._waiting: PendingEntries[Owner] = PendingEntries()
         self._applying = False
         self._progress_at = clock.seconds()
@@ -172,11 +172,11 @@ class ReplicatedLog(Generic[Owner]):
     # In: what `CommitLog` offers.
 
     @property
-    def full(self) -> bool:
-        return self._waiting.full
+    def is_full(self) -> bool:
+        return self._waiting.is_full
 
-    async def room(self) -> None:
-        await self._waiting.room()
+    async def wait_for_room(self) -> None:
+        await self._waiting.wait_for_room()
 
     def append(self, *batches: PendingBatch[Owner]) -> None:
         at = self._clock.now_ns()
@@ -191,7 +191,7 @@ class ReplicatedLog(Generic[Owner]):
     async def barrier(self) -> None:
         await self._waiting.barrier()
 
-    async def caught_up(self) -> int | None:
+    async def wait_caught_up(self) -> int | None:
         """Read the end of the log with the engine's confirmation.
 
         Waits until everything that any member has acknowledged before is applied here: `hold_ms` at most, and
@@ -201,7 +201,7 @@ class ReplicatedLog(Generic[Owner]):
         if self.attached is None and self._clock.seconds() - self._away_since > self._settings.hold_s:
             return None
         try:
-            return await asyncio.wait_for(self._waiting.ask(), self._settings.hold_s)
+            return await asyncio.wait_for(self._waiting.request_catch_up(), self._settings.hold_s)
         except TimeoutError:
             return None
 
@@ -218,8 +218,11 @@ class ReplicatedLog(Generic[Owner]):
 
     def _hear_confirmed(self) -> None:
         for name, other in self.members.others.items():
-            if other.proved > self.confirmations.confirming.confirmed_by(name) or other.alike is None:
-                self.confirmations.confirmed(name, other.proved)
+            if (
+                other.proved > self.confirmations.confirming.confirmed_sequence_of(name)
+                or other.alike is None
+            ):
+                self.confirmations.on_peer_confirmed(name, other.proved)
 
     def start(self) -> None:
         """Begin to take part."""
@@ -251,7 +254,7 @@ class ReplicatedLog(Generic[Owner]):
 
     async def _take_part(self) -> None:
         self.chain = await self._in_thread(load_chain, self._journal)
-        self._engine.hear(self._heard)
+        self._engine.read_statuses(self._heard)
         while True:
             try:
                 await self._attend()
@@ -273,14 +276,14 @@ class ReplicatedLog(Generic[Owner]):
         attached, place = await self._find(journal_end(self._journal))
         await self._appending.open()
         order = LogStateMachine(self._journal, attached.generation, place, self.chain)
-        self.applied, self._end = order.applied, attached.last
-        await self._engine.read_from(order.applied + 1)
-        await self._engine.tell(self._said())
-        if (trouble := self.members.trouble()) is not None:
+        self.applied, self._end = order.applied_entry, attached.last
+        await self._engine.read_from(order.applied_entry + 1)
+        await self._engine.publish_status(self._said())
+        if (trouble := self.members.problems()) is not None:
             raise trouble
         self._is_attached(attached)
         self.on_attached(attached)
-        log.info("group_attached", applied=order.applied, last=attached.last, leader=attached.leader)
+        log.info("group_attached", applied=order.applied_entry, last=attached.last, leader=attached.leader)
         await wait_first_failure(
             self._tell(), self._send(), self._read(order), self._confirm(), self._send_notices()
         )
@@ -288,7 +291,7 @@ class ReplicatedLog(Generic[Owner]):
     async def _confirm(self) -> None:
         """Read the end of the log once in each attachment, and tell whoever waits for that."""
         while True:
-            if await self._waiting.ask() is not None:
+            if await self._waiting.request_catch_up() is not None:
                 break
             await asyncio.sleep(RETRY_S)
         self._is_confirmed = True
@@ -418,20 +421,20 @@ class ReplicatedLog(Generic[Owner]):
     async def _send(self) -> None:
         while True:
             await self._waiting.wanted.wait()
-            outgoing = self._appending.underway or self._waiting.gather(self._clock.seconds())
+            outgoing = self._appending.underway or self._waiting.next_outgoing(self._clock.seconds())
             if outgoing is None:
                 self._waiting.wanted.clear()
                 continue
             await self._appending.append(outgoing)
             self._progress_at = self._clock.seconds()
-            self._appending.done(outgoing)
+            self._appending.on_appended(outgoing)
 
     # In from the engine.
 
     async def _read(self, order: LogStateMachine) -> None:
         while True:
-            entries = await self._engine.next(MAX_GROUP_BYTES)
-            trouble = self.members.trouble()
+            entries = await self._engine.next_entry(MAX_GROUP_BYTES)
+            trouble = self.members.problems()
             if trouble is not None:
                 raise trouble
             self._progress_at = self._clock.seconds()
@@ -442,39 +445,39 @@ class ReplicatedLog(Generic[Owner]):
     async def _apply(self, order: LogStateMachine, entries: Sequence[LogEntry]) -> None:
         # Before anything is taken: what is wrong with one leaves the state as it was.
         found = [(entry, own := self._own_of(entry), entry_batches(entry, own)) for entry in entries]
-        before = self.chain.mark
+        before = self.chain.checkpoint
         group: list[PendingBatch[Owner]] = []
         refused: list[tuple[PendingBatch[Owner], Refusal]] = []
         reached: list[OutgoingEntry[Owner]] = []
         for entry, own, batches in found:
             if own is not None:
-                self._waiting.take(own)
+                self._waiting.mark_applying(own)
                 if batches:
                     self._compare_clocks(batches[-1].accepted_at - entry.at)
             for number, batch in enumerate(batches):
                 pending = own.batches[number] if own is not None else PendingBatch[Owner](batch)
-                fresh = order.take(entry, number, batch)
+                fresh = order.apply_batch(entry, number, batch)
                 if isinstance(fresh, Refusal):
                     refused.append((pending, fresh))
                     continue
                 pending.batch = fresh
                 group.append(pending)
-            order.passed(entry)
+            order.mark_applied(entry)
             if own is not None:
                 reached.append(own)
         if group:
             await self._commit(before, group, reached)
         self.applied, self.applied_at = entries[-1].number, entries[-1].at
         self._synced.set()
-        self.members.compare(self.chain)
+        self.members.compare_journals(self.chain)
         self._hear_confirmed()
         for pending, why in refused:
             if why is Refusal.REPEATED:
-                self._outlet.repeated(pending)
+                self._outlet.on_duplicate(pending)
             else:
                 self._outlet.superseded(pending)
         for own in reached:
-            self._waiting.done(own, self.chain.sequence)
+            self._waiting.remove_applied(own, self.chain.sequence)
 
     def _compare_clocks(self, ahead_ns: int) -> None:
         """Of an entry's last batch, which waited least. Waiting makes a clock look as if it were behind."""
@@ -485,8 +488,8 @@ class ReplicatedLog(Generic[Owner]):
 
     def _own_of(self, entry: LogEntry) -> OutgoingEntry[Owner] | None:
         """What this process appended, if somebody still waits for it."""
-        number = self._appending.number_of(entry)
-        return None if number is None else self._waiting.sent(number)
+        number = self._appending.entry_number(entry)
+        return None if number is None else self._waiting.outgoing_of(number)
 
     async def _commit(
         self,
@@ -495,7 +498,7 @@ class ReplicatedLog(Generic[Owner]):
         reached: list[OutgoingEntry[Owner]],
     ) -> None:
         self._applying = True
-        self._outlet.stamped(group)
+        self._outlet.on_stamped(group)
         if (
             self._outlet.shows_early
         ):  # the engine's order stands: no crash gives these numbers to other records
@@ -503,15 +506,15 @@ class ReplicatedLog(Generic[Owner]):
         try:
             positions = await self._in_thread(self._write, [pending.batch for pending in group])
         except JournalError as problem:
-            self.chain.back_to(before)
-            self._waiting.give_back(reached)
+            self.chain.rollback(before)
+            self._waiting.unmark_applying(reached)
             self._fail(group, problem)
             raise
         finally:
             self._applying = False
         # The law of every acknowledgement.
         assert group[-1].batch.last_sequence <= self._journal.durable_sequence
-        self._outlet.applied(group, positions)
+        self._outlet.on_durable(group, positions)
 
     def _write(self, batches: Sequence[Batch]) -> list[BatchPosition]:
         positions = self._journal.write(batches)
@@ -523,18 +526,20 @@ class ReplicatedLog(Generic[Owner]):
     async def _tell(self) -> None:
         while True:
             if self.attached is not None:
-                self._note_answer(await self._engine.look())
+                self._note_answer(await self._engine.stream_info())
             again = self._clock.seconds() + SAMPLES * TELL_S
             while self._clock.seconds() < again:
                 self._synced.clear()
-                await self._engine.tell(self._said())
+                await self._engine.publish_status(self._said())
                 await self._until_told_again()
 
     def _said(self) -> bytes:
-        return self.members.said(self.applied, self.behind, self.chain, self.applied_at, self.addresses())
+        return self.members.encode_status(
+            self.applied, self.behind, self.chain, self.applied_at, self.addresses()
+        )
 
     async def _until_told_again(self) -> None:
-        if not self.confirmations.waits:
+        if not self.confirmations.is_required:
             await asyncio.sleep(TELL_S)
             return
         await asyncio.sleep(TELL_AT_MOST_S)
@@ -551,17 +556,17 @@ class ReplicatedLog(Generic[Owner]):
             await notices.wanted.wait()
             await asyncio.sleep(NOTICES_GATHER_S)
             while (message := notices.next_message()) is not None:
-                await self._engine.tell(message)
+                await self._engine.publish_status(message)
 
     def _heard(self, content: bytes) -> None:
         if content.startswith(b"["):
             if self.notices is not None:
                 self.notices.receive(content)
             return
-        self.members.heard(content, self._clock.seconds())
-        self.members.compare(self.chain)
+        self.members.on_status(content, self._clock.seconds())
+        self.members.compare_journals(self.chain)
         self._hear_confirmed()
-        trouble = self.members.trouble()
+        trouble = self.members.problems()
         if trouble is not None:
             self._is_troubled(trouble)
         elif self.trouble is not None and self.trouble.code == "replica_diverged":
@@ -578,7 +583,7 @@ class ReplicatedLog(Generic[Owner]):
             now, hold = self._clock.seconds(), self._settings.hold_s
             if now - before > STOOD_STILL_S:
                 self._progress_at = now  # what the engine took meanwhile waits in the socket
-            since = self._waiting.since()
+            since = self._waiting.oldest_since()
             if self._applying or since is None:
                 continue
             if self.trouble is not None:
@@ -589,13 +594,13 @@ class ReplicatedLog(Generic[Owner]):
 
     def _fail(self, stamped: list[PendingBatch[Owner]], error: JournalError) -> None:
         """Nothing that waits here is stored, as far as can be said. `stamped` was being written, and others' may be among it."""
-        waiting, nbytes = self._waiting.give_up()
+        waiting, nbytes = self._waiting.abandon_all()
         self._appending.underway = None
         own = {id(one) for one in waiting}
         if waiting or stamped:
             log.warning("publishes_refused", batches=len(waiting), code=error.code, why=error.sentence)
-            self._outlet.failed([*(one for one in stamped if id(one) not in own), *waiting], error)
-        self._waiting.settle(len(waiting), nbytes)
+            self._outlet.on_failed([*(one for one in stamped if id(one) not in own), *waiting], error)
+        self._waiting.release(len(waiting), nbytes)
 
     def _break(self, problem: Exception) -> None:
         if isinstance(problem, JournalError):
@@ -607,7 +612,7 @@ class ReplicatedLog(Generic[Owner]):
             )
         self._journal.failed = self._journal.failed or error
         self._fail([], error)
-        self._outlet.broken(error)
+        self._outlet.on_log_broken(error)
 
     # The chain on disk.
 
@@ -619,7 +624,7 @@ class ReplicatedLog(Generic[Owner]):
                 await shield_until_done(self._in_thread(self._keep_chain))
 
     def _keep_chain(self) -> None:
-        sequence, value = self.chain.mark
+        sequence, value = self.chain.checkpoint
         if value is not None and sequence != self._chain_kept:
             path = chain_path(self._journal.directory, self._journal.instance)
             write_chain(self._journal.files, path, sequence, value)

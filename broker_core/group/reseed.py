@@ -113,7 +113,7 @@ def read_extent(places: SegmentDirectories, instance: str) -> JournalExtent | No
         for walked in iter_batches(file.path, HEADER_SIZE):
             newest = walked.batches[-1] if walked.batches else newest
         if newest is not None:
-            standing = JournalEnd.of(newest)
+            standing = JournalEnd.position_in(newest)
             log = read_header(open_source(file.path)).log
             return JournalExtent(
                 str(log),
@@ -164,7 +164,7 @@ def plan_empty(
 async def begin_empty(plan: ReseedPlan, engine: SharedLog, now: str, say: Say) -> ReseedReceipt:
     """Make the log as planned. Raises OperatorError log_exists when there is one by now, and engine_away."""
     try:
-        made = await engine.begin(StreamOrigin(UUID(plan.log), plan.generation))
+        made = await engine.create_stream(StreamOrigin(UUID(plan.log), plan.generation))
     except LogServiceUnavailableError as problem:
         raise OperatorError(
             "engine_away", f"The log couldn't be made: {problem}.", "Nothing was changed. Try again."
@@ -249,8 +249,8 @@ async def init_group(
         beginning = StreamOrigin(journal.identity, generation, chain.sequence, chain.value)
         try:
             if found is not None:
-                say(f"the engine's log is set aside as {await engine.set_aside()}")
-            made = await engine.begin(beginning)
+                say(f"the engine's log is set aside as {await engine.retire_stream()}")
+            made = await engine.create_stream(beginning)
         except LogServiceUnavailableError as problem:
             raise OperatorError(
                 "engine_away",

@@ -37,7 +37,7 @@ class LogPosition(NamedTuple):
     batch: int
 
     @property
-    def packed(self) -> int:
+    def encode(self) -> int:
         return self.entry << _BATCH_BITS | self.batch
 
 
@@ -58,7 +58,7 @@ class JournalEnd(NamedTuple):
     place: LogPosition
 
     @classmethod
-    def of(cls, newest: Batch) -> JournalEnd:
+    def position_in(cls, newest: Batch) -> JournalEnd:
         """The standing of a journal that ends with this batch."""
         position = newest.header.log_position
         if not position:
@@ -74,7 +74,7 @@ def journal_end(journal: Journal) -> JournalEnd:
     found = journal.read(last, 1, last)
     if not found or found[-1].last_sequence != last:
         return JournalEnd(last, 0, START)
-    return JournalEnd.of(found[-1])
+    return JournalEnd.position_in(found[-1])
 
 
 def applied_position(standing: JournalEnd, log: StreamInfo, chain: bytes | None) -> LogPosition:
@@ -136,11 +136,11 @@ class LogStateMachine:
         self.chain = chain
 
     @property
-    def applied(self) -> int:
+    def applied_entry(self) -> int:
         """The newest entry of which everything is applied, as far as is known: reading goes on behind it."""
         return self._place.entry if self._place.batch == MAX_BATCHES else self._place.entry - 1
 
-    def take(self, entry: LogEntry, number: int, batch: Batch) -> Batch | Refusal:
+    def apply_batch(self, entry: LogEntry, number: int, batch: Batch) -> Batch | Refusal:
         """Return what is new of a batch, stamped; or why nothing of it is stored. A refusal changes no
         state: what is decided later follows from the journal alone, also after a restart."""
         if LogPosition(entry.number, number) <= self._place:
@@ -151,7 +151,7 @@ class LogStateMachine:
         assert isinstance(fresh.buf, bytearray)
         self._last_at = max(self._last_at, min(batch.accepted_at, entry.at + SKEW_NS))
         write_flags(fresh.buf, 0)
-        write_log_position(fresh.buf, LogPosition(entry.number, number).packed)
+        write_log_position(fresh.buf, LogPosition(entry.number, number).encode)
         fresh.stamp(
             origin=self._origin,
             epoch=self._generation,
@@ -162,10 +162,10 @@ class LogStateMachine:
         self.chain.add(fresh)
         return fresh
 
-    def passed(self, entry: LogEntry) -> None:
+    def mark_applied(self, entry: LogEntry) -> None:
         """Everything in an entry was taken."""
         self._place = max(self._place, LogPosition(entry.number, MAX_BATCHES))
-        self.chain.passed(entry.number)
+        self.chain.mark_entry_applied(entry.number)
 
     def _earlier(self, batch: Batch) -> Refusal:
         """Return what became of a batch that was applied before this order began."""

@@ -93,17 +93,17 @@ class Appender:
         self.broken = False
         """Whether bytes of a failed append could not be cut off: nothing may be written behind them."""
 
-    def use(self, options: JournalOptions) -> None:
+    def set_options(self, options: JournalOptions) -> None:
         """Other sizes from the next segment on."""
         self.options = options
-        self.spares.use(options.segment_size, options.preallocated)
+        self.spares.set_size(options.segment_size, options.preallocated)
 
     @property
-    def needs_a_spare(self) -> bool:
+    def needs_spare_segment(self) -> bool:
         """Whether the next segment will be needed soon, and isn't there."""
         return not self.spares and self.tail is not None and 2 * self.tail.offset > self.options.segment_size
 
-    def go_on_in(self, segment: Segment) -> None:
+    def continue_segment(self, segment: Segment) -> None:
         """Continue the segment that recovery found to be the current one."""
         file = OpenFile(segment.path, os.O_RDWR)
         self.tail = WriteTail(segment, file, segment.index.end)
@@ -227,11 +227,11 @@ class SegmentSealer:
         """Take a segment that is full; `publishers` is copied."""
         self._full.append(FullSegment(tail, Publishers(publishers)))
 
-    def tails(self) -> list[WriteTail]:
+    def unsynced_tails(self) -> list[WriteTail]:
         """Those a sync has to include."""
         return [one.tail for one in self._full]
 
-    def finish(self) -> None:
+    def seal_pending(self) -> None:
         """Close all that are full. JournalError when the disk refuses; the next call goes on with the same one."""
         with self._one_at_a_time:
             while self._full:

@@ -83,7 +83,7 @@ class CommitListener(Protocol[Owner]):
     def shows_early(self) -> bool:
         """Whether somebody wants batches before they are durable."""
 
-    def stamped(self, group: Sequence[PendingBatch[Owner]]) -> None:
+    def on_stamped(self, group: Sequence[PendingBatch[Owner]]) -> None:
         """A group has its sequences and isn't durable yet."""
 
     def show(self, group: Sequence[PendingBatch[Owner]], before: Iterable[PendingBatch[Owner]]) -> None:
@@ -91,24 +91,24 @@ class CommitListener(Protocol[Owner]):
         happens. `before` are the batches that come before them and aren't applied yet. Called while
         `shows_early`; before `applied`."""
 
-    def applied(self, group: Sequence[PendingBatch[Owner]], positions: Sequence[BatchPosition]) -> None:
+    def on_durable(self, group: Sequence[PendingBatch[Owner]], positions: Sequence[BatchPosition]) -> None:
         """A group is durable; where each of its batches stands in the journal. The order of the log. It may be another one
         than was stamped together."""
 
-    def repeated(self, pending: PendingBatch[Owner]) -> None:
+    def on_duplicate(self, pending: PendingBatch[Owner]) -> None:
         """All of a batch is in the log already, by another broker, and durable: it is acknowledged, and not delivered."""
 
     def superseded(self, pending: PendingBatch[Owner]) -> None:
         """Close the client of a batch that isn't stored: in the log another session of its publisher came
         first."""
 
-    def confirmed(self, upto: int) -> None:
+    def on_confirmed(self, upto: int) -> None:
         """Of a group's log: every member that is waited for has everything up to there. Not before `applied`."""
 
-    def failed(self, group: Sequence[PendingBatch[Owner]], error: JournalError) -> None:
+    def on_failed(self, group: Sequence[PendingBatch[Owner]], error: JournalError) -> None:
         """Nothing of these is stored, as far as can be said: all that was stamped and not applied, and what was to be next."""
 
-    def broken(self, error: JournalError) -> None:
+    def on_log_broken(self, error: JournalError) -> None:
         """Nothing more will come out: the process must end. What is in the log is known when it is opened again."""
 
 
@@ -116,10 +116,10 @@ class CommitLog(Protocol[Owner]):
     """What publishing needs of a log. Made with the `CommitListener` that its batches come out at."""
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether publishers should wait: more has gathered than the disk has taken."""
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Wait until the log isn't full."""
 
     def append(self, *batches: PendingBatch[Owner]) -> None:
@@ -215,10 +215,10 @@ class LocalCommitLog(Generic[Owner]):
         """Whether a write has failed and the loop may not have heard of it."""
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return self._pending_bytes > PENDING_HIGH_BYTES
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         await self._room.wait()
 
     def append(self, *batches: PendingBatch[Owner]) -> None:
@@ -232,7 +232,7 @@ class LocalCommitLog(Generic[Owner]):
         self._gathered += batches
         self._appended += len(batches)
         self._pending_bytes += sum(pending.batch.nbytes for pending in batches)
-        if self.full:
+        if self.is_full:
             self._room.clear()
 
     async def barrier(self) -> None:
@@ -258,7 +258,7 @@ class LocalCommitLog(Generic[Owner]):
         self._stamp(group)
         self._stamped += group
         try:
-            self._outlet.stamped(group)
+            self._outlet.on_stamped(group)
             if self._outlet.shows_early:
                 self._unshown += group
                 self._reserve(group[-1].batch.last_sequence)
@@ -341,7 +341,7 @@ class LocalCommitLog(Generic[Owner]):
             for _ in group:
                 self._stamped.popleft()
             self._release(group)
-            self._outlet.applied(group, positions)
+            self._outlet.on_durable(group, positions)
         except Exception as problem:
             self._break(problem)
             return
@@ -353,7 +353,7 @@ class LocalCommitLog(Generic[Owner]):
         # Whatever it was, nobody waits in silence for what isn't stored.
         error = _as_journal_error(problem)
         if group := self._drop():
-            self._outlet.failed(group, error)
+            self._outlet.on_failed(group, error)
             self._settle(len(group))
         if self._journal.failed is None:
             self._journal.skip_to(self._shown + 1)
@@ -367,7 +367,7 @@ class LocalCommitLog(Generic[Owner]):
         self._journal.failed = self._journal.failed or error
         self._drop()
         self._settle(self._appended - self._settled)
-        self._outlet.broken(error)
+        self._outlet.on_log_broken(error)
 
     def _drop(self) -> list[PendingBatch[Owner]]:
         """Whatever waits, with nobody to wait for it any more."""
@@ -383,7 +383,7 @@ class LocalCommitLog(Generic[Owner]):
 
     def _release(self, group: Sequence[PendingBatch[Owner]]) -> None:
         self._pending_bytes -= sum(pending.batch.nbytes for pending in group)
-        if not self.full:
+        if not self.is_full:
             self._room.set()
 
     def _settle(self, number: int) -> None:

@@ -174,7 +174,7 @@ class CompressedSegmentSource:
             )
         return memoryview(self._inflate(number))[start : start + length]
 
-    def after_damage(self, offset: int) -> int:
+    def next_offset_after(self, offset: int) -> int:
         """Where to look for whole batches again when the bytes at `offset` can't be read: at the next member."""
         number = bisect_right(self._starts, offset)
         return self._starts[number] if number < len(self._starts) else max(self.length, offset + 8)

@@ -62,7 +62,7 @@ class OpenFile:
         self.fd = os.open(path, flags | os.O_CLOEXEC, mode)
 
     @property
-    def in_place(self) -> bool:
+    def is_current(self) -> bool:
         """Whether its path still stands for it: nobody has removed, moved or replaced it."""
         if self._inode is None:
             self._inode = _inode(fd=self.fd)
@@ -201,7 +201,7 @@ def lock_directory(path: Path) -> OpenFile:
             path=str(path),
             pid=owner,
         ) from None
-    if not handle.in_place:
+    if not handle.is_current:
         raise OperatorError(
             "journal_locked",
             f"The lock {path} was replaced while it was being taken.",

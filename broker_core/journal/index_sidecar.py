@@ -86,7 +86,7 @@ def _deflated(raw: bytes) -> bytes:
 
 
 def _encode_places(index: SegmentIndex) -> bytes:
-    columns = b"".join(column.tobytes() for column in index.places(MAX_PLACES))
+    columns = b"".join(column.tobytes() for column in index.sample_positions(MAX_PLACES))
     return _PLACES.pack(b"SP", 4 + len(columns), crc32c(columns)) + columns
 
 

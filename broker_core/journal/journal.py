@@ -75,7 +75,7 @@ class Journal:
         self._log = LogReader(found.instance, tuple(found.segments), found.log)
         note = partial(append_removal, files, directory, found.instance)
         self._swaps = SegmentReplacer(
-            files, self._log, self._lock, found.archive_directory, self._pins.owners, note
+            files, self._log, self._lock, found.archive_directory, self._pins.owners_before, note
         )
         self._appender = Appender(files, directory, found.instance, found.log, found.epoch, options)
         self._sealer = SegmentSealer(files, directory, found.instance)
@@ -92,7 +92,7 @@ class Journal:
         self.note_frontier()
 
     def _go_on(self, last: Segment) -> None:
-        self._appender.go_on_in(last)
+        self._appender.continue_segment(last)
         if last.index.last_sequence + 1 != self.next_sequence:
             self._end_segment()
 
@@ -247,7 +247,7 @@ class Journal:
                 if self.failed is not None:
                     raise self.failed
                 written, numbers = self.next_sequence - 1, dict(self._written_numbers)
-                tails = self._sealer.tails()
+                tails = self._sealer.unsynced_tails()
                 if self._appender.tail is not None:
                     tails.append(self._appender.tail)
                 directory_changed, self._appender.directory_changed = self._appender.directory_changed, False
@@ -287,16 +287,16 @@ class Journal:
         journal then takes nothing more, because another process may write there, or nobody would find the records.
         """
         with self._lock:
-            tails = self._sealer.tails()
+            tails = self._sealer.unsynced_tails()
             if self._appender.tail is not None:
                 tails.append(self._appender.tail)
         self._check(tails)
 
     def _check(self, tails: Sequence[WriteTail]) -> None:
-        taken = None if self._directory_lock.in_place else self._directory_lock.path
+        taken = None if self._directory_lock.is_current else self._directory_lock.path
         for tail in tails:
             # One that is sealed may have been moved by a swap.
-            if not tail.segment.sealed and not tail.file.in_place:
+            if not tail.segment.sealed and not tail.file.is_current:
                 taken = tail.file.path
         if taken is not None:
             self.failed = JournalError(
@@ -321,18 +321,18 @@ class Journal:
         """
         self.finish_sealed()
         try:
-            return self._appender.spares.fill(self._rest)
+            return self._appender.spares.create_missing(self._rest)
         except OSError as error:
             raise journal_error(error, "spare segments") from error
 
     def _rest(self) -> bool:
         """Between two steps of making a spare: whether to go on."""
-        return not self._closing.wait(0 if self._appender.needs_a_spare else REST_S)
+        return not self._closing.wait(0 if self._appender.needs_spare_segment else REST_S)
 
-    def use(self, options: JournalOptions) -> None:
+    def set_options(self, options: JournalOptions) -> None:
         """Other sizes from the next segment on; spares are renewed by `preallocate`. From any thread: takes no lock."""
         self.options = options
-        self._appender.use(options)
+        self._appender.set_options(options)
 
     def finish_sealed(self) -> None:
         """Close full segments (see sealing.py). Until then they count as current.
@@ -340,7 +340,7 @@ class Journal:
         JournalError when the disk refuses; the journal then takes nothing more, as after a sync that failed.
         """
         try:
-            self._sealer.finish()
+            self._sealer.seal_pending()
         except JournalError as error:
             self.failed = error
             raise
@@ -383,9 +383,9 @@ class Journal:
         return skipped[0][0] if skipped and skipped[0][1] + 1 == first else first
 
     @property
-    def holes(self) -> list[MissingRange]:
+    def missing_ranges(self) -> list[MissingRange]:
         """Everything known to be unreadable, oldest first, between segments too."""
-        return self._log.holes()
+        return self._log.missing_ranges()
 
     def skipped(self) -> list[tuple[int, int]]:
         """Return the intervals of numbers that name no record and never will, oldest first: no gap and no
@@ -408,7 +408,7 @@ class Journal:
 
     def lacks(self, first: int, last: int) -> list[tuple[int, int]]:
         """Return what of an interval that can't be read is a loss: all but the numbers that were skipped."""
-        return list(SequenceSet(self.skipped()).between(first, last)) if first <= last else []
+        return list(SequenceSet(self.skipped()).gaps_between(first, last)) if first <= last else []
 
     def read(self, sequence: int, max_bytes: int, upto: int) -> list[Batch]:
         """Whole, checked batches from the one with `sequence` on, about `max_bytes`, none with records > `upto`.
@@ -420,14 +420,14 @@ class Journal:
         """
         return self._read(sequence, max_bytes, upto)[1]
 
-    def may_hold(self, topic: str, sequence: int) -> bool:
+    def may_contain_topic(self, topic: str, sequence: int) -> bool:
         """Whether there may be a record of that topic from `sequence` on; False is certain, of all that is durable."""
-        return self._log.may_hold(topic, sequence)
+        return self._log.may_contain_topic(topic, sequence)
 
-    def next_of(self, topics: Collection[str], sequence: int) -> int:
+    def next_sequence_of_topics(self, topics: Collection[str], sequence: int) -> int:
         """The first place from `sequence` on where a record of these topics may stand, as far as sealed segments tell by
         their sidecars; `sequence` itself where they don't. For the reader thread."""
-        return self._log.next_of(topics, sequence)
+        return self._log.next_sequence_of_topics(topics, sequence)
 
     def next_readable(self, sequence: int) -> int:
         """The first record at or after `sequence` that can be read: behind a hole, if there is one; else
@@ -435,7 +435,9 @@ class Journal:
         batches = self._read(sequence, 1, self.next_sequence - 1)[1]
         return max(batches[0].first_sequence, sequence) if batches else self.next_sequence
 
-    def read_located(self, sequence: int, max_bytes: int, upto: int) -> list[tuple[BatchPosition, Batch]]:
+    def read_with_positions(
+        self, sequence: int, max_bytes: int, upto: int
+    ) -> list[tuple[BatchPosition, Batch]]:
         """As `read`, with each batch's position."""
         segment, batches, offsets = self._read(sequence, max_bytes, upto)
         return list(zip(map(BatchPosition, repeat(segment), offsets), batches, strict=False))
@@ -475,9 +477,9 @@ class Journal:
         """All segments, oldest first."""
         return [segment.info() for segment in self._log.segments]
 
-    def bytes_from(self, sequence: int) -> int:
+    def bytes_held_from(self, sequence: int) -> int:
         """Of the segments that can't be removed while this record is needed."""
-        return self._log.bytes_from(sequence)
+        return self._log.bytes_held_from(sequence)
 
     # ------------------------------------------------------------------------------------------------ keeping
 
@@ -489,15 +491,15 @@ class Journal:
         """Who holds what."""
         return self._pins.all()
 
-    def ask_whose(self, user_of: Callable[[str], str]) -> Callable[[str, str], None]:
+    def set_user_lookup(self, user_of: Callable[[str], str]) -> Callable[[str, str], None]:
         """Who knows whose the names are that pins are held for; gives what is to be told of names that become another's."""
-        self._pins.ask_whose(user_of)
-        return self._pins.belongs
+        self._pins.set_user_lookup(user_of)
+        return self._pins.set_user
 
     def bytes_held_by(self, user: str) -> int:
         """Of the segments that what is held for a user's names keeps."""
-        first = self._pins.first_of(user)
-        return self.bytes_from(first) if first is not None else 0
+        first = self._pins.first_pinned_by(user)
+        return self.bytes_held_from(first) if first is not None else 0
 
     def archive_swap(self, name: str, prepared: Path) -> None:
         """Replace a sealed segment by its verified copy in the archive directory (see swaps.py)."""

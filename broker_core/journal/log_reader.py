@@ -94,7 +94,9 @@ class SealedTopicLookup:
         self._places: OrderedDict[tuple[SegmentIndex, frozenset[str]], list[IndexedRange]] = OrderedDict()
         """Those asked for longest ago first."""
 
-    def next_of(self, topics: Collection[str], segments: Sequence[Segment], sequence: int) -> int:
+    def next_sequence_of_topics(
+        self, topics: Collection[str], segments: Sequence[Segment], sequence: int
+    ) -> int:
         """From `sequence`, which the first of the segments has, the first place where a record of these topics may stand.
 
         What can't be read, or isn't there, is for whoever reads: it is never passed over.
@@ -132,7 +134,7 @@ class SealedTopicLookup:
             whole = _sidecar_of(segment)
             if whole is None or whole.topic_index is None:
                 return sequence
-            found = self._places[key] = whole.stretches(whole.topic_index.of(topics))
+            found = self._places[key] = whole.ranges_to_read(whole.topic_index.topic_mask(topics))
             if len(self._places) > MAX_PLACES:
                 self._places.popitem(last=False)
         self._places.move_to_end(key)
@@ -198,7 +200,7 @@ class LogReader:
         gone = {segment.path for segment in self.segments} - {segment.path for segment in segments}
         self.segments = segments
         for path in gone:
-            self._sources.forget(path)
+            self._sources.evict(path)
 
     def close(self) -> None:
         self._sources.clear()
@@ -216,22 +218,23 @@ class LogReader:
                 raise journal_error(error, "reading the journal") from error
         raise self._moving(sequence)
 
-    def may_hold(self, topic: str, sequence: int) -> bool:
+    def may_contain_topic(self, topic: str, sequence: int) -> bool:
         """Whether there may be a record of that topic from there on. Without reading, so of sealed segments it isn't known."""
         segments = self.segments
         start = max(bisect_right(segments, sequence, key=_first) - 1, 0)
         return any(
-            one.index.last_sequence >= sequence and (one.sealed or one.index.may_hold(topic, sequence))
+            one.index.last_sequence >= sequence
+            and (one.sealed or one.index.may_contain_topic(topic, sequence))
             for one in segments[start:]
         )
 
-    def next_of(self, topics: Collection[str], sequence: int) -> int:
+    def next_sequence_of_topics(self, topics: Collection[str], sequence: int) -> int:
         """See Journal.next_of."""
         segments = self.segments
         start = max(bisect_right(segments, sequence, key=_first) - 1, 0)
-        return self._topics.next_of(topics, segments[start:], sequence)
+        return self._topics.next_sequence_of_topics(topics, segments[start:], sequence)
 
-    def bytes_from(self, sequence: int) -> int:
+    def bytes_held_from(self, sequence: int) -> int:
         """The bytes of all segments that have this record or later ones. Without reading, however many there are."""
         segments, behind = self._behind
         if segments is not self.segments:
@@ -285,7 +288,7 @@ class LogReader:
         hint = self._hints.get((segment.first_sequence, sequence))
         if hint is not None:
             return hint, sequence - 1, True
-        offset, first = segment.located().find(sequence)
+        offset, first = segment.with_path().find(sequence)
         return offset, first - 1, first == sequence
 
     def _remember(
@@ -303,7 +306,7 @@ class LogReader:
     ) -> int:
         """Where reading goes on behind unreadable bytes; the hole is noted the first time it is met."""
         index = segment.index
-        known = index.hole_at(offset)
+        known = index.missing_range_at(offset)
         if known is not None:
             return offset + known.length
         following = find_next_batch(source, offset, end, self._origin, before)
@@ -315,7 +318,7 @@ class LogReader:
             raise damaged_segment_error(segment.path, offset, why)
         hole = MissingRange(segment.first_sequence, offset, following - offset, before + 1, last, why)
         with self._hole_lock:
-            if index.hole_at(offset) is None:
+            if index.missing_range_at(offset) is None:
                 index.holes = (*index.holes, hole)
         return following
 
@@ -363,11 +366,11 @@ class LogReader:
 
     def _start_of_moment(self, segment: Segment, moment: int) -> int:
         try:
-            return segment.located().find_moment(moment)[1]
+            return segment.with_path().find_moment(moment)[1]
         except OSError:
             return segment.first_sequence  # a swap has just moved it: walk from its start
 
-    def holes(self) -> list[MissingRange]:
+    def missing_ranges(self) -> list[MissingRange]:
         """Everything known to be unreadable, oldest first: in segments and between them."""
         segments = self.segments
         found = [hole for segment in segments for hole in segment.index.holes]

@@ -36,7 +36,7 @@ class Segment:
     def first_sequence(self) -> int:
         return self.index.first_sequence
 
-    def located(self) -> SegmentIndex:
+    def with_path(self) -> SegmentIndex:
         """The index with its places, from the sidecar or, should that be gone or damaged, by reading the segment.
 
         OSError when the segment's file can't be read; FileNotFoundError when a swap has just moved it.
@@ -45,9 +45,9 @@ class Segment:
             self.index.take_entries(self._read(load_positions))
         return self.index
 
-    def whole_index(self) -> SegmentIndex:
+    def load_index(self) -> SegmentIndex:
         """The index with everything that a sidecar says. Raises as `located`."""
-        if self.index.is_whole:
+        if self.index.is_complete:
             return self.index
         found = self._read(load_sidecar)
         found.holes = self.index.holes
@@ -128,7 +128,7 @@ class OpenFileCache:
         check_source(source, segment.index.instance, segment.first_sequence, self._log)
         return _CachedFile(source, segment, _written(source))
 
-    def forget(self, path: Path) -> None:
+    def evict(self, path: Path) -> None:
         """Let go of a file that was removed or moved."""
         with self._lock:
             known = self._open.pop(path, None)
@@ -214,26 +214,26 @@ class PinTable:
             if pin.holder:
                 self._holdings.remove(pin)
 
-    def ask_whose(self, user_of: Callable[[str], str]) -> None:
+    def set_user_lookup(self, user_of: Callable[[str], str]) -> None:
         """Who knows whose the names are that pins are held for."""
         with self._lock:
-            self._holdings.know(user_of)
+            self._holdings.set_user_lookup(user_of)
 
-    def belongs(self, holder: str, user: str) -> None:
+    def set_user(self, holder: str, user: str) -> None:
         """A name is another user's from now on."""
         with self._lock:
-            self._holdings.belongs(holder, user)
+            self._holdings.set_user(holder, user)
 
-    def first_of(self, user: str) -> int | None:
+    def first_pinned_by(self, user: str) -> int | None:
         """The first record that is held for a user's names; None: none is."""
         with self._lock:
-            return self._holdings.first(user)
+            return self._holdings.first_pinned_by(user)
 
     def all(self) -> list[Pin]:
         """Those not released, in no order."""
         with self._lock:
             return list(self._pins)
 
-    def owners(self, sequence: int) -> list[str]:
+    def owners_before(self, sequence: int) -> list[str]:
         """Who needs records at or before `sequence`."""
         return sorted({pin.owner or "a reader" for pin in self.all() if pin.sequence <= sequence})

@@ -41,11 +41,11 @@ class PinsByUser:
         """How many pins each user has."""
         self._turn = count()
 
-    def know(self, user_of: Callable[[str], str]) -> None:
+    def set_user_lookup(self, user_of: Callable[[str], str]) -> None:
         """Whose a name is; asked when it begins to hold something. Later changes come by `belongs`."""
         self._user_of = user_of
         for name in self._names:
-            self.belongs(name, user_of(name))
+            self.set_user(name, user_of(name))
 
     def add(self, pin: NamePin) -> None:
         """It holds the log from now on."""
@@ -66,7 +66,7 @@ class PinsByUser:
             del self._names[pin.holder]
         self._let_go(named.user, 1)
 
-    def belongs(self, name: str, user: str) -> None:
+    def set_user(self, name: str, user: str) -> None:
         """The name is that user's from now on, with what is held for it."""
         named = self._names.get(name)
         if named is None or named.user == user:
@@ -77,7 +77,7 @@ class PinsByUser:
             self._push(user, pin)
         self._let_go(before, len(named.pins))
 
-    def first(self, user: str) -> int | None:
+    def first_pinned_by(self, user: str) -> int | None:
         """The first record that the user's pins hold; None without any."""
         heap = self._heaps.get(user)
         if heap is None:

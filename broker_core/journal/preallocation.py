@@ -46,11 +46,11 @@ class SpareSegments:
     def __len__(self) -> int:
         return len(self._ready)
 
-    def use(self, size: int, wanted: int) -> None:
+    def set_size(self, size: int, wanted: int) -> None:
         """Another size and number, from the next `fill` on. A spare of the old size may still be taken until then."""
         self._size, self._wanted = size, wanted
 
-    def fill(self, rest: Callable[[], bool]) -> int:
+    def create_missing(self, rest: Callable[[], bool]) -> int:
         """Make what is missing of the wanted number; returns how many were made. OSError when there is no room.
 
         `rest` is called after each step, and says whether to go on; what has been begun is thrown away if not.

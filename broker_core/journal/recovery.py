@@ -121,7 +121,7 @@ class RecoveryReport:
             "clean": self.clean,
         }
 
-    def because(self, sentence: str) -> None:
+    def add_reason(self, sentence: str) -> None:
         self.reason = f"{self.reason} {sentence}".strip()
 
 
@@ -298,7 +298,7 @@ class JournalRecovery:
                 self._put_aside(file.path, "empty", "It has no content.")
             elif file.first_sequence in chosen:
                 self.files.unlink(file.path)
-                self.report.because(f"A swap to {file.path.name} wasn't finished and was undone.")
+                self.report.add_reason(f"A swap to {file.path.name} wasn't finished and was undone.")
             else:
                 chosen[file.first_sequence] = file
         return [chosen[first] for first in sorted(chosen)]
@@ -308,7 +308,7 @@ class JournalRecovery:
         self.files.rename(path, target)
         self.files.sync_directory(path.parent)
         self.report.set_aside.append(target)
-        self.report.because(f"{path.name} was set aside as {target.name}: {sentence}")
+        self.report.add_reason(f"{path.name} was set aside as {target.name}: {sentence}")
 
     def _take(self, file: SegmentFile, last: bool) -> None:
         index = index_sidecar.load_summary(index_path(file.path), self.instance, file.first_sequence)
@@ -355,10 +355,10 @@ class JournalRecovery:
             start, end = made.torn
             self._copy_aside(segment.path, "torn", start, end - start)
             self.report.truncated_bytes += end - start
-            self.report.because(f"{segment.path.name} was cut at byte {start}: {made.torn_why}.")
+            self.report.add_reason(f"{segment.path.name} was cut at byte {start}: {made.torn_why}.")
         for hole in made.index.holes:
             self.report.quarantined.append(hole)
-            self.report.because(
+            self.report.add_reason(
                 f"{segment.path.name}: records {hole.first_sequence} to {hole.last_sequence} can't be read"
                 f" ({hole.why})."
             )
@@ -383,7 +383,9 @@ class JournalRecovery:
         if made.header_problem is not None:
             # Everything in the header is known from elsewhere; its bytes are kept before it is written anew.
             self._copy_aside(segment.path, "header", 0, HEADER_SIZE)
-            self.report.because(f"{segment.path.name}: its header was written anew ({made.header_problem}).")
+            self.report.add_reason(
+                f"{segment.path.name}: its header was written anew ({made.header_problem})."
+            )
             index = made.index
             header = new_header(self.instance, index.epoch, segment.first_sequence, index.first_at, self.log)
             encoded = encode_header(header)
@@ -409,7 +411,7 @@ class JournalRecovery:
         parts = (content[one.start : one.end] for one in behind)
         replace_durably(self.files, path, encode_header(header), *parts)
         made = Segment(path, False, False, self._scan(path, first).index, sealed=segment.sealed)
-        self.report.because(
+        self.report.add_reason(
             f"Records {first} to {made.index.last_sequence} weren't known to be on disk and were written again."
         )
         return [made] if path == segment.path else [self._cut(segment, start), made]
@@ -423,7 +425,7 @@ class JournalRecovery:
         )
         if following.index.last_sequence < segment.index.last_sequence:
             self._copy_aside(segment.path, "torn", start, end - start)
-            self.report.because(
+            self.report.add_reason(
                 f"{segment.path.name} was cut at byte {start}: the next one holds these records."
             )
         return self._cut(segment, start)
@@ -460,7 +462,7 @@ class JournalRecovery:
         """Go on behind numbers that may have been shown to subscribers and that no record has."""
         self.skipped_from, self.next_sequence = first, last + 1
         self.report.skipped = (first, last)
-        self.report.because(
+        self.report.add_reason(
             f"Numbers {first} to {last} were reserved for records that are shown before they are stored."
             " No record has them, and none will."
         )
@@ -475,7 +477,7 @@ class JournalRecovery:
             earlier.first_sequence, earlier.index.end, 0, first, last, "the records aren't there"
         )
         self.report.quarantined.append(hole)
-        self.report.because(f"Records {first} to {last} are missing behind {earlier.path.name}.")
+        self.report.add_reason(f"Records {first} to {last} are missing behind {earlier.path.name}.")
 
     def _recover_publishers(self) -> None:
         """The file's word up to where it goes, then the log's; the whole log if the file is lost or ahead of it."""
@@ -525,7 +527,7 @@ def _batches(segment: Segment) -> Iterator[_StoredBatch]:
             yield _StoredBatch(
                 at, at + batch.nbytes, batch.first_sequence, batch.last_sequence, batch.accepted_at
             )
-        hole = segment.index.hole_at(found.stopped_at)
+        hole = segment.index.missing_range_at(found.stopped_at)
         if not found.batches and hole is None:
             return
         offset = found.stopped_at + (hole.length if hole is not None else 0)

@@ -66,13 +66,13 @@ class VerifyReport(NamedTuple):
     """First of the numbers right before the segment that name no record and never will; 0: there are none."""
 
     @property
-    def ok(self) -> bool:
+    def is_ok(self) -> bool:
         return not (self.holes or self.problem or (self.torn_bytes and not self.unsynced))
 
     def as_dict(self) -> dict[str, Any]:
         """For the command line, as JSON."""
         holes = [hole._asdict() for hole in self.holes]
-        return {**self._asdict(), "path": str(self.path), "holes": holes, "ok": self.ok}
+        return {**self._asdict(), "path": str(self.path), "holes": holes, "ok": self.is_ok}
 
 
 @contextmanager

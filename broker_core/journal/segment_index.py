@@ -188,11 +188,11 @@ class SegmentIndex:
             return HEADER_SIZE, self.first_sequence
         return entries.offsets[number], entries.sequences[number]
 
-    def hole_at(self, offset: int) -> MissingRange | None:
+    def missing_range_at(self, offset: int) -> MissingRange | None:
         """The known hole whose bytes start at `offset`."""
         return next((hole for hole in self.holes if hole.offset == offset and hole.length), None)
 
-    def may_hold(self, topic: str, sequence: int) -> bool:
+    def may_contain_topic(self, topic: str, sequence: int) -> bool:
         """Whether a record of that topic may stand at that sequence or behind it, in a segment that is being written. Looks at
         the newest stretches alone: what begins further back is to be read."""
         # In this order: the writer names a stretch's topics before it begins the next.
@@ -228,7 +228,7 @@ class SegmentIndex:
             return []
         return list(zip(entries.sequences, entries.offsets, entries.ats, strict=True))
 
-    def stretches(
+    def ranges_to_read(
         self, wanted: Mask | None, first: int = 0, last: int = MAX_SEQUENCE, since: int = 0, until: int = MAX_SEQUENCE
     ) -> list[IndexedRange]:  # fmt: skip
         """What a reader of a sealed segment has to read: the wanted stretches with something of these sequences and times, both
@@ -256,7 +256,7 @@ class SegmentIndex:
             )
         ]
 
-    def places(self, limit: int) -> tuple[array[int], array[int], array[int]]:
+    def sample_positions(self, limit: int) -> tuple[array[int], array[int], array[int]]:
         """Sequences, offsets and times of at most `limit` stretches, evenly chosen."""
         entries = self._entries or IndexEntries()
         step = -(-len(entries.sequences) // limit) or 1
@@ -270,7 +270,7 @@ class SegmentIndex:
         return self._entries is not None
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every entry is here with its topics."""
         return self._entries is not None and not self._entries.places_only
 

@@ -55,7 +55,7 @@ class SegmentSource(Protocol):
         """Up to `length` bytes; fewer when the source prefers, none behind the end. JournalError when damaged."""
         ...
 
-    def after_damage(self, offset: int) -> int:
+    def next_offset_after(self, offset: int) -> int:
         """Where to look for whole batches again when the bytes at `offset` can't be read."""
         ...
 
@@ -70,7 +70,7 @@ class RawSegmentSource:
     def read(self, offset: int, length: int) -> memoryview:
         return memoryview(os.pread(self.file.fd, length, offset))
 
-    def after_damage(self, offset: int) -> int:
+    def next_offset_after(self, offset: int) -> int:
         return offset + 8
 
 
@@ -191,7 +191,7 @@ def find_next_batch(source: SegmentSource, offset: int, end: int, origin: int, a
         try:
             raw = bytes(source.read(start, min(CHUNK, end - start)))
         except JournalError:
-            start = source.after_damage(start)
+            start = source.next_offset_after(start)
             continue
         # Batches start at multiples of 8, and so do the chunks: no magic is cut in two by their border.
         found = raw.find(MAGIC)
@@ -213,10 +213,10 @@ def _behind(source: SegmentSource, offset: int, end: int, origin: int, after: in
     try:
         header = read_batch_header(source.read(offset, BATCH_HEADER))
     except (ClientError, JournalError):
-        return source.after_damage(offset)
+        return source.next_offset_after(offset)
     stop = offset + header.size
     good = header.origin == origin and header.first_sequence > after and stop <= end
-    return stop if good else source.after_damage(offset)
+    return stop if good else source.next_offset_after(offset)
 
 
 def _is_batch(source: SegmentSource, offset: int, end: int, origin: int, after: int) -> bool:
@@ -345,7 +345,7 @@ def _finish(made: SegmentScan, source: SegmentSource, offset: int, end: int, why
             raw = bytes(source.read(at, min(CHUNK, end - at)))
         except JournalError:
             raw = b""
-            last = at = source.after_damage(at)
+            last = at = source.next_offset_after(at)
             continue
         if not raw:
             break

@@ -169,7 +169,7 @@ class SegmentReplacer:
     def _swap(self, old: Segment, prepared: Path, new: Segment) -> None:
         self._check(old, prepared, compressed=new.compressed)
         try:
-            encoded = index_sidecar.encode_sidecar(old.whole_index())
+            encoded = index_sidecar.encode_sidecar(old.load_index())
             self._files.rename(prepared, new.path)
             self._files.sync_directory(new.path.parent)
             replace_durably(self._files, index_path(new.path), encoded)

@@ -105,21 +105,21 @@ class TopicIndex:
     @property
     def topics(self) -> tuple[str, ...] | None:
         """All topics of the segment, or None when not all are known."""
-        return None if self._any else self.listed()
+        return None if self._any else self.topic_ranges()
 
-    def listed(self) -> tuple[str, ...]:
+    def topic_ranges(self) -> tuple[str, ...]:
         """The topics that are known."""
         return tuple(self._names[1:-1].decode().split("\0")) if len(self._names) > 1 else ()
 
-    def of(self, topics: Iterable[str]) -> Mask:
+    def topic_mask(self, topics: Iterable[str]) -> Mask:
         """The stretches that may hold one of these topics."""
         names = self._names
         found = (names.find(b"\0" + topic.encode() + b"\0") for topic in topics)
         return self._mask([names.count(b"\0", 0, at) for at in found if at >= 0])
 
-    def matching(self, test: Callable[[str], bool]) -> Mask:
+    def ranges_matching(self, test: Callable[[str], bool]) -> Mask:
         """The stretches that may hold a topic that passes the test."""
-        return self._mask([number for number, topic in enumerate(self.listed()) if test(topic)])
+        return self._mask([number for number, topic in enumerate(self.topic_ranges()) if test(topic)])
 
     def _mask(self, topics: list[int]) -> Mask:
         bounds = self._bounds

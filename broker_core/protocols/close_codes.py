@@ -28,7 +28,7 @@ def code_from_close_number(number: int) -> str | None:
 
 def is_permanent(code: str) -> bool:
     """Whether a connection that ended with this code ends again each time, so that coming back is pointless."""
-    return code in CLOSE_CODES and not error_code_entry(code).again
+    return code in CLOSE_CODES and not error_code_entry(code).retry_advice
 
 
 def reconnect_after_ms(code: str) -> int | None:

@@ -394,9 +394,9 @@ def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> Cli
     known = fields_of(_STRUCTS[tag.c]).get(field.partition("[")[0])
     fix = f"docs/protocol.md lists the fields of {tag.c}."
     if known is not None:
-        fix = f"{known.name}: {known.takes()}."
+        fix = f"{known.name}: {known.accepted_values()}."
         if " matching regex " in problem:
-            problem = f"{field} isn't {known.takes()}"
+            problem = f"{field} isn't {known.accepted_values()}"
     return ClientError("bad_command", f"{tag.c}: {problem}.", fix, c=tag.c, field=field, **details)
 
 

@@ -23,7 +23,7 @@ class FieldInfo(NamedTuple):
     unit: str
     bounds: str
 
-    def takes(self) -> str:
+    def accepted_values(self) -> str:
         """What it takes, as part of a sentence: `integer, 100 to 3,600,000 ms`."""
         bounds = " ".join(filter(None, (self.bounds, self.unit))).replace("`", "")
         return f"{self.type}, {bounds}" if bounds else self.type

@@ -106,7 +106,7 @@ class NativeFrameReader:
         self._position = 0
 
     @property
-    def held(self) -> int:
+    def buffered_bytes(self) -> int:
         """Bytes of memory beyond what every connection has."""
         return len(self._buffer) - FIRST_BUFFER
 

@@ -42,8 +42,8 @@ def encode_messages(batch: Batch, subscription: str, instance: str, *, timestamp
             )
         if timestamp:
             message["timestamp"] = accepted
-        if batch.mark:
-            message["mark"] = batch.mark
+        if batch.conflation_mark:
+            message["mark"] = batch.conflation_mark
         data, encoding = _data(record.body)
         message["data"] = data
         if encoding:

@@ -54,7 +54,7 @@ class SentHistory:
         """The first record that may not have been read; 0 when nothing was sent."""
         return self._steps[0][0] if self._steps else 0
 
-    def sent(self, first_sequence: int, nbytes: int) -> None:
+    def record_sent(self, first_sequence: int, nbytes: int) -> None:
         self._nbytes += nbytes
         if self._steps and self._steps[-1][1] + nbytes <= GRAIN_BYTES:
             self._steps[-1][1] += nbytes
@@ -74,8 +74,8 @@ class SubscriptionOwner(BacklogOwner, Protocol):
     backlog: Backlog
 
     @property
-    def closed(self) -> bool: ...
-    def keeps_as(self, durable: str) -> str:
+    def is_closed(self) -> bool: ...
+    def durable_owner(self, durable: str) -> str:
         """As whom a durable subscription of this client is kept."""
 
     @property
@@ -93,14 +93,14 @@ class ServingReplay(Protocol):
     """What serves a subscription from the log: `Replay`."""
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether it should be moving."""
 
     @property
-    def held_from(self) -> int | None:
+    def pinned_from(self) -> int | None:
         """From where it holds the log; None: it doesn't yet."""
 
-    def leave(self, target: ClientSubscription) -> None:
+    def remove_subscription(self, target: ClientSubscription) -> None:
         """The subscription goes; what was read for it is read again when it goes on."""
 
 
@@ -116,16 +116,16 @@ class SharedSubscriptionPort(Protocol):
     def close(self) -> None:
         """Nobody consumes it any more."""
 
-    def leave(self, target: ClientSubscription) -> None:
+    def remove_consumer(self, target: ClientSubscription) -> None:
         """It goes. While its backlog still knows what it has."""
 
-    def acknowledged(self, target: ClientSubscription, sequences: Sequence[int]) -> None:
+    def on_acknowledged(self, target: ClientSubscription, sequences: Sequence[int]) -> None:
         """It is done with these."""
 
-    def returned(self, target: ClientSubscription, sequences: Sequence[int], *, for_good: bool) -> None:
+    def on_returned(self, target: ClientSubscription, sequences: Sequence[int], *, for_good: bool) -> None:
         """It couldn't do anything with these; `for_good`: nobody can."""
 
-    def had_before(self, batch: Batch) -> npt.NDArray[np.bool_] | None:
+    def redelivered_flags(self, batch: Batch) -> npt.NDArray[np.bool_] | None:
         """For each record whether somebody may have had it before; None: none of them."""
 
 
@@ -184,11 +184,11 @@ class ClientSubscription:
         return self.subscription.stream
 
     @property
-    def shares(self) -> bool:
+    def is_shared(self) -> bool:
         return self.shared is not None
 
     @property
-    def journaled_only(self) -> bool:
+    def is_bookmark_subscription(self) -> bool:
         """Whether it is of the log: one with a bookmark."""
         return self.cursor.span is not None
 
@@ -198,16 +198,16 @@ class ClientSubscription:
         return self.cursor.span is None
 
     @property
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether its client has it wait where it is in the log."""
-        return self.cursor.paused
+        return self.cursor.is_paused
 
     @property
-    def returns_to_log(self) -> bool:
+    def can_fall_back(self) -> bool:
         """Whether it goes back to reading the log when its client takes less than comes, so that it makes nobody slow
         (seed 002: only `live` ones count). Who names the key of its state wants the newest, not all."""
         return (
-            self.journaled_only
+            self.is_bookmark_subscription
             and self.durability != "live"
             and self.conflating is None
             and self.snapshot_key is None
@@ -224,22 +224,22 @@ class ClientSubscription:
         elif state is CursorState.ENDED:
             return  # its client was closed while this batch was given to another subscription of it
         elif conflating is not None:
-            conflating.live(shared.batch, rows)
+            conflating.add_live(shared.batch, rows)
         else:
-            self.account.match_in_log(shared.part(rows))
+            self.account.match_in_log(shared.slice(rows))
 
-    def missed(self) -> None:
+    def on_gap(self) -> None:
         """It has a gap: its client is closed, and can go on with what it has."""
         self.peer.close("internal_error", "A batch couldn't be queued for this client.")
 
     # What its client is told besides records.
 
-    def say_gap(self, instance: str, first: int, last: int, why: str) -> None:
+    def send_gap(self, instance: str, first: int, last: int, why: str) -> None:
         """It will not get these records."""
         begin, end = str(Bookmark(instance, first)), str(Bookmark(instance, last))
         self.peer.reply(replies.GapNotice(id=self.id, first=begin, last=end, why=why))
 
-    def say_completed(self, ended: bool = False) -> None:
+    def send_completed(self, ended: bool = False) -> None:
         """Its replay has caught up or, when it has `ended`, is over."""
         self.completed = True
         self.peer.reply(replies.Ack(ack="completed", of="subscribe", id=self.id, ended=ended or None))
@@ -247,29 +247,31 @@ class ClientSubscription:
     # Where it stands.
 
     @property
-    def held_from(self) -> int | None:
+    def pinned_from(self) -> int | None:
         """From where the log can't be removed because of it: a pause, a durable or managed position, a replay that runs. None:
         it holds nothing; what others consume too isn't held by one of them."""
         firsts = [
             self.pin.sequence if self.pin is not None else None,
-            self.kept.held_from if self.kept is not None else None,
-            self.managed.held_from if self.managed is not None else None,
-            self.serving.held_from if self.serving is not None else None,
+            self.kept.pinned_from if self.kept is not None else None,
+            self.managed.pinned_from if self.managed is not None else None,
+            self.serving.pinned_from if self.serving is not None else None,
         ]
         return min((first for first in firsts if first is not None), default=None)
 
     def first_needed(self, waiting: int) -> int:
         """Sequence of the first record it needs again; `waiting` is the first that waits or isn't acknowledged, 0: none."""
         firsts = [waiting, self.conflating.first_sequence if self.conflating is not None else 0]
-        if self.cursor.reading:
+        if self.cursor.is_behind:
             firsts.append(self.cursor.next_sequence)
         return min((first for first in firsts if first), default=0)
 
     def position(self, durable: int) -> int:
         """The same, with what is dispatched taken for what it has; where a new subscription would go on."""
         backlog = self.peer.backlog
-        backlog.look()
-        needed = self.first_needed(backlog.first_of(self.stream)) or self.cursor.following(durable)
+        backlog.update_progress()
+        needed = self.first_needed(
+            backlog.first_pending_sequence(self.stream)
+        ) or self.cursor.next_to_deliver(durable)
         lane = backlog.lanes.get(self.stream)
         window = lane.window if lane is not None else None
         return max(needed, window.last_acked + 1 if window is not None else 0)
@@ -294,8 +296,8 @@ def resume_points(
     for target in subscriptions:
         peer = target.peer
         if peer not in firsts:
-            peer.backlog.look()
-            firsts[peer] = peer.backlog.firsts()
+            peer.backlog.update_progress()
+            firsts[peer] = peer.backlog.first_pending_sequences()
         if target.cursor.begun:
             needed = target.first_needed(firsts[peer].get(target.stream, 0))
-            yield target, (needed or target.cursor.following(durable)) - 1
+            yield target, (needed or target.cursor.next_to_deliver(durable)) - 1

@@ -35,7 +35,7 @@ class FoldRange:
 
     def read(self, start: int, last: int, keys: LastPerKey) -> int:
         """One chunk; where the next begins."""
-        read = self._journal.read_located(start, CHUNK_BYTES, last)
+        read = self._journal.read_with_positions(start, CHUNK_BYTES, last)
         if not read:
             following = self._journal.next_readable(start)
             if following <= start:
@@ -87,7 +87,7 @@ async def fold_latest(
         start = first
         while start <= last:
             start = await reader.run(stretch.read, start, last, keys)
-        chosen = list(keys.remaining())
+        chosen = list(keys.last_rows())
         entries: list[OutboxEntry] = []
         for at in range(0, len(chosen), 256):
             part = chosen[at : at + 256]

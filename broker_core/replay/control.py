@@ -31,7 +31,7 @@ class ReplayControl:
     _live: LiveHandover
     _kept: PositionStore
 
-    def command(
+    def execute(
         self,
         client: SubscriptionOwner,
         command: commands.PauseSubscriptions | commands.ResumeSubscriptions | commands.SetRate,
@@ -49,30 +49,30 @@ class ReplayControl:
                 self.set_rate(targets, rate)
         for target in targets:
             if (managed := target.managed) is not None:
-                managed.paused, managed.steered_at = target.cursor.paused, self._facilities.clock.now_ns()
+                managed.paused, managed.steered_at = target.cursor.is_paused, self._facilities.clock.now_ns()
                 if isinstance(command, commands.SetRate):
                     managed.rate, managed.rate_max_gap = command.rate, command.rate_max_gap
-                self._kept.note(managed)
+                self._kept.mark_changed(managed)
             stands = Bookmark(self._facilities.instance, target.position(self._frontier.durable) - 1)
             client.reply(replies.Ack(ack="processed", of=word, id=target.id, bookmark=str(stands)))
 
     def pause(self, targets: Sequence[ClientSubscription]) -> None:
         """Hold them where they are. What has been queued for their client is still sent."""
         for target in targets:
-            if not target.cursor.paused:
-                self.hold(target)
+            if not target.cursor.is_paused:
+                self.pause_at(target)
 
-    def hold(self, target: ClientSubscription) -> None:
+    def pause_at(self, target: ClientSubscription) -> None:
         """Keep a subscription in its place, until it is resumed. What comes meanwhile goes on being counted for one that was
         live, so that it is known how far it is behind."""
         self._keep_place(target)
-        if not target.cursor.live or target.conflating is not None:
+        if not target.cursor.is_live or target.conflating is not None:
             self._stop(target)
-        target.cursor.step(CursorEvent.PAUSE, self._frontier.durable)
+        target.cursor.apply_event(CursorEvent.PAUSE, self._frontier.durable)
 
     def resume(self, targets: Sequence[ClientSubscription]) -> None:
         """Let the paused ones among them go on."""
-        self._start_together([target for target in targets if target.cursor.paused])
+        self._start_together([target for target in targets if target.cursor.is_paused])
 
     def set_rate(self, targets: Sequence[ClientSubscription], rate: ReplayRate | None) -> None:
         """Change their rate from now on; None lifts it. Those that share a replay go on sharing it if all are named."""
@@ -80,7 +80,7 @@ class ReplayControl:
         for target in targets:
             target.rate = rate
             shared = target.serving.targets if isinstance(target.serving, Replay) else []
-            if target.cursor.paused or (not shared and rate is None):
+            if target.cursor.is_paused or (not shared and rate is None):
                 continue
             if shared and set(shared) <= set(targets):
                 assert isinstance(target.serving, Replay)
@@ -90,8 +90,8 @@ class ReplayControl:
                 self._stop(target)
                 moving.append(target)
         self._start_together(moving)
-        self._frontier.wake()  # one whose rate was lifted may wait for news, and go live
-        self._everywhere.wake()
+        self._frontier.notify_waiters()  # one whose rate was lifted may wait for news, and go live
+        self._everywhere.notify_waiters()
 
     def start(self, targets: Sequence[ClientSubscription], step: CursorEvent = CursorEvent.READ) -> None:
         """Serve them by one replay, from where they are."""
@@ -101,24 +101,24 @@ class ReplayControl:
         frontier = self._everywhere if targets[0].durability == "fully_durable" else self._frontier
         replay = Replay(self._facilities, frontier, self._live, targets, span, targets[0].rate)
         for target in targets:
-            target.cursor.step(step, self._frontier.durable)
+            target.cursor.apply_event(step, self._frontier.durable)
             target.serving = replay
         replay.task = self._facilities.spawn(replay.run())
 
     def end(self, target: ClientSubscription) -> None:
         """Serve it no more."""
         self._stop(target)
-        target.cursor.step(CursorEvent.END)
+        target.cursor.apply_event(CursorEvent.END)
 
     def fall_back(self, target: ClientSubscription) -> bool:
         """A live subscription's client takes less than comes: what waits for it is read from the log instead, as far as
         that brings it back. It goes on being counted, and comes back when it has caught up."""
-        if not target.cursor.live or not target.journaled_only or target.conflating is not None:
+        if not target.cursor.is_live or not target.is_bookmark_subscription or target.conflating is not None:
             return False
-        taken = target.peer.backlog.take_back(target.stream)
-        given = self._live.fell_back(target)
+        taken = target.peer.backlog.return_to_log(target.stream)
+        given = self._live.on_fallback(target)
         self.start([target], CursorEvent.FALL_BACK)
-        target.cursor.given_back(taken[0].batch.first_sequence if taken else given + 1)
+        target.cursor.rewind_to(taken[0].batch.first_sequence if taken else given + 1)
         return True
 
     def _start_together(self, targets: Sequence[ClientSubscription]) -> None:
@@ -133,15 +133,15 @@ class ReplayControl:
         if target.pin is None:
             owner = f"paused subscription {target.id} of {target.peer.name}"
             at = target.position(self._frontier.durable)
-            target.pin = self._facilities.journal.pin(at, owner, target.peer.keeps_as(""))
+            target.pin = self._facilities.journal.pin(at, owner, target.peer.durable_owner(""))
 
     def _stop(self, target: ClientSubscription) -> None:
         if target.serving is not None:
-            target.serving.leave(target)
-        elif target.cursor.live:
-            self._live.take_out(target)
+            target.serving.remove_subscription(target)
+        elif target.cursor.is_live:
+            self._live.remove_from_live(target)
             if target.conflating is not None:
-                target.conflating.keep(())
+                target.conflating.hold_batch(())
 
 
 def _steerable(client: SubscriptionOwner, id: str, word: str) -> ClientSubscription:
@@ -153,7 +153,7 @@ def _steerable(client: SubscriptionOwner, id: str, word: str) -> ClientSubscript
             "Use the id it was subscribed with.",
             id=id,
         )
-    if not target.journaled_only or target.durability == "live":
+    if not target.is_bookmark_subscription or target.durability == "live":
         raise ClientError(
             "not_steerable",
             f"{word} is for bookmark subscriptions that wait for the disk, and {id!r} doesn't.",
@@ -171,4 +171,4 @@ def _group(target: ClientSubscription, durable: int) -> Hashable:
         return id(target)
     # Once it has begun, where it began doesn't matter any more.
     span = cursor.span._replace(first=0, not_before=0) if cursor.begun else cursor.span
-    return cursor.following(durable), span, target.rate, target.durability
+    return cursor.next_to_deliver(durable), span, target.rate, target.durability

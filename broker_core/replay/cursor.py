@@ -80,7 +80,7 @@ class Cursor:
         self.begun = span is None or span.not_before == 0
         """Whether its beginning was met: a moment may be still to come."""
 
-    def step(self, step: CursorEvent, durable: int = 0) -> None:
+    def apply_event(self, step: CursorEvent, durable: int = 0) -> None:
         """Take a step. One that leaves LIVE goes on behind `durable`, all that was dispatched. Raises IllegalCursorEvent."""
         befores, after = STEPS[step]
         if self.state not in befores:
@@ -90,37 +90,37 @@ class Cursor:
         self.state = after
 
     @property
-    def live(self) -> bool:
+    def is_live(self) -> bool:
         return self.state is CursorState.LIVE
 
     @property
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         return self.state is CursorState.PAUSED
 
     @property
-    def ended(self) -> bool:
+    def is_ended(self) -> bool:
         return self.state is CursorState.ENDED
 
     @property
-    def reading(self) -> bool:
+    def is_behind(self) -> bool:
         """Whether it is behind the live end: served from the log, or held where it is."""
         return self.state in (CursorState.REPLAYING, CursorState.CATCHING_UP, CursorState.PAUSED)
 
-    def following(self, durable: int) -> int:
+    def next_to_deliver(self, durable: int) -> int:
         """The first record that it hasn't been given, when everything up to `durable` is dispatched."""
-        return self.next_sequence if self.reading else durable + 1
+        return self.next_sequence if self.is_behind else durable + 1
 
     # Its way through the log.
 
-    def given(self, following: int) -> None:
+    def advance_to(self, following: int) -> None:
         """Everything before that record was given, or wasn't for it."""
         self.next_sequence = max(self.next_sequence, following)
 
-    def given_back(self, first: int) -> None:
+    def rewind_to(self, first: int) -> None:
         """From that record on nothing was sent after all."""
         self.next_sequence = first
 
-    def caught_up(self, durable: int) -> bool:
+    def is_caught_up(self, durable: int) -> bool:
         """Whether it has been given everything up to and including that sequence: the moment to go live."""
         return self.next_sequence > durable
 
@@ -193,16 +193,16 @@ class DurableFrontier:
         """Return the newest record of the log, None when that can't be told within a few seconds."""
         return self.durable if self.end is None else await self.end.read()
 
-    def move(self, durable: int) -> None:
+    def advance(self, durable: int) -> None:
         """Everything up to there is on disk and dispatched."""
         self.durable = durable
-        self.wake()
+        self.notify_waiters()
 
-    def wake(self) -> None:
+    def notify_waiters(self) -> None:
         """Those that wait for news should look again."""
         self._news.set()
         self._news.clear()
 
-    async def news(self) -> None:
+    async def wait_advanced(self) -> None:
         """Wait until more of the log may be read."""
         await self._news.wait()

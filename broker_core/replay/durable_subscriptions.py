@@ -49,7 +49,7 @@ class DurableSubscriptions:
         self.is_journaled: Callable[[str], bool] = lambda topic: True
         """Whether the policy in force journals something of a topic or pattern; set by the engine."""
 
-    def connected(self, durable: DurableSubscriptionRecord) -> bool:
+    def is_connected(self, durable: DurableSubscriptionRecord) -> bool:
         if durable.sharing is not None:
             return durable.name in self._shared and self._shared[durable.name].consumers > 0
         return (durable.client, durable.name) in self._active
@@ -66,7 +66,7 @@ class DurableSubscriptions:
             found = self._find(client, command) or self._make(client, command, position)
             if not self._kept.is_new(found):
                 return found
-            await self._kept.secure(found)
+            await self._kept.wait_durable(found)
             # Somebody may have subscribed to it meanwhile, or deleted it: look again.
 
     def _find(self, client: str, command: commands.Subscribe) -> DurableSubscriptionRecord | None:
@@ -83,7 +83,7 @@ class DurableSubscriptions:
                 topic=found.topic,
                 filter=found.filter,
             )
-        if found.sharing is None and self.connected(found):
+        if found.sharing is None and self.is_connected(found):
             raise ClientError(
                 "durable_in_use",
                 f"The durable subscription {found.name} is subscribed already.",
@@ -109,27 +109,27 @@ class DurableSubscriptions:
             seen_at=now,
             sharing=SharedProgress(upto=position - 1) if command.shared else None,
         )
-        self._kept.keep(durable)
+        self._kept.add(durable)
         return durable
 
-    def opened(self, target: ClientSubscription, name: str) -> None:
-        key = target.peer.keeps_as(name), name
+    def on_opened(self, target: ClientSubscription, name: str) -> None:
+        key = target.peer.durable_owner(name), name
         self._active[key], target.kept = target, self._known.get(key)
 
-    def joined(self, target: ClientSubscription, name: str, max_deliveries: int | None) -> None:
+    def on_joined(self, target: ClientSubscription, name: str, max_deliveries: int | None) -> None:
         """A client consumes a shared one that was claimed."""
         shared = self._shared.get(name)
         if shared is None:
             shared = self._shared[name] = self._share(self._known[SHARED_OWNER, name])
         if max_deliveries is not None:
-            shared.limit(max_deliveries)
+            shared.set_max_deliveries(max_deliveries)
         target.shared = shared
-        shared.join(target)
+        shared.add_consumer(target)
 
     def _left(self, target: ClientSubscription, shared: SharedSubscriptionPort) -> None:
-        shared.leave(target)
+        shared.remove_consumer(target)
         if not shared.consumers:  # a client may leave a thousand at once
-            self._turns.soon(partial(self._end_unless_joined, shared))
+            self._turns.call_later_turn(partial(self._end_unless_joined, shared))
 
     def _end_unless_joined(self, shared: SharedSubscriptionPort) -> None:
         """Nobody consumed it, a turn ago."""
@@ -138,17 +138,17 @@ class DurableSubscriptions:
                 self._note(self._shared.pop(shared.kept.name))
             shared.close()
 
-    def closed(self, target: ClientSubscription) -> None:
+    def on_closed(self, target: ClientSubscription) -> None:
         """The client has left, or has unsubscribed: from here on it is kept. Before its deliveries are forgotten."""
         if target.shared is not None:
             self._left(target, target.shared)
             return
-        key = (target.peer.keeps_as(target.durable), target.durable)
+        key = (target.peer.durable_owner(target.durable), target.durable)
         if self._active.get(key) is target:
             self._move(key, target)
             del self._active[key]
             if (durable := self._known.get(key)) is not None:
-                self._kept.left(durable)
+                self._kept.on_client_left(durable)
 
     def delete(self, client: str, name: str) -> DurableSubscriptionRecord:
         """Delete it, and let go of the journal. It is gone for good after the next save. OperatorError unknown_durable."""
@@ -159,10 +159,10 @@ class DurableSubscriptions:
                 f"Client {client} has no durable subscription {name}.",
                 "See the list of durable subscriptions.",
             )
-        self._kept.drop(durable)
+        self._kept.remove(durable)
         self.sent_upto.pop((client, name), None)
         if durable.sharing is not None:
-            self._kept.empty(name, self._frontier.durable)
+            self._kept.mark_deleted(name, self._frontier.durable)
             self._shared.pop(name, None)  # its consumers go on with what it was, and it is kept no more
         return durable
 
@@ -179,13 +179,13 @@ class DurableSubscriptions:
         for shared in list(self._shared.values()):
             self._end_unless_joined(shared)
 
-    async def stored(self) -> None:
+    async def wait_durable(self) -> None:
         """Wait until what was made and deleted so far is on disk. JournalError not_kept."""
         await self._kept.save()
 
     # Positions.
 
-    async def look(self) -> None:
+    async def record_positions(self) -> None:
         """Note how far those that are subscribed have come, some in a turn of the loop. Once a second."""
         noted = 0
         for key, target in list(self._active.items()):
@@ -203,8 +203,11 @@ class DurableSubscriptions:
 
     def _note(self, shared: SharedSubscription) -> None:
         shared.kept.seen_at = self._clock.now_ns()
-        if shared.note() and self._known.get((shared.kept.client, shared.kept.name)) is shared.kept:
-            self._kept.note(shared.kept)
+        if (
+            shared.record_position()
+            and self._known.get((shared.kept.client, shared.kept.name)) is shared.kept
+        ):
+            self._kept.mark_changed(shared.kept)
 
     def _move(self, key: tuple[str, str], target: ClientSubscription) -> None:
         durable = self._known.get(key)
@@ -214,13 +217,13 @@ class DurableSubscriptions:
         position = target.position(self._frontier.durable)
         if position > durable.position:
             durable.position = position
-            self._kept.note(durable)
+            self._kept.mark_changed(durable)
 
     def all(self) -> list[DurableSubscriptionRecord]:
         """Return what is kept of all of them."""
         return list(self._known.values())
 
-    def listed(self) -> list[DurableEntry]:
+    def list_entries(self) -> list[DurableEntry]:
         """All of them, for the control plane."""
         shared = self._shared
         return [
@@ -230,11 +233,11 @@ class DurableSubscriptions:
                 topic=durable.topic,
                 filter=durable.filter,
                 bookmark=f"{self._instance}|{durable.position - 1}|",
-                connected=self.connected(durable),
+                connected=self.is_connected(durable),
                 shared=durable.sharing is not None,
                 consumers=one.consumers
                 if (one := shared.get(durable.name)) is not None and one.kept is durable
-                else int(self.connected(durable)),
+                else int(self.is_connected(durable)),
                 unacknowledged=one.unacknowledged if one is not None and one.kept is durable else 0,
                 behind=self._journal.count(durable.position, self._frontier.durable),
                 unrecorded=not self.is_journaled(durable.topic),

@@ -43,7 +43,7 @@ class ReplaySpeed:
         self._position, self._at = position, now
         self.per_second = 0.0
 
-    def look(self, position: int, now: int) -> None:
+    def update(self, position: int, now: int) -> None:
         """Called about once a second with where the replay stands."""
         seconds = (now - self._at) / 1e9
         if seconds <= 0:
@@ -55,7 +55,7 @@ class ReplaySpeed:
 
     def seconds_left(self, replay: ManagedReplayRecord, newest: int, newest_at: int) -> float | None:
         """How long it will take at this pace; None when that can't be said. `newest_at`: when the log's last came."""
-        records = replay.goal(newest) - replay.position + 1
+        records = replay.end_sequence(newest) - replay.position + 1
         if replay.ended or records <= 0:
             return 0.0
         rate = parse_rate(replay.rate, replay.rate_max_gap) if replay.rate else None
@@ -113,7 +113,7 @@ class ManagedReplays:
                 self._asked[replay.name] = found
             if not self._kept.is_new(replay):
                 return
-            await self._kept.secure(replay)
+            await self._kept.wait_durable(replay)
             # It may have been cancelled meanwhile, or begun by another: look again.
 
     def _make(self, client: str, command: commands.Subscribe, span: ReplaySpan) -> ManagedReplayRecord:
@@ -136,7 +136,7 @@ class ManagedReplays:
             begun=span.not_before == 0,
             created_at=now,
         )
-        self._kept.keep(replay)
+        self._kept.add(replay)
         self._asked.pop(replay.name, None)  # of one of that name that the disk refused
         return replay
 
@@ -176,7 +176,7 @@ class ManagedReplays:
             )
         return found
 
-    def continued(self, replay: ManagedReplayRecord, command: commands.Subscribe) -> SpanResult:
+    def resume_start(self, replay: ManagedReplayRecord, command: commands.Subscribe) -> SpanResult:
         """Where its client goes on: after what it says it has received, else with the first that it may not have."""
         if (asked := self._asked.pop(replay.name, None)) is not None:
             return asked
@@ -188,19 +188,19 @@ class ManagedReplays:
         # It may be before the broker's position: what was on its way is delivered again, once.
         return SpanResult(replay.span._replace(first=max(received + 1, self._journal.begins_at)))
 
-    def opened(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
+    def on_opened(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
         target.managed = replay
         target.trail = SentHistory()
         self._active[replay.name] = (target, ReplaySpeed(replay.position, self._clock.now_ns()))
 
-    def closed(self, target: ClientSubscription) -> None:
+    def on_closed(self, target: ClientSubscription) -> None:
         """The client has left, or has unsubscribed. Before its deliveries are forgotten."""
         replay = target.managed
         if replay is not None and self._target_of(replay) is target:
             self._look_at(replay, target)
             del self._active[replay.name]
             replay.caught_up = False
-            self._kept.left(replay)
+            self._kept.on_client_left(replay)
 
     def release(self, replay: ManagedReplayRecord) -> None:
         """Let the subscription of one that is kept no longer go on as any other: it moves no later one of that
@@ -210,11 +210,11 @@ class ManagedReplays:
             del self._active[replay.name]
             target.managed = None
 
-    def completed(self, target: ClientSubscription) -> None:
+    def on_completed(self, target: ClientSubscription) -> None:
         """It has come to its end point."""
         replay = target.managed
         if replay is not None:
-            self.closed(target)
+            self.on_closed(target)
             self._end(replay, "completed")
 
     # What operators do. Each raises OperatorError unknown_replay or replay_ended, and is done for good after a save.
@@ -227,7 +227,7 @@ class ManagedReplays:
                 "replay_exists", f"There is a managed replay {command.managed}.", "Choose another name."
             )
         replay = self._make(client, command, span)
-        await self._kept.secure(replay)
+        await self._kept.wait_durable(replay)
         return replay
 
     def pause(self, name: str) -> ManagedReplayRecord:
@@ -235,13 +235,13 @@ class ManagedReplays:
         if target is not None:
             self._control.pause([target])
         replay.paused, replay.steered_at = True, self._clock.now_ns()
-        self._kept.note(replay)
+        self._kept.mark_changed(replay)
         return replay
 
     def resume(self, name: str) -> ManagedReplayRecord:
         replay, target = self._running(name)
         replay.paused, replay.steered_at = False, self._clock.now_ns()
-        self._kept.note(replay)
+        self._kept.mark_changed(replay)
         if target is not None:
             self._control.resume([target])
         return replay
@@ -254,7 +254,7 @@ class ManagedReplays:
             self._control.set_rate([target], parsed)
         replay.rate, replay.rate_max_gap = rate, max_gap if rate else None
         replay.steered_at = self._clock.now_ns()
-        self._kept.note(replay)
+        self._kept.mark_changed(replay)
         return replay
 
     def cancel(self, name: str) -> ManagedReplayRecord:
@@ -266,7 +266,7 @@ class ManagedReplays:
         return replay
 
     def _end_subscription(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
-        self.closed(target)
+        self.on_closed(target)
         target.peer.reply(
             replies.ErrorReply(
                 code="replay_cancelled",
@@ -288,7 +288,7 @@ class ManagedReplays:
         self._drop(replay)
 
     def _drop(self, replay: ManagedReplayRecord) -> None:
-        self._kept.drop(replay)
+        self._kept.remove(replay)
         self._asked.pop(replay.name, None)
 
     def _running(self, name: str) -> tuple[ManagedReplayRecord, ClientSubscription | None]:
@@ -304,21 +304,21 @@ class ManagedReplays:
 
     def _end(self, replay: ManagedReplayRecord, how: Literal["completed", "cancelled"]) -> None:
         replay.ended, replay.ended_at = how, self._clock.now_ns()
-        self._kept.note(replay)
+        self._kept.mark_changed(replay)
 
     # Positions, the list.
 
-    def look(self) -> None:
+    def record_positions(self) -> None:
         """Note how far those that are served have come. Once a second."""
         now = self._clock.now_ns()
         for name, (target, speed) in self._active.items():
             replay = self._replays[name]
             self._look_at(replay, target)
-            speed.look(replay.position, now)
+            speed.update(replay.position, now)
 
     def _look_at(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
         position = target.position(self._frontier.durable)
-        acknowledges = target.peer.backlog.acknowledges(target.stream)
+        acknowledges = target.peer.backlog.has_ack_window(target.stream)
         # What is acknowledged was read; without acknowledgements the kernels may still hold what was sent last.
         certain = position if acknowledges or target.trail is None else target.trail.first or position
         before = _moving(replay)
@@ -329,7 +329,7 @@ class ManagedReplays:
         replay.delivered_messages += delivered - target.noted_messages
         target.noted_messages = delivered
         if _moving(replay) != before:
-            self._kept.note(replay)
+            self._kept.mark_changed(replay)
 
     def restart(
         self,
@@ -355,8 +355,8 @@ class ManagedReplays:
             set_back=set_back or old.set_back,
             created_at=max(self._clock.now_ns(), old.created_at + 1),
         )  # fmt: skip
-        self._kept.drop(old, tell=False)
-        self._kept.keep(made)
+        self._kept.remove(old, tell=False)
+        self._kept.add(made)
 
     def note_carried(self, name: str, sequence: int) -> None:
         """Record that a link's destination has confirmed everything that is carried up to `sequence`.
@@ -366,9 +366,9 @@ class ManagedReplays:
         replay = self.get(name)
         if sequence > replay.carried:
             replay.carried = sequence
-            self._kept.note(replay)
+            self._kept.mark_changed(replay)
 
-    def serves(self, name: str) -> bool:
+    def is_served(self, name: str) -> bool:
         """Whether its client is subscribed to it here."""
         return name in self._active
 
@@ -392,11 +392,11 @@ class ManagedReplays:
         """Return those whose client is away, and that aren't over."""
         return [one for one in self._replays.values() if not one.ended_at and one.name not in self._active]
 
-    def listed(self) -> list[ReplayEntry]:
+    def list_entries(self) -> list[ReplayEntry]:
         """All of them, for the control plane; the newest first."""
-        return [self.shown(one) for one in reversed(self._replays.values())]
+        return [self.to_entry(one) for one in reversed(self._replays.values())]
 
-    def shown(self, replay: ManagedReplayRecord) -> ReplayEntry:
+    def to_entry(self, replay: ManagedReplayRecord) -> ReplayEntry:
         """One, for the control plane: with its progress, and moments in ms."""
         newest, newest_at = self._frontier.durable, self._clock.now_ns()
         connected, (_, speed) = replay.name in self._active, self._active.get(replay.name, (None, None))
@@ -410,7 +410,7 @@ class ManagedReplays:
                 "state": replay.state(connected),
                 "connected": connected,
                 "position": f"{self._instance}|{replay.position - 1}|",
-                "behind": max(replay.goal(newest) - replay.position + 1, 0),
+                "behind": max(replay.end_sequence(newest) - replay.position + 1, 0),
                 "progress": round(replay.progress(newest), 6),
                 "left_s": None if left is None else round(left, 1),
                 "records_per_s": round(speed.per_second, 1) if speed is not None else 0.0,

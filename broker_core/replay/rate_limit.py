@@ -89,12 +89,12 @@ class ReplayPacer:
         self._due = float(now)
         self._recorded_at: int | None = None
 
-    def change(self, rate: ReplayRate, now: int) -> None:
+    def set_rate(self, rate: ReplayRate, now: int) -> None:
         """Go on at another rate: the record that is next waits no longer than the new one makes it."""
         self.rate = rate
         self._due = min(self._due, float(now))
 
-    def grant(self, now: int, recorded_at: int, sizes: npt.NDArray[np.int64]) -> int:
+    def allowed_now(self, now: int, recorded_at: int, sizes: npt.NDArray[np.int64]) -> int:
         """How many of these records, which were accepted at one moment, may go now: the first 0 to len(sizes).
 
         `sizes` are bytes. What is granted counts as gone; ask for the others again, later, from the first of them.
@@ -111,7 +111,7 @@ class ReplayPacer:
         self._due = due + float(ends[number - 1])
         return number
 
-    def wake_at(self, now: int, recorded_at: int) -> int:
+    def next_allowed_at(self, now: int, recorded_at: int) -> int:
         """When to ask again after a grant that wasn't whole, for a record accepted at that moment; ns."""
         due = self._due_of(recorded_at) if self.rate.unit == "recorded" else self._due
         return max(int(due) + 1, now + GRAIN_NS)
@@ -154,28 +154,28 @@ class ReplayRateLimiter:
         """What is in force; None: as fast as its client takes it."""
         return self._pacer.rate if self._pacer is not None else None
 
-    def change(self, rate: ReplayRate | None) -> None:
+    def set_rate(self, rate: ReplayRate | None) -> None:
         if rate is None:
             self._pacer = None
         elif self._pacer is None:
             self._pacer = ReplayPacer(rate, self._now())
         else:
-            self._pacer.change(rate, self._now())
+            self._pacer.set_rate(rate, self._now())
         self._changed.set()
 
-    def admit(self, waiting: deque[BatchSlice]) -> tuple[list[BatchSlice], int]:
+    def admit_batch(self, waiting: deque[BatchSlice]) -> tuple[list[BatchSlice], int]:
         """Take from the front what may go now; what is cut off stays there. When to ask again for the rest (0: it is all)."""
         admitted: list[BatchSlice] = []
         while waiting and self._pacer is not None:
             piece, now = waiting[0], self._now()
             sizes = self._sizes_of(piece)
-            number = self._pacer.grant(now, piece.recorded_at, sizes)
+            number = self._pacer.allowed_now(now, piece.recorded_at, sizes)
             if number:
                 admitted.append(piece.first(number))
             if number < len(sizes):
-                waiting[0] = self._front = piece.after(number)
+                waiting[0] = self._front = piece.rest_after(number)
                 self._sizes = sizes[number:]
-                return admitted, self._pacer.wake_at(now, piece.recorded_at)
+                return admitted, self._pacer.next_allowed_at(now, piece.recorded_at)
             waiting.popleft()
         admitted += [piece.first(piece.batch.count - piece.start) for piece in waiting]
         waiting.clear()

@@ -68,7 +68,7 @@ class ReadPosition:
     _span: ReplaySpan
     _ended: bool = False
 
-    def chunk(self, upto: int, max_bytes: int, cuts: bool = False) -> ReplayChunk | None:
+    def read_next_chunk(self, upto: int, max_bytes: int, cuts: bool = False) -> ReplayChunk | None:
         """The next chunk, to `upto`, as `read_chunk`. None: nothing is left to read to there, or the chunk before couldn't be read.
 
         Raises JournalErrors as that.
@@ -103,10 +103,10 @@ def read_chunk(
     exact = [reader.subscription.pattern.exact for reader in readers]
     topics = {topic for topic in exact if topic is not None}
     if not span.not_before and None not in exact:  # segments without their topics needn't be read
-        following = min(journal.next_of(topics, start), min(upto, span.last) + 1)
+        following = min(journal.next_sequence_of_topics(topics, start), min(upto, span.last) + 1)
         if following > start:
             return ReplayChunk(start, following, [], True, False)
-    read = journal.read_located(start, max_bytes, upto)
+    read = journal.read_with_positions(start, max_bytes, upto)
     begun, pieces = span.not_before == 0, list[BatchSlice]()
     if not read:
         following = journal.next_readable(start)
@@ -193,9 +193,9 @@ class ReadAhead:
         self._reading: deque[asyncio.Future[ReplayChunk | None]] = deque()
         self.size = AdaptiveChunkSize(facilities.share)
 
-    def go_on(self, targets: Sequence[ClientSubscription], span: ReplaySpan, following: int) -> None:
+    def schedule_next(self, targets: Sequence[ClientSubscription], span: ReplaySpan, following: int) -> None:
         """Have chunks read ahead, if the client is so fast that it pays. These are about to be given all before `following`."""
-        if self.size.pays_ahead:
+        if self.size.is_read_ahead_useful:
             while len(self._reading) < CHUNKS_AHEAD:
                 self._start(targets, span, following)
 
@@ -205,13 +205,13 @@ class ReadAhead:
                 ReplayTarget(one.subscription, max(one.cursor.next_sequence, following)) for one in targets
             ]
             self._way = ReadPosition(self._facilities.journal, readers, span)
-        max_bytes = min(self.size.nbytes, self._share.largest)
+        max_bytes = min(self.size.nbytes, self._share.max_chunk_bytes)
         cuts = self.size.taken_bytes < CUT_BEFORE
         self._reading.append(
-            self._facilities.reader.run(self._way.chunk, self._frontier.durable, max_bytes, cuts)
+            self._facilities.reader.run(self._way.read_next_chunk, self._frontier.durable, max_bytes, cuts)
         )
 
-    async def chunk(self, targets: Sequence[ClientSubscription], span: ReplaySpan) -> ReplayChunk | None:
+    async def next_chunk(self, targets: Sequence[ClientSubscription], span: ReplaySpan) -> ReplayChunk | None:
         """What was read ahead or, when nothing is being read, the next chunk. None: look where these stand, and ask anew.
 
         JournalErrors as `read_chunk`.
@@ -246,7 +246,7 @@ class ReadAhead:
         self._reading.clear()
         self._way = None
 
-    def stalled(self) -> None:
+    def on_stalled(self) -> None:
         """The client has stopped reading: what was read ahead is given back."""
         self.stop()
-        self.size.begin_anew()
+        self.size.reset()

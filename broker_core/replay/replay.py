@@ -51,12 +51,12 @@ class LiveHandover(Protocol):
     def make_live(self, target: ClientSubscription) -> None:
         """It has everything that was dispatched; from the next batch on it gets what comes."""
 
-    def take_out(self, target: ClientSubscription) -> None: ...
-    def fell_back(self, target: ClientSubscription) -> int:
+    def remove_from_live(self, target: ClientSubscription) -> None: ...
+    def on_fallback(self, target: ClientSubscription) -> int:
         """It reads from the log from now on, and goes on being told what comes, when that is on disk. Up to which sequence
         it was given everything."""
 
-    def ended(self, target: ClientSubscription) -> None: ...
+    def on_replay_ended(self, target: ClientSubscription) -> None: ...
 
 
 class Replay:
@@ -108,15 +108,15 @@ class Replay:
         """The first record that may have to be read again."""
         return min(target.first_needed(0) for target in self.targets)
 
-    def leave(self, target: ClientSubscription) -> None:
+    def remove_subscription(self, target: ClientSubscription) -> None:
         """One of the subscriptions goes. What was read for it is read again when it goes on, or kept if conflated."""
         self.targets.remove(target)
         self._ahead.stop()
         mine = [piece for piece in self._waiting if piece.subscription is target.subscription]
         if target.conflating is not None:
-            target.conflating.keep(mine)
+            target.conflating.hold_batch(mine)
         elif mine:
-            target.cursor.given(mine[0].first_sequence)
+            target.cursor.advance_to(mine[0].first_sequence)
         if mine:
             others = [piece for piece in self._waiting if piece.subscription is not target.subscription]
             self._waiting = deque(others)
@@ -126,14 +126,14 @@ class Replay:
 
     def set_rate(self, rate: ReplayRate | None) -> None:
         """Another rate, or none, from the next record on."""
-        self._pace.change(rate)
+        self._pace.set_rate(rate)
 
     async def run(self) -> None:
         """Deliver the span, then end or make the subscription live."""
         try:
             self._share.replays += 1
             await self._seek()
-            while not self._peer.closed and await self._step():
+            while not self._peer.is_closed and await self._step():
                 pass
         except JournalError as error:
             # The client must not take silence for "nothing there": it is told, and can subscribe again.
@@ -150,12 +150,12 @@ class Replay:
                 self._pin.release()
 
     @property
-    def held_from(self) -> int | None:
+    def pinned_from(self) -> int | None:
         """From where it holds the log; None before it has found its place."""
         return self._pin.sequence if self._pin is not None else None
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether it should be moving: neither its client nor its pace holds it back, and there is something to read, to end,
         or to go live with. One whose task has ended should have been left by all."""
         if self.task is None or self.task.done():
@@ -164,16 +164,16 @@ class Replay:
         if (
             self._pace.rate is not None
             or span.not_before > now
-            or not self._peer.backlog.takes_more(self._streams)
+            or not self._peer.backlog.can_send(self._streams)
         ):
             return False
         if following <= self._frontier.durable:
             return True
         if self._waits_for_end:
             return False
-        if span.over(following, self._frontier.stamped, now):
+        if span.is_past_end(following, self._frontier.stamped, now):
             return True
-        return not (span.ends or span.not_before or self._follows)
+        return not (span.is_bounded or span.not_before or self._follows)
 
     # Where the log ends.
 
@@ -198,7 +198,7 @@ class Replay:
     async def _seek(self) -> None:
         """Find the first record of a span that begins with a moment; wait for the moment when it is to come."""
         journal, at = self._facilities.journal, self._span.not_before
-        completed = self._span.ends
+        completed = self._span.is_bounded
         while (left := at - self._clock.now_ns()) > 0:
             knows_end = completed or self._read_end() is not None  # before the log is looked at
             if await self._is_in_the_log(at):
@@ -206,17 +206,17 @@ class Replay:
             if knows_end and not completed:
                 completed = True
                 for target in self.targets:
-                    target.say_completed()
+                    target.send_completed()
             seconds = min(left / 1e9, LONGEST_SLEEP_S)
             await (asyncio.sleep(seconds) if completed else self._news_within(seconds))
-        self._pin = journal.pin(self._position, f"replay of {self._peer.name}", self._peer.keeps_as(""))
+        self._pin = journal.pin(self._position, f"replay of {self._peer.name}", self._peer.durable_owner(""))
         for target in self.targets:
             target.unpin()
         if at:
             found = await self._facilities.reader.run(journal.sequence_at, at)
             # Records that are written and not dispatched yet may come before the moment: each batch is asked.
             for target in self.targets:
-                target.cursor.given(max(min(found, self._frontier.durable + 1), self._span.first))
+                target.cursor.advance_to(max(min(found, self._frontier.durable + 1), self._span.first))
         for target in self.targets:
             if target.managed is not None:
                 target.managed.began_at = target.managed.began_at or target.cursor.next_sequence
@@ -229,7 +229,7 @@ class Replay:
     async def _step(self) -> bool:
         """Do what is next; False when nothing is left to do."""
         durable, span = self._frontier.durable, self._span
-        if span.over(self._next_sequence, self._frontier.stamped, self._clock.now_ns()):
+        if span.is_past_end(self._next_sequence, self._frontier.stamped, self._clock.now_ns()):
             if self._next_sequence <= span.last and self._read_end() is None:
                 await self._news_within(LONGEST_SLEEP_S)
                 return True
@@ -238,26 +238,26 @@ class Replay:
         if self._next_sequence <= durable and self._passed_by:
             self._ahead.stop()
             for target in self.targets:
-                target.cursor.given(durable + 1)
+                target.cursor.advance_to(durable + 1)
         caught_up = self._caught_up()
         # Records that were given before they were on disk will come once more when they are.
         given_early = any(one.account.matched_upto > durable for one in self.targets)
         if caught_up:
             await self._pass(self._conflated([], release=True))
             # Answers overtake what waits in the outbox; this one must come after the records it speaks of.
-            await self._peer.backlog.room(self._streams)
+            await self._peer.backlog.wait_drained(self._streams)
             for target in caught_up:
-                target.say_completed()
+                target.send_completed()
             durable = self._frontier.durable
         if self._next_sequence <= durable:
             await self._move()
         elif due := self._conflated([]):
             await self._pass(due)  # then look again: its rate may be lifted meanwhile
-        elif span.ends or span.not_before or self._follows or given_early or self._waits_for_end:
+        elif span.is_bounded or span.not_before or self._follows or given_early or self._waits_for_end:
             await self._news()
         elif self._peer.backlog.offline is not None:
             # What comes meanwhile is in the log, and needn't go to the client's spool.
-            await self._peer.backlog.room(self._streams)
+            await self._peer.backlog.wait_drained(self._streams)
         else:
             for target in self.targets:
                 self._live.make_live(target)
@@ -266,24 +266,26 @@ class Replay:
 
     def _caught_up(self) -> list[ClientSubscription]:
         """Return those that have everything up to the confirmed end of the log, and weren't told so."""
-        found = [one for one in self.targets if not one.completed and one.cursor.caught_up(one.caught_up_at)]
-        if not found or self._span.ends or (end := self._read_end()) is None:
+        found = [
+            one for one in self.targets if not one.completed and one.cursor.is_caught_up(one.caught_up_at)
+        ]
+        if not found or self._span.is_bounded or (end := self._read_end()) is None:
             return []
         for target in found:
             target.caught_up_at = max(target.caught_up_at, end)
-        return [one for one in found if one.cursor.caught_up(one.caught_up_at)]
+        return [one for one in found if one.cursor.is_caught_up(one.caught_up_at)]
 
     @property
     def _passed_by(self) -> bool:
         """Whether what is left of the log has nothing for them, for certain: then it isn't read. A thousand idle queues would never
         come to the end of a log that is written meanwhile."""
         span, journal = self._span, self._facilities.journal
-        if span.ends or span.not_before or self._follows:
+        if span.is_bounded or span.not_before or self._follows:
             return False
         return all(
             one.conflating is None
             and (topic := one.subscription.pattern.exact) is not None
-            and not journal.may_hold(topic, one.cursor.next_sequence)
+            and not journal.may_contain_topic(topic, one.cursor.next_sequence)
             for one in self.targets
         )
 
@@ -303,20 +305,20 @@ class Replay:
     async def _news_within(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._frontier.news()
+                await self._frontier.wait_advanced()
 
     # When to deliver.
 
     async def _move(self) -> None:
         backlog, share = self._peer.backlog, self._share
         if not await self._room():
-            await backlog.room(self._streams, more=True)
+            await backlog.wait_drained(self._streams, more=True)
             return
         assert self._pin is not None
         self._pin.move(self._position)
-        await share.mine()
+        await share.wait_turn()
         try:
-            chunk = await self._ahead.chunk(self.targets, self._span)
+            chunk = await self._ahead.next_chunk(self.targets, self._span)
         except JournalError as error:
             oldest = self._facilities.journal.begins_at
             if error.code != "bookmark_gone" or oldest <= self._next_sequence:
@@ -332,14 +334,14 @@ class Replay:
     async def _room(self) -> bool:
         """Wait until the client takes more. False when it hasn't for a moment: nothing is read ahead for it any more."""
         backlog = self._peer.backlog
-        if backlog.takes_more(self._streams):
+        if backlog.can_send(self._streams):
             return True
         try:
             async with asyncio.timeout(STALLED_AFTER_S):
-                await backlog.room(self._streams, more=True)
+                await backlog.wait_drained(self._streams, more=True)
             return True
         except TimeoutError:
-            self._ahead.stalled()
+            self._ahead.on_stalled()
             return False
 
     async def _deliver(self, chunk: ReplayChunk, began: float) -> None:
@@ -355,19 +357,19 @@ class Replay:
         for target in self.targets:
             target.cursor.begun, target.cursor.span = target.cursor.begun or chunk.begun, self._span
             if target.conflating is not None:
-                target.cursor.given(chunk.following)
+                target.cursor.advance_to(chunk.following)
         if self._pace.rate is None and self.targets:
-            self._ahead.go_on(self.targets, self._span, chunk.following)
+            self._ahead.schedule_next(self.targets, self._span, chunk.following)
         self._waiting.extend(conflated)
         if self._pace.rate is None:
             self._hand_over()
-            self._share.took(self._clock.seconds() - began)
+            self._share.charge(self._clock.seconds() - began)
         await self._pass()
         # What is left was let go. It is read again, and nothing that came before it.
         for target in self.targets:
             mine = (one for one in self._waiting if one.subscription is target.subscription)
             first = next(mine, None)
-            target.cursor.given(first.first_sequence if first is not None else chunk.following)
+            target.cursor.advance_to(first.first_sequence if first is not None else chunk.following)
         self._waiting.clear()
 
     def _conflated(self, pieces: Sequence[BatchSlice], release: bool = False) -> Sequence[BatchSlice]:
@@ -375,7 +377,9 @@ class Replay:
         conflating = self.targets[0].conflating
         if conflating is None:
             return pieces
-        return conflating.replayed(pieces, release or self._next_sequence > self._frontier.durable, release)
+        return conflating.add_replayed(
+            pieces, release or self._next_sequence > self._frontier.durable, release
+        )
 
     async def _pass(self, pieces: Iterable[BatchSlice] = ()) -> None:
         """Queue pieces as pace and client allow. A subscription may leave meanwhile, and takes with it what waits for it.
@@ -392,11 +396,11 @@ class Replay:
             if not await self._room():
                 if self.targets and self.targets[0].conflating is None:
                     return
-                await self._peer.backlog.room(self._streams, more=True)
+                await self._peer.backlog.wait_drained(self._streams, more=True)
 
     def _hand_over(self) -> int:
         """Queue what is due and the client takes now. When more is due (monotonic, ns); 0 when it isn't the pace that waits."""
-        if self._peer.closed:
+        if self._peer.is_closed:
             raise asyncio.CancelledError
         backlog, pace, wake_at = self._peer.backlog, self._pace, 0
         if self.targets and pace.rate is None and not backlog.lanes and self.targets[0].conflating is None:
@@ -406,10 +410,10 @@ class Replay:
         while self._waiting and self.targets and not wake_at:
             # What was conflated is its client's, whether it takes it or not.
             conflated = self.targets[0].conflating is not None and pace.rate is None
-            if not conflated and not backlog.takes_more(self._streams):
+            if not conflated and not backlog.can_send(self._streams):
                 break
             group = self._taken_at_once()
-            admitted, wake_at = pace.admit(group)
+            admitted, wake_at = pace.admit_batch(group)
             self._waiting.extendleft(reversed(group))
             due = deque(admitted)
             self._queue(due)
@@ -423,8 +427,8 @@ class Replay:
             group, self._waiting = self._waiting, deque()
             return group
         backlog, waiting, group = self._peer.backlog, self._waiting, deque[BatchSlice]()
-        room = backlog.takes_bytes(self._streams)
-        left = {stream: backlog.takes_messages(stream) for stream in self._streams}
+        room = backlog.sendable_bytes(self._streams)
+        left = {stream: backlog.sendable_messages(stream) for stream in self._streams}
         while waiting and (not group or waiting[0].batch.nbytes <= room):
             piece, stream = waiting[0], waiting[0].subscription.stream
             number, most = piece.batch.count - piece.start, left.get(stream)
@@ -432,7 +436,7 @@ class Replay:
             if most is not None and number > most:
                 if most:
                     group.append(piece.first(most))
-                    waiting[0] = piece.after(most)
+                    waiting[0] = piece.rest_after(most)
                 break
             if most is not None:
                 left[stream] = most - number
@@ -462,12 +466,12 @@ class Replay:
                 subscription.stream, batch, rows, source, length, batch.count, batch.nbytes, now
             )
             if target.trail is not None:
-                target.trail.sent(batch.first_sequence, batch.nbytes)
+                target.trail.record_sent(batch.first_sequence, batch.nbytes)
             if target.conflating is None:
                 backlog.offer(entry)
-                target.cursor.given(batch.last_sequence + 1)
+                target.cursor.advance_to(batch.last_sequence + 1)
             else:
-                backlog.put(entry)  # matched when it was held back
+                backlog.offer_counted(entry)  # matched when it was held back
         for target in self.targets:
             if target.conflating is not None:
                 target.conflating.first_sequence = target.conflating.first_of(self._waiting)
@@ -482,14 +486,14 @@ class Replay:
         for target in self.targets:
             if target.cursor.next_sequence <= last:
                 for lost in journal.lacks(target.cursor.next_sequence, last):
-                    target.say_gap(self._facilities.instance, *lost, why)
-                target.cursor.given(last + 1)
+                    target.send_gap(self._facilities.instance, *lost, why)
+                target.cursor.advance_to(last + 1)
 
     async def _end(self) -> None:
         """The end point is reached: say so when everything before it was sent, and end the subscriptions."""
         await self._pass(self._conflated([], release=True))
-        await self._peer.backlog.room(self._streams)
+        await self._peer.backlog.wait_drained(self._streams)
         for target in self.targets:
-            target.say_completed(ended=True)
+            target.send_completed(ended=True)
         for target in self.targets:
-            self._live.ended(target)
+            self._live.on_replay_ended(target)

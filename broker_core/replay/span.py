@@ -99,11 +99,11 @@ class ReplaySpan(NamedTuple):
     not_after: int = NEVER
 
     @property
-    def ends(self) -> bool:
+    def is_bounded(self) -> bool:
         """Whether there is an end: such a replay is never handed over to live delivery."""
         return self.last != MAX_SEQUENCE or self.not_after != NEVER
 
-    def over(self, next_sequence: int, newest: int, now: int) -> bool:
+    def is_past_end(self, next_sequence: int, newest: int, now: int) -> bool:
         """Whether nothing more can come: `newest` is the newest record there is, delivered or not."""
         return next_sequence > self.last or (now > self.not_after and next_sequence > newest)
 

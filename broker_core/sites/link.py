@@ -70,7 +70,7 @@ def renumber_batch(batch: Batch, after: int, publisher: str) -> list[RenumberedB
 
 def _parts(batch: Batch, rows: Rows, publisher: str) -> list[RenumberedBatch]:
     try:
-        made = batch.republished(publisher, rows)
+        made = batch.for_republish(publisher, rows)
     except ClientError:
         # Its publisher's name was shorter, or its numbers lie far apart: a batch that was just within the limits isn't any more.
         if len(rows) == 1:
@@ -164,7 +164,7 @@ class LinkPublishStore(MemoryPublishStore):
 
     def _move(self, upto: int) -> None:
         self.stored = max(self.stored, upto)
-        self._link.confirmed()
+        self._link.on_confirmed()
 
 
 class SiteLink:
@@ -250,7 +250,7 @@ class SiteLink:
         lost: asyncio.Future[SluiceError] | None = None
         try:
             await far.start()
-            lost = asyncio.ensure_future(far.ended())
+            lost = asyncio.ensure_future(far.wait_closed())
             self._check_instance(far.instance)
             remote = f"{settings.name} ({far.instance})"
             near = self._near = LocalEndpoint(self._engine, remote, self._forward, self._say_confirmed)
@@ -360,7 +360,7 @@ class SiteLink:
     async def _let_go(self, far: AsyncClient) -> None:
         if self._near is not None:
             self._gaps += self._near.gaps
-            self._near.leave()
+            self._near.close_local()
         self._near = self._far = None
         if self._store is not None and self._state == "carrying":
             self._note_carried(self._store.stored)
@@ -381,7 +381,7 @@ class SiteLink:
                 return
             try:
                 for part in parts:
-                    far.forward(*part)
+                    far.publish_numbered_batch(*part)
             except SluiceError:
                 return  # the far end is lost, which ends both
             self._delivered += entry.batch.count
@@ -389,10 +389,10 @@ class SiteLink:
             self._under_way.append(
                 InFlightBatch(self._delivered, store.last_sequence, entry.batch.accepted_at, carried)
             )
-        near.may_write(store.nbytes < UNDER_WAY)
+        near.set_writable(store.nbytes < UNDER_WAY)
         self._settle_soon()
 
-    def confirmed(self) -> None:
+    def on_confirmed(self) -> None:
         """The destination has more."""
         self._settle_soon()
 
@@ -402,7 +402,7 @@ class SiteLink:
         return self._client
 
     @property
-    def confirmed_upto(self) -> int:
+    def confirmed_sequence(self) -> int:
         """Up to which record of the log the destination has everything that the link takes. In a group, while another member carries
         it, that is what that one told last."""
         near = self._near
@@ -411,7 +411,7 @@ class SiteLink:
 
     def _say_confirmed(self) -> None:
         if self.settings.is_sync:
-            self._engine.confirmations.confirmed(self._client, self.confirmed_upto)
+            self._engine.confirmations.on_peer_confirmed(self._client, self.confirmed_sequence)
 
     def _kept_position(self) -> int:
         with suppress(OperatorError):
@@ -437,7 +437,7 @@ class SiteLink:
         if upto:
             self._note_carried(store.stored)  # with the position, or before it
             near.acknowledge(upto)
-        near.may_write(store.nbytes < UNDER_WAY)
+        near.set_writable(store.nbytes < UNDER_WAY)
 
     def _rejected(self, rejection: Rejection) -> None:
         self._refuse(rejection.error)
@@ -456,7 +456,7 @@ class SiteLink:
 
     # For operators.
 
-    def shown(self) -> LinkEntry:
+    def to_entry(self) -> LinkEntry:
         """As it stands now."""
         settings, engine, error = self.settings, self._engine, self._error
         position, recorded_at, newest = 1, 0, engine.frontier.durable
@@ -505,9 +505,9 @@ class SiteLink:
         confirming = confirmations.confirming
         return {
             "mode": confirming.mode(name).value,
-            "downgraded_by": confirming.why(name),
+            "downgraded_by": confirming.downgraded_by(name),
             "downgraded_at": confirmations.downgraded_at(name) or None,
-            "confirmed": confirming.confirmed_by(name),
+            "confirmed": confirming.confirmed_sequence_of(name),
             "unconfirmed_ms": confirming.waited_ms(name, self._clock.seconds()),
             "downgrades": confirming.downgrades[name],
             "upgrades": confirming.upgrades[name],

@@ -26,7 +26,7 @@ class SiteLinkManager:
     def _confirmed(self) -> Iterator[tuple[str, int]]:
         for link in list(self._links.values()):
             if link.settings.is_sync:
-                yield link.client, link.confirmed_upto
+                yield link.client, link.confirmed_sequence
 
     async def apply(self, policy: PolicyDocument) -> None:
         """End those that changed, begin those that are new. One that the policy doesn't have any more gives its place up: the log isn't
@@ -42,7 +42,7 @@ class SiteLinkManager:
 
     def _forget(self, wanted: Collection[str]) -> None:
         managed = self._engine.managed
-        for replay in managed.listed():
+        for replay in managed.list_entries():
             name = replay.name.removeprefix(LINK_PREFIX)
             if replay.client == replay.name == f"{LINK_PREFIX}{name}" and name not in wanted:
                 with suppress(OperatorError):
@@ -50,9 +50,9 @@ class SiteLinkManager:
                         managed.cancel(replay.name)
                     managed.forget(replay.name)
 
-    def listed(self) -> list[LinkEntry]:
+    def list_entries(self) -> list[LinkEntry]:
         """For the control plane, by name."""
-        return [self._links[name].shown() for name in sorted(self._links)]
+        return [self._links[name].to_entry() for name in sorted(self._links)]
 
     async def close(self) -> None:
         """End all; their places stay."""

@@ -24,7 +24,7 @@ SUBSCRIPTION = "link"
 class LocalEngine(Protocol):
     """What it needs of the engine."""
 
-    def connected(self, transport: str, sink: LocalEndpoint) -> Connection: ...
+    def add_connection(self, transport: str, sink: LocalEndpoint) -> Connection: ...
 
 
 class _LocalCommand:
@@ -37,8 +37,8 @@ class _LocalCommand:
     ) -> None:
         self._connection, self._command, self._then = connection, command, then
 
-    def carry_out(self) -> None:
-        self._connection.carry_out(self._command)
+    def execute(self) -> None:
+        self._connection.execute_command(self._command)
         if self._then is not None:
             self._then()
 
@@ -49,10 +49,10 @@ class LocalEndpoint:
     protocol = "link"
     text_mode = False
     peer_names: frozenset[str] = frozenset()
-    flushed = True
-    lump_bytes = 0
-    network_limited = False
-    window = UNKNOWN
+    is_flushed = True
+    window_step_bytes = 0
+    is_network_limited = False
+    receive_window = UNKNOWN
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class LocalEndpoint:
         on_acknowledged: Callable[[], None],
     ) -> None:
         self.remote = remote
-        self.writable = True
-        self.handed_bytes = 0
+        self.is_writable = True
+        self.written_bytes = 0
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended: asyncio.Future[SluiceError] = asyncio.get_running_loop().create_future()
         self.gaps = 0
@@ -71,7 +71,7 @@ class LocalEndpoint:
         self._on_entries = on_entries
         self._on_acknowledged = on_acknowledged
         self._subscribe: commands.Subscribe | None = None
-        self._connection: Connection | None = engine.connected(BROKER_NAME, self)
+        self._connection: Connection | None = engine.add_connection(BROKER_NAME, self)
 
     def begin(self, name: str, subscribe: commands.Subscribe) -> None:
         """Log on and subscribe; `begun` is done when the log is followed."""
@@ -88,18 +88,18 @@ class LocalEndpoint:
         """The destination has everything up to that number of the subscription's messages."""
         self._ask(commands.Acknowledge(id=SUBSCRIPTION, upto=upto), self._on_acknowledged)
 
-    def may_write(self, may: bool) -> None:
+    def set_writable(self, may: bool) -> None:
         """Whether more can be passed on."""
-        if may and not self.writable and self._connection is not None:
-            self.writable = True
+        if may and not self.is_writable and self._connection is not None:
+            self.is_writable = True
             self._connection.on_writable()
         else:
-            self.writable = may and self._connection is not None
+            self.is_writable = may and self._connection is not None
 
-    def leave(self) -> None:
+    def close_local(self) -> None:
         """It is over from this side."""
         connection, self._connection = self._connection, None
-        self.writable = False
+        self.is_writable = False
         if connection is not None:
             connection.on_closed()
 
@@ -109,17 +109,17 @@ class LocalEndpoint:
 
     # The engine calls these.
 
-    def taken_bytes(self) -> int:
-        return self.handed_bytes
+    def acked_bytes(self) -> int:
+        return self.written_bytes
 
     def read_progress(self) -> ReadProgress:
         return ReadProgress(0, 0, 0)
 
-    def logged_on(self) -> None:
+    def on_logged_on(self) -> None:
         """Nothing is small before and large afterwards."""
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
-        self.handed_bytes += sum(entry.batch.nbytes for entry in entries)
+        self.written_bytes += sum(entry.batch.nbytes for entry in entries)
         self._on_entries(entries)
 
     def send_reply(self, reply: Reply) -> None:
@@ -129,11 +129,11 @@ class LocalEndpoint:
             case replies.Ack(of="subscribe", ack="processed") if not self.begun.done():
                 self.begun.set_result(None)
             case replies.ErrorReply():
-                self._end(ClientError.received(reply.code, reply.message, reply.fix))
+                self._end(ClientError.from_dict(reply.code, reply.message, reply.fix))
             case replies.ClosingNotice() | replies.SubscriptionCancelled():
-                self._end(ClientError.received(reply.code, reply.message))
+                self._end(ClientError.from_dict(reply.code, reply.message))
             case replies.CloseRequested():
-                self._end(ClientError.received(reply.code, reply.message))
+                self._end(ClientError.from_dict(reply.code, reply.message))
             case replies.GapNotice():
                 self.gaps += 1
             case replies.DecisionNotice(decision=str(decision)):
@@ -150,11 +150,11 @@ class LocalEndpoint:
         """It asks little."""
 
     def close(self, code: str, message: str) -> None:
-        self._end(ClientError.received(code, message))
-        asyncio.get_running_loop().call_soon(self.leave)
+        self._end(ClientError.from_dict(code, message))
+        asyncio.get_running_loop().call_soon(self.close_local)
 
     def drop(self) -> None:
         self.close("internal_error", "The connection was dropped.")
 
-    def forget(self) -> None:
+    def drop_input(self) -> None:
         self._connection = None

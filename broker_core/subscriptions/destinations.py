@@ -29,7 +29,7 @@ class SyncDestinationFilter:
                 chosen = compile_filter(one.filter) if one.filter else None
                 self._taking.add(Subscription(one.name, one.name, 0, TopicPattern.parse(one.topic), chosen))
 
-    def any_sync(self, batch: Batch) -> bool:
+    def has_sync_destination(self, batch: Batch) -> bool:
         """Whether a sync destination takes one of its records. What another site brought isn't carried on."""
         return bool(
             len(self._taking) and not publisher_origin(batch.publisher_name) and self._taking.match(batch)

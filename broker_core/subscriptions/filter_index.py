@@ -65,14 +65,14 @@ class FilterIndex:
             if not keys.remove(chosen, guard):
                 del self._by_keys[guard.steps]
 
-    def found(self, messages: Iterable[tuple[int, Any]]) -> Found:
+    def candidates(self, messages: Iterable[tuple[int, Any]]) -> Found:
         """Which guarded filters decoded messages may pass, each with the numbers of its rows; rows ascend."""
         readable = [(row, message) for row, message in messages if message is not UNREADABLE]
         found: Found = {}
         for keys in self._by_keys.values():
-            found |= keys.found(readable)
+            found |= keys.candidates(readable)
         for limits in self._by_limit.values():
-            found |= limits.found(readable)
+            found |= limits.candidates(readable)
         return found
 
 
@@ -111,7 +111,7 @@ class _KeyIndex:
                 _take(self._numbers, key, chosen)
         return self._filters
 
-    def found(self, messages: Iterable[tuple[int, Any]]) -> dict[Filter, list[int]]:
+    def candidates(self, messages: Iterable[tuple[int, Any]]) -> dict[Filter, list[int]]:
         found: dict[Filter, list[int]] = {}
         for row, message in messages:
             for chosen in self._of(self._get(message)):
@@ -163,7 +163,7 @@ class _BoundIndex:
             self._filters[place], self._limits[place], self._places[last] = last, limit, place
         return len(self._filters)
 
-    def found(self, messages: Iterable[tuple[int, Any]]) -> dict[Filter, Rows]:
+    def candidates(self, messages: Iterable[tuple[int, Any]]) -> dict[Filter, Rows]:
         reaches = [
             (row, reach) for row, message in messages if (reach := self._reach(self._get(message))) == reach
         ]

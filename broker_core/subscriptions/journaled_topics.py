@@ -161,7 +161,7 @@ class JournaledTopics:
         answers = {self.is_journaled(topic) for topic in topics}
         return answers.pop() if len(answers) == 1 else None
 
-    def parts(self, batch: Batch) -> BatchPartition:
+    def split_batch(self, batch: Batch) -> BatchPartition:
         """Part a batch into what isn't journaled and what is, each in its order.
 
         Parts of one are new batches without sequences.

@@ -37,7 +37,7 @@ class RecordKey:
 
     fields: tuple[Callable[[Any], Any], ...]
 
-    def of(self, decoder_of: DecoderOf | None) -> KeyOf:
+    def key_of_record(self, decoder_of: DecoderOf | None) -> KeyOf:
         """The key of a record whose bodies are read as `decoder_of` says; where it, or what it says, is None as JSON.
 
         A record has none if it can't be read, has none of the fields, or is nested too deep in one (250 levels).
@@ -112,7 +112,7 @@ class LastPerKey:
                 "Use a filter, a narrower topic, or a key with fewer values.",
             )
 
-    def remaining(self) -> Iterator[tuple[int, Rows]]:
+    def last_rows(self) -> Iterator[tuple[int, Rows]]:
         """The number of each batch that a key's last record is in, ascending, with its rows."""
         found: dict[int, list[int]] = {}
         for number, row in sorted([*self._last.values(), *self._keyless]):

@@ -323,7 +323,7 @@ def _match_filtered(
 ) -> None:
     wanted: Iterable[tuple[Filter, Sequence[int] | Rows | None]] = zip(group.filtered, repeat(None))
     if group.index is not None:
-        guarded = group.index.found(evaluator.messages(candidates))
+        guarded = group.index.candidates(evaluator.messages(candidates))
         wanted = chain(zip(group.index.unguarded, repeat(None)), guarded.items())
     for chosen, among in wanted:
         members, rows = group.filtered[chosen], evaluator.rows(chosen, candidates, among)

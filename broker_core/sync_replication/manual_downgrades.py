@@ -48,7 +48,7 @@ class ManualDowngradeStore:
         remove_temporaries(files, self._path)
         self.of: dict[str, ManualDowngrade] = _read(self._path)
 
-    async def note(self, name: str, decided: ManualDowngrade | None, listed: Collection[str]) -> None:
+    async def record(self, name: str, decided: ManualDowngrade | None, listed: Collection[str]) -> None:
         """A decision, or that it is undone; on disk when this returns. Of others those whom the policy lists are kept. JournalError not_kept."""
         async with self._one_at_a_time:
             kept = {other: one for other, one in self.of.items() if other in listed and other != name}

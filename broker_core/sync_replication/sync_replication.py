@@ -48,22 +48,22 @@ class SyncReplication:
         self._started = False
         self._told = 0
 
-    def use(self, policy: PolicyDocument) -> None:
+    def apply_policy(self, policy: PolicyDocument) -> None:
         """The policy in force. A destination that is switched off isn't waited for."""
         instance = policy.instance
         links = [f"{LINK_PREFIX}{one.name}" for one in policy.destinations if one.is_sync]
         self._logons_wait = bool(instance.sync_topics or links)
-        self.confirming.use(
+        self.confirming.apply_policy(
             [*instance.sync_members, *links], instance.downgrade_after_ms, self._clock.seconds()
         )
         if not self._started:
-            self.confirming.starts()
+            self.confirming.mark_start_unconfirmed()
         self._tell()
 
     def start(self) -> None:
         """What is confirmed may be told from now on."""
         self._started = True
-        self.look()
+        self.check_timeouts()
 
     async def run(self) -> None:
         """Look, again and again."""
@@ -75,59 +75,59 @@ class SyncReplication:
             if now - before > STOOD_STILL_S:
                 # What others said meanwhile waits in the socket.
                 log.warning("stood_still", seconds=round(now - before, 1))
-                self.confirming.stood_still(now - before, now)
-            self.look()
+                self.confirming.exclude_pause(now - before, now)
+            self.check_timeouts()
 
     @property
-    def waits(self) -> bool:
+    def is_required(self) -> bool:
         """Whether the policy names anybody who is waited for."""
-        return self.confirming.waits
+        return self.confirming.is_required
 
     @property
     def members(self) -> list[str]:
         """The members of the group among them, without this one."""
-        return [name for name in self.confirming.listed if not name.startswith(LINK_PREFIX)]
+        return [name for name in self.confirming.peers if not name.startswith(LINK_PREFIX)]
 
     @property
-    def upto(self) -> int:
+    def confirmed_sequence(self) -> int:
         """Up to which record all of those have everything that they are to have."""
         return self.confirming.upto
 
     @property
-    def unsure(self) -> bool:
+    def is_start_unconfirmed(self) -> bool:
         """Whether publishers may be told nothing yet of what the journal had at the start: an earlier process may not have
         acknowledged it, and those that are waited for may not have it."""
-        return self._logons_wait and not (self._started and self.upto >= self._before)
+        return self._logons_wait and not (self._started and self.confirmed_sequence >= self._before)
 
     @property
-    def deaf(self) -> bool:
+    def has_unreachable_peer(self) -> bool:
         """Whether somebody can't be heard, so that it isn't known for how long they would be waited for."""
         return bool(self.unheard())
 
     # What comes in.
 
-    def durable(self, sequence: int) -> None:
+    def on_local_durable(self, sequence: int) -> None:
         """This broker has synced everything up to there; it is told later, when that has been delivered."""
-        self.confirming.durable(sequence, self._clock.seconds())
+        self.confirming.on_local_durable(sequence, self._clock.seconds())
 
-    def confirmed(self, name: str, sequence: int) -> None:
+    def on_peer_confirmed(self, name: str, sequence: int) -> None:
         """Somebody else has everything up to there."""
-        change = self.confirming.confirmed(name, sequence, self._clock.seconds())
+        change = self.confirming.on_peer_confirmed(name, sequence, self._clock.seconds())
         if change is not None:
             self._changed(change)
         self._tell()
 
-    def hear(self) -> None:
+    def poll_links(self) -> None:
         """Ask links how far they are, and tell what follows."""
-        if self.confirming.waits:
+        if self.confirming.is_required:
             for name, sequence in self.links():
-                self.confirmed(name, sequence)
+                self.on_peer_confirmed(name, sequence)
         self._tell()
 
-    def look(self) -> None:
+    def check_timeouts(self) -> None:
         """Whether somebody has been waited for too long."""
-        self.hear()
-        for change in self.confirming.look(self._clock.seconds(), self.unheard()):
+        self.poll_links()
+        for change in self.confirming.check_timeouts(self._clock.seconds(), self.unheard()):
             self._changed(change)
         self._tell()
 
@@ -136,24 +136,24 @@ class SyncReplication:
     async def downgrade(self, name: str, by: str) -> None:
         """Wait for one no more, until it is upgraded by hand; that is on disk first. OperatorError unknown_member; JournalError not_kept."""
         self._check(name)
-        await self.by_hand.note(name, ManualDowngrade(by, self._clock.now_ns()), self.confirming.listed)
+        await self.by_hand.record(name, ManualDowngrade(by, self._clock.now_ns()), self.confirming.peers)
         self._check(name)
         self._by_hand(self.confirming.downgrade(name, by, self._clock.seconds()))
 
     async def upgrade(self, name: str, by: str) -> None:
         """Wait for one again. Raises as `downgrade`."""
         self._check(name)
-        await self.by_hand.note(name, None, self.confirming.listed)
+        await self.by_hand.record(name, None, self.confirming.peers)
         self._check(name)
         self._by_hand(self.confirming.upgrade(name, by, self._clock.seconds()))
 
     def downgraded_at(self, name: str) -> int:
         """When that was done by hand, ms UTC; 0 when it wasn't."""
         decided = self.by_hand.of.get(name)
-        return decided.at // 1_000_000 if decided is not None and self.confirming.why(name) else 0
+        return decided.at // 1_000_000 if decided is not None and self.confirming.downgraded_by(name) else 0
 
     def _check(self, name: str) -> None:
-        listed = self.confirming.listed
+        listed = self.confirming.peers
         if name not in listed:
             raise OperatorError(
                 "unknown_member",

@@ -80,7 +80,7 @@ class SyncReplicationState:
         self.downgrades, self.upgrades = Counter[str](), Counter[str]()
         """How often each was."""
 
-    def use(self, names: Collection[str], downgrade_after_ms: int, now: float) -> None:
+    def apply_policy(self, names: Collection[str], downgrade_after_ms: int, now: float) -> None:
         """The policy that is in force from now on."""
         self._limit_s = downgrade_after_ms / 1_000
         listed = [name for name in names if name != self._own]
@@ -91,18 +91,18 @@ class SyncReplicationState:
         }
         self._advance()
 
-    def starts(self) -> None:
+    def mark_start_unconfirmed(self) -> None:
         """Nothing that the journal had at the start is known to be anybody else's too, where anybody is waited for."""
         if self._awaited:
             self.upto = 0
             self._advance()  # where nobody of them is waited for
 
     @property
-    def waits(self) -> bool:
+    def is_required(self) -> bool:
         """Whether anybody's word is asked for."""
         return bool(self._awaited)
 
-    def durable(self, sequence: int, now: float) -> None:
+    def on_local_durable(self, sequence: int, now: float) -> None:
         """This broker has synced everything up to there."""
         self._durable = sequence
         for one in self._awaited.values():
@@ -110,7 +110,7 @@ class SyncReplicationState:
                 one.goal, one.since = sequence, now
         self._advance()
 
-    def confirmed(self, name: str, sequence: int, now: float) -> SyncModeChange | None:
+    def on_peer_confirmed(self, name: str, sequence: int, now: float) -> SyncModeChange | None:
         """Another has everything up to there that it is to have. What follows from it."""
         self._said[name] = sequence
         one = self._awaited.get(name)
@@ -128,7 +128,7 @@ class SyncReplicationState:
         self._advance()
         return change
 
-    def look(self, now: float, unheard: Collection[str] = ()) -> list[SyncModeChange]:
+    def check_timeouts(self, now: float, unheard: Collection[str] = ()) -> list[SyncModeChange]:
         """Who is too slow. `unheard`: who couldn't have been heard of; that time isn't counted."""
         changes = []
         for name, one in self._awaited.items():
@@ -140,7 +140,7 @@ class SyncReplicationState:
             self._advance()
         return changes
 
-    def stood_still(self, seconds: float, now: float) -> None:
+    def exclude_pause(self, seconds: float, now: float) -> None:
         """For so long this process did nothing, so it heard nobody: that isn't counted either."""
         for one in self._awaited.values():
             one.since = min(one.since + seconds, now)
@@ -170,7 +170,7 @@ class SyncReplicationState:
             return SyncMode.SYNC if name == self._own and self._awaited else SyncMode.ASYNC
         return SyncMode.DOWNGRADED if one.downgraded_by else SyncMode.SYNC
 
-    def why(self, name: str) -> str:
+    def downgraded_by(self, name: str) -> str:
         """Who downgraded it; "" while it isn't."""
         one = self._awaited.get(name)
         return one.downgraded_by if one is not None else ""
@@ -181,11 +181,11 @@ class SyncReplicationState:
         return 0 if one is None else int(self._waited_s(one, now) * 1_000)
 
     @property
-    def listed(self) -> list[str]:
+    def peers(self) -> list[str]:
         """The others that the policy lists."""
         return list(self._awaited)
 
-    def confirmed_by(self, name: str) -> int:
+    def confirmed_sequence_of(self, name: str) -> int:
         """What one has confirmed here."""
         return self._said.get(name, 0)
 

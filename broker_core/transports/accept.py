@@ -47,12 +47,12 @@ async def start_tls(
     early = _EarlyDataProtocol()
     raw, _ = await loop.connect_accepted_socket(lambda: gate, taken)
     try:
-        loop.call_soon(gate.stand_between, raw)  # when TLS is the socket's protocol, and before it is told so
+        loop.call_soon(gate.attach, raw)  # when TLS is the socket's protocol, and before it is told so
         transport = await loop.start_tls(
             raw, early, context, server_side=True, ssl_handshake_timeout=within_s
         )
     finally:
-        gate.leave(raw)
+        gate.detach(raw)
     if transport is None or early.over:
         return
     made = protocol()
@@ -74,7 +74,7 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
         """What was read before that: a loop reads once or twice whatever it is told."""
         self._lost: tuple[Exception | None] | None = None
 
-    def stand_between(self, raw: asyncio.Transport) -> None:
+    def attach(self, raw: asyncio.Transport) -> None:
         """From now on TLS is given what this reads."""
         tls = raw.get_protocol()
         if tls is not self:
@@ -82,9 +82,9 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
             raw.set_protocol(self)
             asyncio.get_running_loop().call_soon(self._begin, cast(asyncio.BufferedProtocol, tls))
 
-    def leave(self, raw: asyncio.Transport) -> None:
+    def detach(self, raw: asyncio.Transport) -> None:
         """It is done: TLS reads for itself."""
-        self._door.forget(self._descriptor, self._heard)
+        self._door.remove_reader(self._descriptor, self._heard)
         tls, self._tls = self._tls, None
         self._raw, self._buffer, self._descriptor = None, bytearray(), _NO_FILE
         if tls is not None and self._lost is None:
@@ -105,7 +105,7 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
     def _rest(self) -> None:
         if self._raw is not None and self._tls is not None and not self._raw.is_closing():
             self._raw.pause_reading()
-            self._door.watch(self._descriptor, self._heard)
+            self._door.add_reader(self._descriptor, self._heard)
 
     def _heard(self) -> None:
         if self._raw is not None and not self._raw.is_closing():
@@ -133,7 +133,7 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
         return self._tls.eof_received() if self._tls is not None else False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._door.forget(self._descriptor, self._heard)
+        self._door.remove_reader(self._descriptor, self._heard)
         self._lost = (exc,)
         if self._tls is not None:
             self._tls.connection_lost(exc)
@@ -277,19 +277,19 @@ class PendingHandshake:
         self._socket, self.remote, self._listener = taken, remote, listener
         self._begun = False
         listener.handshakes.add(self)
-        listener.door.watch(taken.fileno(), self._begin)
+        listener.door.add_reader(taken.fileno(), self._begin)
         self._patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.drop)
-        listener.anteroom.enters(self)
+        listener.anteroom.add_pending(self)
 
-    def make_room(self) -> None:
+    def close_for_room(self) -> None:
         """Another comes: this one ends, and isn't chosen again. There is no protocol yet in which it could be told."""
-        self._listener.anteroom.known(self)
+        self._listener.anteroom.mark_authenticated(self)
         self.drop()
 
     def drop(self) -> None:
         self._patience.cancel()
         if not self._begun:
-            self._listener.door.forget(self._socket.fileno(), self._begin)
+            self._listener.door.remove_reader(self._socket.fileno(), self._begin)
             self._socket.close()
             self._ended()
         else:
@@ -306,4 +306,4 @@ class PendingHandshake:
 
     def _ended(self) -> None:
         self._listener.handshakes.discard(self)
-        self._listener.anteroom.gone(self)
+        self._listener.anteroom.remove_closing(self)

@@ -115,7 +115,7 @@ class PeerProgress:
         """Nothing had moved between the last two looks at a shut window."""
         self._since = first
 
-    def look(self, handed: int, above: int, produced: int | None = None) -> int:
+    def update(self, handed: int, above: int, produced: int | None = None) -> int:
         """Bytes of `handed` that the peer's kernel has acknowledged; the last known once the socket is closed.
 
         `above` are those that this process still holds. Where what is handed over isn't what is sent (TLS), `produced` is

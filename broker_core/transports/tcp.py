@@ -47,7 +47,7 @@ class TcpProtocol(TcpConnection):
         self._given_up = False
 
     def _connected(self) -> None:
-        self._connection = self._engine.connected(self._transport_name, self)
+        self._connection = self._engine.add_connection(self._transport_name, self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer(sizehint)
@@ -62,11 +62,11 @@ class TcpProtocol(TcpConnection):
                 items.append(self._reader.error)
         except ClientError as error:
             items.append(error.with_traceback(None))  # whose frames know everything here
-        held = self._reader.held
+        held = self._reader.buffered_bytes
         try:
             if items and held:  # of another frame than before
                 self._unfinished.progress()
-            self._unfinished.hold(held)
+            self._unfinished.set_bytes(held)
         except ClientError as error:
             self._give_up(error)
             return
@@ -78,22 +78,22 @@ class TcpProtocol(TcpConnection):
         """Free the unfinished frame now, and end the connection in the next turn of the loop, with a word."""
         self._given_up = True
         self._reader.release()
-        self._unfinished.hold(0)
+        self._unfinished.set_bytes(0)
         if self._connection is not None:
             asyncio.get_running_loop().call_soon(self._connection.fail, error.with_traceback(None))
 
     def read_progress(self) -> ReadProgress:
         return self._reader.progress
 
-    def logged_on(self) -> None:
+    def on_logged_on(self) -> None:
         if self._connection is not None:
-            self._unfinished.logged_on(self._connection.input_share)
+            self._unfinished.on_logged_on(self._connection.input_share)
         self._reader.max_frame = MAX_FRAME
-        super().logged_on()
+        super().on_logged_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._reader.release()
-        self._unfinished.hold(0)
+        self._unfinished.set_bytes(0)
         super().connection_lost(exc)
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
@@ -105,7 +105,7 @@ class TcpProtocol(TcpConnection):
             batch = entry.batch
             parts.append(encode_frame_header(DELIVER, entry.stream, batch.nbytes))
             parts.append(batch.buf)
-            self.handed_bytes += FRAME_HEADER_SIZE + batch.nbytes
+            self.written_bytes += FRAME_HEADER_SIZE + batch.nbytes
         self._transport.writelines(parts)
 
     def send_reply(self, reply: Reply) -> None:
@@ -115,7 +115,7 @@ class TcpProtocol(TcpConnection):
         if not self._replies:
             asyncio.get_running_loop().call_soon(self._write_replies)
         frame = encode_command(reply)
-        self.handed_bytes += len(frame)
+        self.written_bytes += len(frame)
         self._replies += frame
         self._unwritten = len(self._replies)
 

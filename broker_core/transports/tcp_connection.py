@@ -59,9 +59,9 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._connection: Connection | None = None
         self._progress = PeerProgress(None)
         self._tls: CountingSslObject | None = None
-        self.handed_bytes = 0
+        self.written_bytes = 0
         self.remote = "?"
-        self.writable = True
+        self.is_writable = True
         self.peer_names: frozenset[str] = frozenset()
         self._by_turns = True
         """Nobody knows it yet, or it was told to go: it is read from when its turn at the door comes."""
@@ -99,19 +99,19 @@ class TcpConnection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._engine.door.forget(self._descriptor, self._read_on)
-        self.writable = False
+        self._engine.door.remove_reader(self._descriptor, self._read_on)
+        self.is_writable = False
         if self._tls is None:
-            self.taken_bytes()  # below TLS the socket is closed already
+            self.acked_bytes()  # below TLS the socket is closed already
         self._progress.close()
         if self._connection is not None:
             self._connection.on_closed()
 
     def pause_writing(self) -> None:
-        self.writable = False
+        self.is_writable = False
 
     def resume_writing(self) -> None:
-        self.writable = True
+        self.is_writable = True
         if self._connection is not None:
             self._connection.on_writable()
 
@@ -121,33 +121,33 @@ class TcpConnection(asyncio.BufferedProtocol):
     """Bytes that were handed over and not written to asyncio's transport yet."""
 
     @property
-    def flushed(self) -> bool:
+    def is_flushed(self) -> bool:
         return self._transport is not None and self._transport.get_write_buffer_size() + self._unwritten == 0
 
-    def taken_bytes(self) -> int:
+    def acked_bytes(self) -> int:
         if self._transport is None or self._progress.closed:
             return self._progress.taken
         above, tls = self._transport.get_write_buffer_size() + self._unwritten, self._tls
         if tls is None:
-            return self._progress.look(self.handed_bytes, above)
+            return self._progress.update(self.written_bytes, above)
         # What TLS has made already and not given on is both in the transport's buffer and among what was produced.
-        return self._progress.look(self.handed_bytes, above - tls.outgoing.pending, tls.produced)
+        return self._progress.update(self.written_bytes, above - tls.outgoing.pending, tls.produced)
 
     @property
-    def lump_bytes(self) -> int:
+    def window_step_bytes(self) -> int:
         return self._progress.lump_bytes
 
     @property
-    def network_limited(self) -> bool:
+    def is_network_limited(self) -> bool:
         return self._progress.network_limited
 
     @property
-    def window(self) -> ReceiveWindowSample:
+    def receive_window(self) -> ReceiveWindowSample:
         return self._progress.window
 
     def pause_reading(self) -> None:
         self._halted = True
-        self._engine.door.forget(self._descriptor, self._read_on)
+        self._engine.door.remove_reader(self._descriptor, self._read_on)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -167,7 +167,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         if self._by_turns and self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
             if not self._halted:
-                self._engine.door.watch(self._descriptor, self._read_on)
+                self._engine.door.add_reader(self._descriptor, self._read_on)
 
     def _heard_by_turns(self) -> None:
         """From here on; what it still sends is of no use to anybody."""
@@ -175,10 +175,10 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._by_turns = True
             self._to_the_door()
 
-    def logged_on(self) -> None:
+    def on_logged_on(self) -> None:
         """It is known who this is."""
         self._by_turns = False
-        self._engine.door.forget(self._descriptor, self._read_on)
+        self._engine.door.remove_reader(self._descriptor, self._read_on)
         self._read_on()
 
     def close(self, code: str, message: str) -> None:
@@ -188,7 +188,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         """Close when the peer has taken what is buffered, as far as it does that."""
         if self._transport is None or self._transport.is_closing():
             return
-        self.taken_bytes()
+        self.acked_bytes()
         self._transport.close()
         # close() waits for the peer to take what is buffered; one that never reads must not hold it for ever.
         asyncio.get_running_loop().call_later(CLOSE_AFTER_S, self._transport.abort)
@@ -197,5 +197,5 @@ class TcpConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def forget(self) -> None:
+    def drop_input(self) -> None:
         self._connection = None

@@ -32,7 +32,7 @@ class _LastUseCache:
     def __init__(self) -> None:
         self.used: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def note(self, key: str, now: float, every: float) -> bool:
+    def record(self, key: str, now: float, every: float) -> bool:
         """Remember a use; whether Redis should be told."""
         told = self.used.get(key, (0.0, 0.0))[1]
         due = now - told >= every
@@ -42,7 +42,7 @@ class _LastUseCache:
             self.used.popitem(last=False)
         return due
 
-    def last(self, key: str) -> float:
+    def last_use(self, key: str) -> float:
         return self.used.get(key, (0.0, 0.0))[0]
 
 
@@ -52,7 +52,7 @@ _sessions, _tokens = _LastUseCache(), _LastUseCache()
 def record_session_use(session_key: str, now: float, idle_s: int) -> None:
     """A person did something in this session."""
     key = _name(session_key)
-    if _sessions.note(key, now, REPORT_INTERVAL_S):
+    if _sessions.record(key, now, REPORT_INTERVAL_S):
         with suppress(redis.RedisError):
             redis_connection().set(key, int(now), ex=idle_s + REPORT_INTERVAL_S)
 
@@ -60,7 +60,7 @@ def record_session_use(session_key: str, now: float, idle_s: int) -> None:
 def is_session_idle(session_key: str, login_at: float, now: float, idle_s: int) -> bool:
     """Whether nobody has done anything in this session for longer than `idle_s` seconds. Times are seconds since 1970."""
     key = _name(session_key)
-    if now - max(_sessions.last(key), login_at) <= idle_s:
+    if now - max(_sessions.last_use(key), login_at) <= idle_s:
         return False
     try:
         elsewhere = float(redis_connection().get(key) or 0)
@@ -71,7 +71,7 @@ def is_session_idle(session_key: str, login_at: float, now: float, idle_s: int) 
 
 def record_token_use(token_id: int, now: float) -> None:
     """A request came with this token."""
-    if _tokens.note(str(token_id), now, TOKENS_INTERVAL_S):
+    if _tokens.record(str(token_id), now, TOKENS_INTERVAL_S):
         with suppress(redis.RedisError):
             redis_connection().hset(TOKENS, str(token_id), int(now))
 

@@ -49,7 +49,7 @@ class LoginThrottle:
                 * FORGIVEN_INTERVAL_S
             )
 
-    def failed(self, address: str, now: float) -> None:
+    def record_failure(self, address: str, now: float) -> None:
         """A login from there was refused."""
         key = rate_limit_prefix(address)
         with self._lock:
@@ -58,7 +58,7 @@ class LoginThrottle:
             while len(self._failures) > MAX_ADDRESSES:
                 self._failures.popitem(last=False)
 
-    def to_be_told(self, address: str, now: float) -> bool:
+    def should_report(self, address: str, now: float) -> bool:
         """Whether a refusal is the audit's: the first of an address and minute, of so many addresses."""
         minute, key = int(now // 60), rate_limit_prefix(address)
         with self._lock:
@@ -69,7 +69,7 @@ class LoginThrottle:
                 self._told.add(key)
             return new
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Everything."""
         with self._lock:
             self._failures.clear()

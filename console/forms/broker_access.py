@@ -62,7 +62,7 @@ class BrokerUserForm(DraftPartForm):
             self.add_error("password", "Type the new password.")
         return clean
 
-    def made(self, before: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    def entry_and_token(self, before: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         """The user's entry, and the token that was made for them, which is told once and kept nowhere."""
         clean, token = self.cleaned_data, make_token() if self.cleaned_data["token_change"] == "new" else ""
         entry = {

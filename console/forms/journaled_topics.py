@@ -33,7 +33,7 @@ class JournaledTopicsField(forms.CharField):
         topics = read_journaled_topics(reader, {"lines": entries}, "lines", "journal")
         if reader.problems:
             raise forms.ValidationError(reader.problems)
-        return [topic.as_json() for topic in topics]
+        return [topic.to_json() for topic in topics]
 
     def prepare_value(self, value: Any) -> Any:
         """An entry a line."""
@@ -80,7 +80,7 @@ def write_line(entry: Entry) -> str:
     if topic.filter is not None:
         line += f" where {topic.filter}"
     try:
-        if len(line.splitlines()) == 1 and read_line(line) == topic.as_json():
+        if len(line.splitlines()) == 1 and read_line(line) == topic.to_json():
             return line
     except (forms.ValidationError, ValueError):
         pass
@@ -88,7 +88,7 @@ def write_line(entry: Entry) -> str:
 
 
 def _others(topic: JournaledTopic) -> dict[str, Any]:
-    short = topic.as_json()
+    short = topic.to_json()
     return short if isinstance(short, dict) else {}
 
 

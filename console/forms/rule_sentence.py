@@ -63,13 +63,13 @@ class RuleSentenceForm(forms.Form):
         return amount
 
     @property
-    def read_as(self) -> str:
+    def interpretation(self) -> str:
         """The limit as it was understood: "20.0 s"."""
         signal, limit = self.cleaned_data["signal"], self.cleaned_data["limit"]
         return labels.setting_value("rule.limit", limit, signal)
 
     @property
-    def typed_differently(self) -> bool:
+    def has_limit_mismatch(self) -> bool:
         """Whether the limit was typed without its unit."""
         return str(self.data.get("limit", "")).strip().replace(".", "", 1).isdigit() and bool(
             format_limit(self.cleaned_data["limit"], self.cleaned_data["signal"]).strip("0123456789.")
@@ -88,7 +88,7 @@ class RuleSentenceForm(forms.Form):
         return {**made, "scope": scope} if scope else made
 
     @property
-    def cuts_off(self) -> bool:
+    def closes_clients(self) -> bool:
         """Whether it would close connections."""
         return (
             self.cleaned_data["mode"] == EnforcementMode.ENFORCE

@@ -59,7 +59,7 @@ def show_links(now: LinksView, console: Console) -> None:
     table = _table(_LINKS)
     for link in now.links:
         one = link.entry
-        lag = f"{one.behind_ms / 1_000:.1f} s" if link.lag_known else "unknown"
+        lag = f"{one.behind_ms / 1_000:.1f} s" if link.has_lag else "unknown"
         stored = one.position if link.has_any else "nothing yet"
         table.add_row(one.client, _where(one), _state(link), str(one.behind), lag, stored, _mode(one))
     if now.links:

@@ -112,10 +112,10 @@ class BrokerUser(models.Model):
     def clean(self) -> None:
         """As the broker reads it."""
         reader = DocumentReader()
-        read_access(reader, {"users": [self.as_entry()]})
+        read_access(reader, {"users": [self.to_entry()]})
         _raise(reader.problems)
 
-    def as_entry(self) -> dict[str, Any]:
+    def to_entry(self) -> dict[str, Any]:
         """The user in a policy document."""
         return {
             "name": self.name, "password": self.password, "token": self.token, "certificate": self.certificate,
@@ -143,10 +143,10 @@ class Entitlement(models.Model):
     def clean(self) -> None:
         """As the broker reads it."""
         reader = DocumentReader()
-        read_access(reader, {"entitlements": [self.as_entry()]})
+        read_access(reader, {"entitlements": [self.to_entry()]})
         _raise(reader.problems)
 
-    def as_entry(self) -> dict[str, Any]:
+    def to_entry(self) -> dict[str, Any]:
         """The entitlement in a policy document."""
         return {
             "who": self.who, "transports": self.transports, "publish": self.publish, "subscribe": self.subscribe,

@@ -139,4 +139,4 @@ def _certificate(at: BrokerAddress) -> dict[str, Any]:
 
 
 def _who(at: BrokerAddress) -> dict[str, Any]:
-    return {"name": at.name, "instance": at.instance, "member": at.member, "place": at.place}
+    return {"name": at.name, "instance": at.instance, "member": at.member, "place": at.endpoint}

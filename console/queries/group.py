@@ -22,19 +22,19 @@ class MemberView(NamedTuple):
     problem: SluiceError | None
 
     @property
-    def is_heard(self) -> bool:
+    def is_reachable(self) -> bool:
         """Whether it has ever said how far it is: else nothing of it is known, and no figure is one."""
         return self.entry is not None and (
             self.entry.there or self.entry.applied > 0 or bool(self.entry.chain)
         )
 
     @property
-    def is_silent(self) -> bool:
+    def is_unreachable(self) -> bool:
         """Whether it says nothing any more: what is known of it is old."""
-        return self.is_heard and self.entry is not None and not self.entry.there
+        return self.is_reachable and self.entry is not None and not self.entry.there
 
     @property
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether it is there, takes part and agrees, as far as it is known."""
         entry, own = self.entry, self.own
         agrees = entry is not None and entry.there and entry.alike is not False
@@ -50,14 +50,14 @@ class GroupView(NamedTuple):
     problem: SluiceError | None
 
     @property
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether everybody can be asked, takes part and agrees, and every engine is up to date."""
-        return self.status is not None and is_group_healthy(self.status) and not self.unwell
+        return self.status is not None and is_group_healthy(self.status) and not self.unhealthy_members
 
     @property
-    def unwell(self) -> list[str]:
+    def unhealthy_members(self) -> list[str]:
         """The members that it is about when not all is well."""
-        return [one.name for one in self.members if not one.is_well]
+        return [one.name for one in self.members if not one.is_healthy]
 
 
 def current_group(instance_name: str) -> GroupStatus:

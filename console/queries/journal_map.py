@@ -95,7 +95,7 @@ class RetentionOption(NamedTuple):
     held_by: list[HolderGroup]
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         """Its age."""
         days = self.age_s // 86_400
         return "1 day" if days == 1 else "1 year" if days == 365 else f"{days} days"

@@ -41,7 +41,7 @@ class LimitAdvice(NamedTuple):
     hold_ms: int | None
 
     @property
-    def more_percent(self) -> float:
+    def increase_percent(self) -> float:
         """How much more that limit is."""
         return 100.0 * (self.limit - self.was) / max(1, self.was)
 
@@ -64,30 +64,30 @@ class _RecordedSample:
     owed_messages: int = 0
     messages: int = 0
     blocked_since: int = 0
-    offlined: bool = False
+    is_offlined: bool = False
     offlined_at: int = 0
-    holds: Holds = field(default_factory=dict)
-    connected: int = 0
+    rule_states: Holds = field(default_factory=dict)
+    is_connected: int = 0
     behind_since: int = 0
     unacked_at: int = 0
-    taken_bytes: int = 0
-    lump_bytes: int = 0
+    acked_bytes: int = 0
+    window_step_bytes: int = 0
     subscriptions: tuple[()] = ()
 
     @property
     def backlog(self) -> _RecordedSample:
         return self
 
-    def look(self) -> None:
+    def update_progress(self) -> None:
         """It is a look."""
 
     def waiting(self) -> BacklogCounts:
         return BacklogCounts(1, 0, 0, "")
 
-    def taken_by(self, until_ns: int) -> AckedMark | None:
+    def acked_at(self, until_ns: int) -> AckedMark | None:
         return None
 
-    def recent(self, now_ns: int) -> Sequence[ClientSample]:
+    def recent_samples(self, now_ns: int) -> Sequence[ClientSample]:
         return ()
 
 
@@ -100,7 +100,7 @@ def _set(attribute: str) -> Callable[[_RecordedSample, int], None]:
 
 
 def _spooled_for(look: _RecordedSample, value: int) -> None:
-    look.offlined, look.offlined_at = True, look.at - value * _MS
+    look.is_offlined, look.offlined_at = True, look.at - value * _MS
 
 
 _WRITERS: Final[Mapping[Signal, Callable[[_RecordedSample, int], None]]] = {
@@ -178,7 +178,7 @@ def _acts(
         if not holds and not pool_holds and not needs_check(rule, value):
             continue
         now = at_ms * _MS
-        client = _RecordedSample(now, name, str(details.get("transport", "")), pool, holds=holds)
+        client = _RecordedSample(now, name, str(details.get("transport", "")), pool, rule_states=holds)
         _WRITERS[rule.signal](client, int(details.get("used") or value) if of_pool else value)
         pools = [
             PoolSignals(pool, memory_used=value, disk_used=value, holds=pool_holds)

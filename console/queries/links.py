@@ -24,7 +24,7 @@ class LinkView(NamedTuple):
     """Whether the destination has said that it has anything."""
 
     @property
-    def lag_known(self) -> bool:
+    def has_lag(self) -> bool:
         """Whether the time that it is behind can be told: of records that it hasn't passed the oldest's
         moment may be unknown."""
         return bool(self.entry.behind_ms) or not self.entry.behind
@@ -37,7 +37,7 @@ class LinksView(NamedTuple):
     away: list[BrokerAnswer[LinkList]]
 
     @property
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether every broker could be asked, and each link that is to carry does."""
         return not self.away and all(one.entry.state != "away" for one in self.links)
 

@@ -159,8 +159,8 @@ def desired_document(instance: Instance, number: int) -> dict[str, Any]:
         ],
         **_entries(instance),
         "access": {
-            "users": [user.as_entry() for user in instance.users.all()],
-            "entitlements": [entitlement.as_entry() for entitlement in instance.entitlements.all()],
+            "users": [user.to_entry() for user in instance.users.all()],
+            "entitlements": [entitlement.to_entry() for entitlement in instance.entitlements.all()],
         },
     }
 

@@ -47,7 +47,7 @@ class EffectLine(NamedTuple):
         return not self.recorded_only and self.kind != "held"
 
     @property
-    def more(self) -> int:
+    def hidden_count(self) -> int:
         """How many aren't named."""
         return self.count - len(self.names)
 

@@ -44,7 +44,7 @@ class EventReporter:
         self._above: dict[tuple[str, str], bool] = {}
         self._wanted = event_interest.EventInterest()
 
-    async def started(self) -> None:
+    async def on_broker_started(self) -> None:
         """Start the runs of actions on the broker's start. While the database is away, `tick` tries again."""
         await self._guarded(self._start())
 
@@ -55,7 +55,7 @@ class EventReporter:
     @property
     def waiting(self) -> int:
         """Events in memory that aren't runs yet."""
-        return len(self._waiting) + self._watch.capacity - self._watch.room
+        return len(self._waiting) + self._watch.capacity - self._watch.free_slots
 
     @property
     def dropped(self) -> int:
@@ -73,7 +73,7 @@ class EventReporter:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 if self._working is not None:
                     await asyncio.wait([self._working])
-                self._watch.happened("shutdown", {})
+                self._watch.add_event("shutdown", {})
                 for _ in range(CLOSE_ATTEMPTS):
                     await self._guarded(self._flush())
                     if not self.waiting:
@@ -104,10 +104,10 @@ class EventReporter:
 
     def _listen(self) -> None:
         messages = (MessageWatch(*one) for one in self._wanted.messages)
-        self._watch.want(self._wanted.kinds, messages)
+        self._watch.set_interest(self._wanted.kinds, messages)
 
     async def _flush(self) -> None:
-        self._waiting = self._waiting or self._watch.take()
+        self._waiting = self._waiting or self._watch.drain()
         while self._waiting:
             # Taken out first: what is under way must not be started again by whoever closes.
             part, self._waiting = self._waiting[:EVENTS_AT_ONCE], self._waiting[EVENTS_AT_ONCE:]
@@ -126,7 +126,7 @@ class EventReporter:
         sealed = self._sealed()
         if "journal_roll" in self._wanted.kinds:
             for name in sorted(sealed.keys() - self._segments.keys()):
-                self._watch.happened("journal_roll", {"SLUICE_SEGMENT": sealed[name]})
+                self._watch.add_event("journal_roll", {"SLUICE_SEGMENT": sealed[name]})
         self._segments = sealed
 
     def _sealed(self) -> dict[int, str]:
@@ -144,7 +144,7 @@ class EventReporter:
             )
             if fires:
                 told = {"SLUICE_PLACE": place, "SLUICE_PERCENT": f"{used:.1f}"}
-                self._watch.happened("file_system", told, {"place": place, "above": above})
+                self._watch.add_event("file_system", told, {"place": place, "above": above})
 
     async def _guarded(self, work: Any) -> None:
         try:

@@ -67,7 +67,7 @@ class SnapshotEncoder:
     def __init__(self) -> None:
         self._kept: dict[str, tuple[ClientEntry, bytes]] = {}
 
-    async def json(self, snapshot: Snapshot) -> bytes:
+    async def encode(self, snapshot: Snapshot) -> bytes:
         """One snapshot, without its replays."""
         kept: dict[str, tuple[ClientEntry, bytes]] = {}
         fresh = 0
@@ -135,7 +135,7 @@ class SnapshotReporter:
 
     async def _told_of(self, snapshot: Snapshot) -> dict[str, object]:
         """The snapshot itself, or that a large one is in Redis now."""
-        seen = await self._written.json(snapshot)
+        seen = await self._written.encode(snapshot)
         name = format_broker_name(snapshot.status.instance, snapshot.status.member)
         if len(seen) <= latest_snapshot.INLINE:
             return {"type": "live.snapshot", "snapshot": seen}
@@ -226,7 +226,7 @@ class SnapshotReporter:
         refused = self._broker.statistics.refused
         self._set(away_since=None)
         if self._database.policy == "disk" and refused is not None:
-            self._show(self._from_disk(OperatorError.received(refused.code, refused.message, refused.fix)))
+            self._show(self._from_disk(OperatorError.from_dict(refused.code, refused.message, refused.fix)))
         elif self._database.code != "policy_not_stored":
             self._show(None)
 
@@ -258,7 +258,7 @@ class SnapshotReporter:
             try:
                 await self._thread.run(record_refused_logons, refused, instance)
             except Exception:
-                refusals.put_back(refused)
+                refusals.restore(refused)
                 raise
 
     async def _reconcile(self) -> None:

@@ -329,7 +329,7 @@ def _misshapen(document: Mapping[str, Any]) -> str:
     reader, instance = DocumentReader(), document.get("instance") or {}
     read_journaled_topics(reader, instance, "journaled_topics", "instance")
     for key in ("unjournaled_topics", "sync_members", "sync_topics"):
-        reader.texts(instance, key, "instance", ())
+        reader.read_texts(instance, key, "instance", ())
     if reader.problems:
         return reader.problems[0]
     names = [transport.get("name") for transport in document.get("transports") or []]

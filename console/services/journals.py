@@ -121,7 +121,7 @@ def _remove(run: ActionRun, link: RequestChannel, age_s: int, progress: RunProgr
     segments = run.plan["segments"]
     for number, segment in enumerate(segments):
         progress.step(number, len(segments) + 1, f"checksum of {segment['name']}")
-        segment["sha256"] = segment_copies.segment_sha256(Path(segment["path"]), progress.part)
+        segment["sha256"] = segment_copies.segment_sha256(Path(segment["path"]), progress.set_fraction)
     names = [segment["name"] for segment in segments]
     progress.step(len(segments), len(segments) + 1, f"removing {len(names)} segments")
     progress.check()
@@ -171,9 +171,9 @@ def _prepare_and_swap(
 def _prepare(kind: str, source: Path, prepared: Path, progress: RunProgress) -> dict[str, Any]:
     """Make the file that will take the segment's place, and read it back before the broker is asked to use it."""
     if kind == RunKind.ARCHIVE:
-        digest = segment_copies.copy_segment(source, prepared, progress.part)
+        digest = segment_copies.copy_segment(source, prepared, progress.set_fraction)
         return {"bytes": prepared.stat().st_size, "sha256": digest}
-    segment_copies.compress_segment(source, prepared, progress.part)
+    segment_copies.compress_segment(source, prepared, progress.set_fraction)
     return {"bytes": prepared.stat().st_size, "from_bytes": source.stat().st_size}
 
 

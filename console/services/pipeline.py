@@ -117,7 +117,7 @@ def lake_complete_upto(instance_name: str, last: int, *, quick: bool) -> int:
     for line in done.stdout.splitlines():
         told = json.loads(line)
     if told.get("event") == "error":
-        raise OperatorError.received(told["code"], told["message"], told.get("fix", ""), told.get("details"))
+        raise OperatorError.from_dict(told["code"], told["message"], told.get("fix", ""), told.get("details"))
     if done.returncode or "through" not in told:
         raise OperatorError(
             "pipeline_failed",
@@ -148,7 +148,7 @@ class JobReport:
             return
         if event == "progress":
             self._progress.run.step = f"{told['done']} of {told['total']} {told['what']}"[:300]
-            self._progress.part(told["done"], told["total"])
+            self._progress.set_fraction(told["done"], told["total"])
         elif event == "note":
             self._progress.log(told["text"])
         elif event == "result":
@@ -160,7 +160,7 @@ class JobReport:
         """The job's result. Raises its error."""
         if self._error:
             told = self._error
-            raise OperatorError.received(
+            raise OperatorError.from_dict(
                 told["code"], told["message"], told.get("fix", ""), told.get("details")
             )
         if returncode:
@@ -196,7 +196,7 @@ def _follow(process: subprocess.Popen[bytes], report: JobReport, progress: RunPr
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         while True:
-            progress.alive()
+            progress.heartbeat()
             if not selector.select(LISTEN_S):
                 continue
             part = os.read(descriptor, 65_536)

@@ -97,7 +97,7 @@ def parse_file(instance: Instance, system: str, text: str) -> ParsedPolicyFile:
     _keep_ports(imported, newest)
     _leave_out_misplaced(imported)
     if imported.is_empty():
-        raise imported.nothing_taken(policy_import.import_hint(system))
+        raise imported.nothing_imported_error(policy_import.import_hint(system))
     given = dict(imported.document)
     if "transports" in given:
         given["transports"] = {transport["name"]: transport for transport in given["transports"]}
@@ -143,13 +143,13 @@ def _keep_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None:
         name, port = transport["name"], transport["port"]
         if (other := ports.get(port, name)) != name:
             imported.document["transports"].remove(transport)
-            imported.withdraw(
+            imported.undo_part(
                 f"transport {name}", f"Port {port} is that of the transport {other}: name this one so in the file to change "
                 "that one, or give one of them another port.",
             )  # fmt: skip
     if not imported.document.get("transports", True):
         del imported.document["transports"]
-        imported.withdraw("transports", "None of the file's transports is taken over.")
+        imported.undo_part("transports", "None of the file's transports is taken over.")
 
 
 def _leave_out_misplaced(imported: ImportReport) -> None:
@@ -170,7 +170,7 @@ def _leave_out_misplaced(imported: ImportReport) -> None:
             del sources[label][setting]
             if label in found and not found[label]:
                 del found[label]
-            imported.withdraw(part, f"{problems[0]}.", setting)
+            imported.undo_part(part, f"{problems[0]}.", setting)
 
 
 def make_draft(actor: Actor, instance: Instance, system: str, text: str, *, title: str = "") -> ImportResult:
@@ -195,9 +195,9 @@ def make_actions(actor: Actor, instance: Instance, system: str, imported: Import
             made.append(editor.create(actor, instance, {**definition, "enabled": False}))
         except OperatorError as problem:
             imported.actions.remove(definition)
-            imported.withdraw(f"action {definition['name']}", f"{problem.sentence} {problem.fix}".strip())
+            imported.undo_part(f"action {definition['name']}", f"{problem.sentence} {problem.fix}".strip())
     if system != YAML and imported.is_empty():
-        raise imported.nothing_taken(policy_import.import_hint(system))
+        raise imported.nothing_imported_error(policy_import.import_hint(system))
     return made
 
 

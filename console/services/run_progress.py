@@ -49,13 +49,13 @@ class RunProgress:
         self.log(what)
         self._write(force=True)
 
-    def part(self, done: int, total: int) -> None:
+    def set_fraction(self, done: int, total: int) -> None:
         """Say how much of the current step is done. Raises Cancelled."""
         if total > 0:
             self.run.progress = round(self._base + self._share * min(1.0, done / total), 2)
         self._write(force=False)
 
-    def alive(self) -> None:
+    def heartbeat(self) -> None:
         """Say that the worker lives. Raises Cancelled."""
         self._write(force=False)
 

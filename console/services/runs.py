@@ -62,7 +62,7 @@ class IdempotencyKey:
     digest: str
 
     @classmethod
-    def of(cls, key: str, *asked: Any) -> IdempotencyKey | None:
+    def for_request(cls, key: str, *asked: Any) -> IdempotencyKey | None:
         """None without a key. Raises OperatorError bad_idempotency_key."""
         if not key:
             return None

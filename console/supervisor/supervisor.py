@@ -55,7 +55,7 @@ class Supervisor:
         """Start everything and stay until asked to stop. Returns 0, or 1 when a child had to be killed."""
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, self.ask_to_stop, number.name)
+            loop.add_signal_handler(number, self.request_stop, number.name)
         running = {name: asyncio.create_task(self._start(child)) for name, child in self.children.items()}
         announcing = asyncio.create_task(self._announce())
         stopping = asyncio.create_task(self._stop.wait())
@@ -68,7 +68,7 @@ class Supervisor:
             loop.remove_signal_handler(number)
         return 1 if any(child.killed for child in self.children.values()) else 0
 
-    def ask_to_stop(self, why: str) -> None:
+    def request_stop(self, why: str) -> None:
         """The first request stops everything in order; a second one cuts each child's time short."""
         now = time.monotonic()
         if not self._stop.is_set():

@@ -151,7 +151,7 @@ def _put(
     token = ""
     if isinstance(form, BrokerUserForm):
         before = {} if number is None else draft_parts.entry_at(draft, part, number)
-        made, token = form.made(before)
+        made, token = form.entry_and_token(before)
     else:
         made = form.entry()
     saved = draft_parts.save_entry(

@@ -49,7 +49,7 @@ class LoginGateMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response = self.get_response(request)
         if getattr(request, "sluice_login_failed", False):
-            LIMIT.failed(address_of(request), time.time())
+            LIMIT.record_failure(address_of(request), time.time())
         return response
 
     def process_view(
@@ -62,7 +62,7 @@ class LoginGateMiddleware:
         wait_s = LIMIT.wait_s(address_of(request), now)
         if wait_s <= 0:
             return None
-        if not LIMIT.to_be_told(address_of(request), now):
+        if not LIMIT.should_report(address_of(request), now):
             audit.mark_audited_elsewhere(request)
         return lockout.refused_response(request, "locked", lockout.FROM_HERE, math.ceil(wait_s))
 

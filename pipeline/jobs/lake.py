@@ -237,7 +237,7 @@ def give_up(settings: JobSettings, log: LogSnapshot, work: LakePlan) -> list[Log
     ]
     skipped = log.skipped()
     absent = missing_intervals(covered, min(edges)[0], max(last for _, last in edges))
-    found = [part for gap in absent for part in skipped.between(*gap)]
+    found = [part for gap in absent for part in skipped.gaps_between(*gap)]
     (directory / GIVEN_UP).mkdir(exist_ok=True)
     assert log.place.log is not None, "a log with records was claimed"
     for first, last in found:
@@ -348,11 +348,11 @@ def write_records(
     told = TypedColumnWriter(fields)
     groups = sorted_parts(columns, ROW_GROUP)
     size = write_groups(
-        groups if fields is None else map(told.typed, groups), path, REPEATING, facts, COUNTING
+        groups if fields is None else map(told.add_typed_columns, groups), path, REPEATING, facts, COUNTING
     )
     name = f"{path.parent.name}/{path.name}"
     row = {"file": name, "first": first, "last": last, "records": digest.records, "bytes": size}
-    return row | told.as_row()
+    return row | told.to_row()
 
 
 class TypedColumnWriter:
@@ -363,7 +363,7 @@ class TypedColumnWriter:
         self._unfit = self._not_json = 0
         self._new: set[str] = set()
 
-    def typed(self, table: pa.Table) -> pa.Table:
+    def add_typed_columns(self, table: pa.Table) -> pa.Table:
         """The table with its typed columns."""
         assert self._fields is not None
         made = typed_columns(table.column("topic").cast(pa.string()), table.column("body"), self._fields)
@@ -373,7 +373,7 @@ class TypedColumnWriter:
             table = table.append_column(field, column)
         return table
 
-    def as_row(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, Any]:
         """As columns of WRITTEN; none where nothing is typed."""
         new = " ".join(sorted(self._new)[:NAMED])
         return (
@@ -388,7 +388,7 @@ def raise_first(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if row["error"] is not None:
             told = json.loads(row["error"])
-            raise OperatorError.received(told["code"], told["message"], told["fix"], told["details"])
+            raise OperatorError.from_dict(told["code"], told["message"], told["fix"], told["details"])
 
 
 def summary(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:

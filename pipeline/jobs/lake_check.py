@@ -57,7 +57,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     absent = [
         part
         for gap in missing_intervals([*covered, *given_up], first, last)
-        for part in skipped.between(*gap)
+        for part in skipped.gaps_between(*gap)
     ]
     return {
         "log": log.place.log,

@@ -45,10 +45,10 @@ def backtest_policies(
 
 def run_backtests(recording: Recording, tries: Sequence[PolicyBacktest]) -> list[BacktestResult]:
     """What came of each, in their order."""
-    for window in recording.windows(lambda: any(one.busy for one in tries)):
+    for window in recording.windows(lambda: any(one.has_active_clients for one in tries)):
         for one in tries:
-            one.through(window)
-    return [one.end() for one in tries]
+            one.run_window(window)
+    return [one.result() for one in tries]
 
 
 class PolicyBacktest:
@@ -96,11 +96,11 @@ class PolicyBacktest:
         return memory, disk
 
     @property
-    def busy(self) -> bool:
+    def has_active_clients(self) -> bool:
         """Whether anybody is to be looked at also where nothing is recorded."""
         return bool(self._awake or self._resting or self._gaps.sessions)
 
-    def end(self) -> BacktestResult:
+    def result(self) -> BacktestResult:
         """What came of it. The decisions of a moment are in the order of the clients' names."""
         for session in list(self._trial.present.values()):
             self._trial.end(session)
@@ -110,7 +110,7 @@ class PolicyBacktest:
 
     # Through a window.
 
-    def through(self, window: RecordingWindow) -> None:
+    def run_window(self, window: RecordingWindow) -> None:
         """The guard's decisions from its first step to its last."""
         following: RecordingWindow | None = window
         while following is not None:
@@ -126,7 +126,7 @@ class PolicyBacktest:
                 now = int(window.moments[step])
                 waking = due.get(step, ())
                 stirs = bool(self._awake or waking or self._begins_by(now))
-                if queue is not None and (stirs or self._holding() or queue.near(step, self._spare)):
+                if queue is not None and (stirs or self._holding() or queue.may_exceed(step, self._spare)):
                     self._show(queue, step)
                 while place < len(points) and points[place][0] < now:
                     at, number = points[place]
@@ -157,7 +157,7 @@ class PolicyBacktest:
         """Who is to be roused at which step (those who are so at once are awake already), and those who rest in the order of
         their moves if a pool may come above what is of interest to its rules."""
         window = self._window
-        leaving, staying = self._gaps.through(window.moments, window.active)
+        leaving, staying = self._gaps.advance_window(window.moments, window.active)
         for number in leaving:
             self._resting[number] = self._gaps.leave(number, window.before)
         due: dict[int, list[SimulatedClient]] = {}
@@ -167,7 +167,7 @@ class PolicyBacktest:
             stretch = window.of(session.number)
             course = stretch.course
             if session.free:
-                course, session.ahead = session.course(stretch, window.moments)
+                course, session.ahead = session.project(stretch, window.moments)
             step = self._stirs(session, stretch, course)
             if step == 0:
                 self._rouse_at_once(session)
@@ -176,7 +176,7 @@ class PolicyBacktest:
             rows.append(IdleUsage(session.number, pool, course.memory, course.disk, step))
             if step <= window.steps:
                 due.setdefault(step, []).append(session)
-                most[:, pool] += session.most(stretch)
+                most[:, pool] += session.max_usage(stretch)
         most += self._most_of_others()
         self._held = IdleTotals(
             [*staying, stack_usages(rows, window.steps + 1)], len(self._pools), window.steps + 1
@@ -195,12 +195,12 @@ class PolicyBacktest:
         most: Ints = np.zeros((2, len(self._pools)), np.int64)
         for session in self._awake.values():
             pool = self._numbers[session.use.pool_name]
-            most[:, pool] += session.most(self._window.of(session.number))
+            most[:, pool] += session.max_usage(self._window.of(session.number))
         for number in self._window.begins:
             if number >= self._next:
-                fresh = SimulatedClient.fresh(number, self._traces[number])
+                fresh = SimulatedClient.create(number, self._traces[number])
                 pool = self._numbers[self._trial.guard.pool_of(fresh.trace.who.transport).name]
-                most[:, pool] += fresh.most(self._window.of(number))
+                most[:, pool] += fresh.max_usage(self._window.of(number))
         return most
 
     def _holding(self) -> bool:
@@ -233,18 +233,18 @@ class PolicyBacktest:
         """The step from which on the guard is to look at it, 0 for at once; more than it has: it may rest through the window."""
         calm, use = session.calm, session.use
         if stretch.eventful or (
-            not session.free and stretch.offlined and not (use.offlined and stretch.all_offlined)
+            not session.free and stretch.offlined and not (use.is_offlined and stretch.all_offlined)
         ):
             return 0
-        if use.offlined and course.memory.any():  # such memory raises its pool's ceiling
+        if use.is_offlined and course.memory.any():  # such memory raises its pool's ceiling
             return 0
         if calm.rated:
             return 0 if any(course.most) else self._window.steps + 1
-        step, skip = self._window.steps + 1, OUTBOX_LEVELS if use.offlined else 0
+        step, skip = self._window.steps + 1, OUTBOX_LEVELS if use.is_offlined else 0
         if any(map(gt, course.most[skip:], calm.levels[skip:])):
             over = course.levels[skip:] > np.array(calm.levels[skip:])[:, None]
             step = int(np.argmax(over.any(axis=0)))
-        if use.offlined:
+        if use.is_offlined:
             if self._window.last + STEP_MS - use.offlined_at // _MS > calm.spool_age:
                 return 0
             if session.free and not min(session.ahead):  # its spool is empty: it is live again
@@ -262,7 +262,7 @@ class PolicyBacktest:
         if session.gone or session.number in self._awake:
             return
         if self._queue is not None:
-            self._step_out(self._queue.place_of(session.number))
+            self._step_out(self._queue.index_of(session.number))
         else:
             self._trial.catch_up(int(self._window.moments[step]))
             self._rouse(session, step - 1)
@@ -278,7 +278,7 @@ class PolicyBacktest:
             session.moved, session.matched = int(window.moments[moment]), int(stretch.matched[moment])
         self._resting.pop(number, None)
         self._awake[number] = session
-        self._trial.rouse(session, stretch, moment)
+        self._trial.activate_client(session, stretch, moment)
 
     def _settle(self, step: int) -> None:
         """Let those rest of whom the guard remembers nothing, and take those who did to a step."""
@@ -288,13 +288,18 @@ class PolicyBacktest:
             session.moved = int(window.moments[step])
             session.matched = int(window.of(session.number).matched[step])
             self._leave_alone(session)
-        if guard.pending:
+        if guard.has_pending_decisions:
             return
         for session in list(self._awake.values()):
             use = session.use
-            if session.quiet < QUIET or use.closing or use.holds or (session.calm.rated and use.history):
+            if (
+                session.quiet < QUIET
+                or use.closing
+                or use.rule_states
+                or (session.calm.rated and use.history)
+            ):
                 continue
-            guard.rest(use)
+            guard.suspend_ticks(use)
             del self._awake[session.number]
             if session.free:
                 self._resting[session.number] = session
@@ -302,10 +307,10 @@ class PolicyBacktest:
 
     def _leave_alone(self, session: SimulatedClient) -> None:
         """Where nothing is recorded of it for a while, and where it takes all that comes then, it needn't be looked after."""
-        if session.waiting or session.use.offlined:
+        if session.waiting or session.use.is_offlined:
             if self._gaps.enter(session):
                 del self._resting[session.number]
-        elif until := session.trace.takes_all_until(session.moved, session.room):
+        elif until := session.trace.takes_all_until(session.moved, session.step_capacity):
             del self._resting[session.number]
             heappush(self._asleep, (until, next(self._serial), session))
 
@@ -319,7 +324,7 @@ class PolicyBacktest:
     def _show(self, queue: IdleClients, step: int) -> None:
         """The guard knows what those who rest hold together as of the step before; they are about to move to this one."""
         self._trial.catch_up(int(self._window.moments[step]))
-        queue.begin(step)
+        queue.start_step(step)
         self._queue = queue
         self._lend(self._held.used[:, :, step - 1].T.tolist())
 
@@ -330,7 +335,7 @@ class PolicyBacktest:
 
     def _lend(self, changes: Iterable[tuple[int, int]]) -> None:
         for pool, (memory, disk) in zip(self._pools, changes, strict=False):
-            pool.lend(memory, disk)
+            pool.adjust_resting_usage(memory, disk)
 
     def _summon(self, pool: Pool, signal: Signal, wanted: int) -> None:
         """The guard is about to choose: those of a pool who rest and hold most of it, as of where they have moved to by now."""
@@ -339,7 +344,7 @@ class PolicyBacktest:
             self._summoned = queue.step
             kind = DISK if signal is Signal.POOL_DISK else MEMORY
             for place in (
-                queue.everybody(number) if wanted == UNLIMITED else queue.largest(number, kind, wanted)
+                queue.all_holders(number) if wanted == UNLIMITED else queue.largest(number, kind, wanted)
             ):
                 self._step_out(place)
 
@@ -348,9 +353,9 @@ class PolicyBacktest:
         queue = self._queue
         if queue is None:
             return
-        moment, number = queue.moment_of(place), queue.numbers[place]
-        pool, memory, disk = queue.leave(place)
-        self._pools[pool].lend(-memory, -disk)
+        moment, number = queue.step_of(place), queue.numbers[place]
+        pool, memory, disk = queue.remove(place)
+        self._pools[pool].adjust_resting_usage(-memory, -disk)
         self._rouse(self._trial.present[number], moment)
         if moment < queue.step:
             heappush(self._turns, number)
@@ -358,7 +363,7 @@ class PolicyBacktest:
     # A moment.
 
     def _begins_by(self, now: int) -> bool:
-        return self._next < len(self._traces) and self._traces[self._next].begun <= now
+        return self._next < len(self._traces) and self._traces[self._next].started_at <= now
 
     def _look(self, now: int, step: int, only: int | None = None) -> None:
         """A turn of the broker's: at the steps for everybody, in between for whom something was decided then."""
@@ -377,7 +382,7 @@ class PolicyBacktest:
             self._move_all(self._queue, step)
         trial.tick()
         if only is not None:
-            trial.look_at(self._traces[only])
+            trial.judge_client(self._traces[only])
         for pool, (memory, disk) in zip(self._pools, self._held.used[:, :, step].T.tolist(), strict=True):
             if self._queue is not None:
                 memory = disk = 0  # are lent to the pool
@@ -387,8 +392,8 @@ class PolicyBacktest:
         """One after the other; of those who rest only who takes a pool over its limit is moved by the guard."""
         self._turns = sorted(self._awake)
         while True:
-            stop = queue.place_of(self._turns[0]) if self._turns else len(queue.numbers)
-            over = queue.first_over(
+            stop = queue.index_of(self._turns[0]) if self._turns else len(queue.numbers)
+            over = queue.first_exceeding(
                 stop,
                 [
                     (pool.memory_ceiling - pool.memory_used, pool.disk_ceiling - pool.disk_used)
@@ -410,7 +415,7 @@ class PolicyBacktest:
         if self._trial.now > session.until:
             self._trial.end(session)
         else:
-            self._trial.move(session, self._window.of(number), step)
+            self._trial.update_client(session, self._window.of(number), step)
 
     def _note_rest(self, stop: int) -> None:
         """The most that was used at steps up to one at which nobody was looked at."""

@@ -74,7 +74,7 @@ class BacktestGuard:
         before = self._by_name.get(trace.who.name)
         if before is not None:
             self.end(before)
-        session = SimulatedClient.fresh(number, trace)
+        session = SimulatedClient.create(number, trace)
         session.use = self.guard.register(
             trace.who.name, trace.who.transport, session.backlog, trace.who.user
         )
@@ -95,29 +95,33 @@ class BacktestGuard:
         self._by_name.pop(session.trace.who.name, None)
         self.present.pop(session.number, None)
 
-    def move(self, session: SimulatedClient, stretch: TraceWindow, step: int | None) -> None:
+    def update_client(self, session: SimulatedClient, stretch: TraceWindow, step: int | None) -> None:
         """What it is at this moment: `step` of the window; None: between two."""
         if not session.free and self._parts(session):
-            session.part(self.now)
+            session.diverge(self.now)
         if session.free:
             matched = (
-                session.trace.at("matched_bytes", self.now) if step is None else int(stretch.matched[step])
+                session.trace.value_at("matched_bytes", self.now)
+                if step is None
+                else int(stretch.matched[step])
             )
-            session.carry_on(self.now, matched)
-            self._tell(session, *session.show())
-            if session.use.offlined and not session.waiting:
+            session.advance(self.now, matched)
+            self._tell(session, *session.update_backlog())
+            if session.use.is_offlined and not session.waiting:
                 self._live_again(session)
         else:
-            seen = session.trace.figures(np.array([self.now]))[0] if step is None else stretch.rows[step]
-            self._tell(session, *session.follow(seen))
-        session.quiet = 0 if session.use.holds or session.use.closing else session.quiet + 1
+            seen = session.trace.samples_at(np.array([self.now]))[0] if step is None else stretch.rows[step]
+            self._tell(session, *session.follow_recording(seen))
+        session.quiet = 0 if session.use.rule_states or session.use.closing else session.quiet + 1
 
-    def rouse(self, session: SimulatedClient, stretch: TraceWindow, moment: int) -> None:
+    def activate_client(self, session: SimulatedClient, stretch: TraceWindow, moment: int) -> None:
         """The guard looks at it again, and knows what it was at one of the window's moments, by which nothing had come of it."""
-        memory, disk = session.show() if session.free else session.follow(stretch.rows[moment])
+        memory, disk = (
+            session.update_backlog() if session.free else session.follow_recording(stretch.rows[moment])
+        )
         session.backlog.outbox_bytes = memory
         session.quiet = 0
-        self.guard.rouse(session.use, memory, disk)
+        self.guard.resume_ticks(session.use, memory, disk)
 
     # The guard's turn.
 
@@ -135,11 +139,11 @@ class BacktestGuard:
         for decision in self.guard.tick_part(now * _MS):
             self._carry_out(decision)
 
-    def look_at(self, trace: ClientTrace) -> None:
+    def judge_client(self, trace: ClientTrace) -> None:
         """The broker looked at it now, whenever its turn is here."""
         session = self._by_name.get(trace.who.name)
         if session is not None and session.trace is trace and not session.use.closing:
-            for decision in self.guard.look_at(session.use, self.now * _MS):
+            for decision in self.guard.judge_client(session.use, self.now * _MS):
                 self._carry_out(decision)
 
     def note_peak(self, name: str, memory: int, disk: int) -> None:
@@ -152,32 +156,32 @@ class BacktestGuard:
     def _parts(self, session: SimulatedClient) -> bool:
         """Whether what was done then and what is done now have become two things."""
         trace, now = session.trace, self.now
-        if session.use.offlined:
-            return not (trace.offlined_near(now, SLACK_MS) or self._came_back(session))
+        if session.use.is_offlined:
+            return not (trace.was_offlined_near(now, SLACK_MS) or self._came_back(session))
         return bool(trace.offlined) and any(start + SLACK_MS < now < end for start, end in trace.offlined)
 
     def _came_back(self, session: SimulatedClient) -> bool:
         """Whether it is offlined here, and the recorded episode that this is has ended."""
-        return session.trace.came_back(session.offlined_since, self.now, SLACK_MS)
+        return session.trace.is_resumed(session.offlined_since, self.now, SLACK_MS)
 
     def _tell(self, session: SimulatedClient, memory: int, disk: int) -> None:
         """Tell the guard, as the broker does at the end of a turn, and do what it decides at once."""
         use, guard, now = session.use, self.guard, self.now * _MS
         session.backlog.outbox_bytes = memory
-        if not session.free and use.offlined and not disk and self._came_back(session):
-            guard.unspooled(use, use.disk)
+        if not session.free and use.is_offlined and not disk and self._came_back(session):
+            guard.on_unspooled(use, use.disk)
             self._live_again(session)
         made: list[Decision | None] = []
         if memory > use.memory:
-            made.append(guard.queued(use, memory - use.memory, now))
+            made.append(guard.on_queued(use, memory - use.memory, now))
         elif memory < use.memory:
-            guard.released(use, use.memory - memory)
+            guard.on_released(use, use.memory - memory)
         if disk > use.disk:
-            made.append(guard.spooled(use, disk - use.disk, now))
+            made.append(guard.on_spooled(use, disk - use.disk, now))
         elif disk < use.disk:
-            guard.unspooled(use, use.disk - disk)
+            guard.on_unspooled(use, use.disk - disk)
         watched = use.watched.get("only")
-        if watched is not None and watched.judged and watched.alarmed:
+        if watched is not None and watched.has_rules and watched.is_over_alarm:
             made += guard.judge_subscription(use, watched, now)
         for decision in made:
             if decision is not None:
@@ -187,8 +191,8 @@ class BacktestGuard:
         if session.offlined_since:
             session.offlined_ms += self.now - session.offlined_since
             session.offlined_since = 0
-        if session.use.offlined and not session.use.disk and not session.use.closing:
-            self.guard.returned(session.use)
+        if session.use.is_offlined and not session.use.disk and not session.use.closing:
+            self.guard.on_spool_empty(session.use)
 
     # What is decided.
 
@@ -216,14 +220,14 @@ class BacktestGuard:
             self.end(session)
         elif decision.action is PolicyAction.OFFLINE:
             session.offlined_since = session.offlined_since or self.now
-            if not session.trace.offlined_near(self.now, SLACK_MS):
-                session.part(self.now)
+            if not session.trace.was_offlined_near(self.now, SLACK_MS):
+                session.diverge(self.now)
         elif decision.action is PolicyAction.CONTINUE_FROM_JOURNAL:
-            session.part(self.now)
+            session.diverge(self.now)
             session.free_from_log = True
         elif decision.action in (PolicyAction.DISCARD_OLDEST, PolicyAction.CONFLATE):
-            session.part(self.now)
-            dropped = session.drop(int(decision.limit / session.trace.factor))
+            session.diverge(self.now)
+            dropped = session.limit_backlog(int(decision.limit / session.trace.factor))
             self.tried.lost += int(dropped / session.trace.size)
 
 

@@ -98,7 +98,7 @@ class IdleClients:
         self._rises: list[list[int]] = []
         """By kind and pool: how much more they take who take more."""
 
-    def near(self, step: int, spare: Ints) -> bool:
+    def may_exceed(self, step: int, spare: Ints) -> bool:
         """Whether more of a pool is used on the way to a step than there is to spare by kind and pool, if nobody else uses any."""
         return bool((self._highest[:, :, step] > spare).any())
 
@@ -112,7 +112,7 @@ class IdleClients:
                 found[kind, pool, 1:] = self._held.used[kind, pool, :-1] + rise
         return found
 
-    def begin(self, step: int) -> None:
+    def start_step(self, step: int) -> None:
         """Nobody has moved to it yet."""
         self.step, self.moved = step, 0
         self._sum_up()
@@ -124,11 +124,11 @@ class IdleClients:
         self._sums = [[np.append(0, np.cumsum(one)) for one in of] for of in self._growth]
         self._rises = [[int(one.sum(where=one > 0)) for one in of] for of in self._growth]
 
-    def place_of(self, number: int) -> int:
+    def index_of(self, number: int) -> int:
         """How many come before a trace."""
         return bisect_left(self.numbers, number)
 
-    def first_over(self, stop: int, room: Sequence[tuple[int, int]]) -> int:
+    def first_exceeding(self, stop: int, room: Sequence[tuple[int, int]]) -> int:
         """Of those up to a place, the first whose growth takes a pool over what it has room for by kind; `stop` if nobody does."""
         for pool, kinds in enumerate(room):
             for kind, limit in enumerate(kinds):
@@ -155,7 +155,7 @@ class IdleClients:
         least = int(np.partition(mine, -wanted)[-wanted]) if wanted < len(mine) else 0
         return _places(mine >= max(least, 1))
 
-    def everybody(self, pool: int) -> list[int]:
+    def all_holders(self, pool: int) -> list[int]:
         """The places of all who hold anything."""
         return _places((self._whose == pool) & (self._now(MEMORY) + self._now(DISK) > 0))
 
@@ -163,13 +163,13 @@ class IdleClients:
         table = self._held_by[kind]
         return np.concatenate((table[: self.moved, self.step], table[self.moved :, self.step - 1]))
 
-    def moment_of(self, place: int) -> int:
+    def step_of(self, place: int) -> int:
         """At which moment one is by now."""
         return self.step if place < self.moved else self.step - 1
 
-    def leave(self, place: int) -> tuple[int, int, int]:
+    def remove(self, place: int) -> tuple[int, int, int]:
         """It rests no more from this step on: its pool, and what it holds of memory and disk by now."""
-        pool, moment, step = int(self._whose[place]), self.moment_of(place), self.step
+        pool, moment, step = int(self._whose[place]), self.step_of(place), self.step
         memory, disk = (table[place] for table in self._held_by)
         found = pool, int(memory[moment]), int(disk[moment])
         for kind, held in enumerate((memory, disk)):

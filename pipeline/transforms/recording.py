@@ -86,7 +86,9 @@ class TraceWindow:
         self.points = [at for at in trace.points if window.before <= at <= window.last]
         self._trace = trace
         self.eventful = (
-            trace.begun > window.before or max(trace.ended, trace.final) < window.last or bool(self.points)
+            trace.started_at > window.before
+            or max(trace.ended_at, trace.final) < window.last
+            or bool(self.points)
         )
         """It begins or ends, or something was decided about it."""
         self._owed = -1
@@ -107,29 +109,29 @@ class TraceWindow:
         return list(map(TraceSample, *(column.tolist() for column in self._figures)))
 
     @cached_property
-    def came(self) -> list[int]:
+    def bytes_received(self) -> list[int]:
         """Bytes of bodies from each step to the next."""
         found: list[int] = np.diff(self.matched).tolist()
         return found
 
     @cached_property
-    def held(self) -> tuple[int, int]:
+    def max_held(self) -> tuple[int, int]:
         """The most bytes of memory and disk, at moments of decisions, too."""
-        between = self._trace.figures(np.array(self.points, np.int64)) if self.points else []
+        between = self._trace.samples_at(np.array(self.points, np.int64)) if self.points else []
         memory, disk = int(self.course.memory.max()), int(self.course.disk.max())
         return max([memory, *(one.memory for one in between)]), max([disk, *(one.disk for one in between)])
 
     @cached_property
     def _most_owed(self) -> int:
-        between = self._trace.figures(np.array(self.points, np.int64)) if self.points else []
+        between = self._trace.samples_at(np.array(self.points, np.int64)) if self.points else []
         return max([0, *(one.owed_bytes for one in between)])
 
-    def owed(self, room: int) -> int:
+    def max_backlog(self, room: int) -> int:
         """The most bytes that can wait for it wherever in the window it parts from its recording, if it takes `room` a step."""
         if self._owed < 0:
             recorded = self.course.levels[_OWED].tolist()
             most = reached = recorded[0]
-            for came, owed in zip(self.came, recorded[1:], strict=True):
+            for came, owed in zip(self.bytes_received, recorded[1:], strict=True):
                 reached = max(reached + came - room, owed)
                 most = max(most, reached)
             self._owed = max(most, self._most_owed)
@@ -169,7 +171,7 @@ class RecordingWindow:
         """One trace, read when it is asked for."""
         found = self._stretches.get(trace)
         if found is None:
-            found = self._stretches[trace] = self._recording.stretch(trace, self)
+            found = self._stretches[trace] = self._recording.trace_window(trace, self)
         return found
 
 
@@ -177,15 +179,15 @@ class Recording:
     """Traces in the order of their begin, with what is in which window."""
 
     def __init__(self, traces: Iterable[ClientTrace]) -> None:
-        self.traces = sorted(traces, key=lambda one: (one.begun, one.who))
-        self.origin = self.traces[0].begun if self.traces else 0
+        self.traces = sorted(traces, key=lambda one: (one.started_at, one.who))
+        self.origin = self.traces[0].started_at if self.traces else 0
         active: dict[int, list[int]] = defaultdict(list)
         begins: dict[int, list[int]] = defaultdict(list)
         points: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for number, trace in enumerate(self.traces):
             for window in self._active(trace):
                 active[window].append(number)
-            begins[self._reached(trace.begun)].append(number)
+            begins[self._reached(trace.started_at)].append(number)
             for at in sorted(set(trace.points)):
                 points[self._reached(at)].append((at, number))
         self.active, self.begins = dict(active), dict(begins)
@@ -204,7 +206,7 @@ class Recording:
             yield RecordingWindow(self, number)
             number += 1
 
-    def stretch(self, number: int, window: RecordingWindow) -> TraceWindow:
+    def trace_window(self, number: int, window: RecordingWindow) -> TraceWindow:
         """One trace in a window. What is read of a trace serves some windows, and goes when a later one is asked for."""
         trace, read = self.traces[number], self._read.get(number)
         if read is None or not read.first <= window.number < read.first + WINDOWS_AT_ONCE:
@@ -221,7 +223,7 @@ class Recording:
         until = np.where(rests, np.minimum(at + STEP_MS, until), until) + STEP_MS
         first = (at - self.origin) // WINDOW_MS
         spans = set(zip(first.tolist(), ((until - self.origin) // WINDOW_MS).tolist(), strict=True))
-        told = [*((at - STEP_MS, at + STEP_MS) for at in (*trace.points, max(trace.ended, trace.final)))]
+        told = [*((at - STEP_MS, at + STEP_MS) for at in (*trace.points, max(trace.ended_at, trace.final)))]
         told += [(start - NEAR_MS, end + NEAR_MS) for start, end in trace.offlined]
         spans |= {((a - self.origin) // WINDOW_MS, (b - self.origin) // WINDOW_MS) for a, b in told}
         return sorted({window for a, b in spans for window in range(max(a, 0), b + 1)})

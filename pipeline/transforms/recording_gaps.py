@@ -46,7 +46,7 @@ class RecordingGaps:
         """Take it in as of its last step, if it is in a gap and its rules ask nothing that can't be told here."""
         trace, use, calm = session.trace, session.use, session.calm
         at, matched = trace.columns["at"], trace.columns["matched_bytes"]
-        place = max(trace.place(session.moved), 0)
+        place = max(trace.sample_index(session.moved), 0)
         if (
             calm.rated
             or place + 1 >= len(at)
@@ -59,18 +59,18 @@ class RecordingGaps:
         if not 0 <= came < len(at) - 1:
             return False
         limits = [NEVER if limit >= NEVER else float(limit) for limit in calm.levels]
-        if use.offlined:
+        if use.is_offlined:
             limits[LEVELS[Signal.OUTBOUND_BYTES]] = limits[LEVELS[Signal.OUTBOUND_MESSAGES]] = NEVER
         blocked, deadline = int(trace.columns["blocked_since"][place]), NEVER
         if blocked:
             deadline = blocked + limits[LEVELS[Signal.WRITE_BLOCKED]]
-        if use.offlined:
+        if use.is_offlined:
             deadline = min(deadline, use.offlined_at // _MS + float(calm.spool_age))
         memory, disk = session.factors
         self._rows[session.number] = (
             session.waiting, session.matched, session.moved,
             at[place], matched[place], (matched[place + 1] - matched[place]) / (at[place + 1] - at[place]),
-            session.room, memory, disk, trace.size,
+            session.step_capacity, memory, disk, trace.size,
             *limits[:6], deadline,
             matched[came], matched[came + 1], at[came], (at[came + 1] - at[came]) / (matched[came + 1] - matched[came]),
             self._pools[use.pool_name],
@@ -83,11 +83,11 @@ class RecordingGaps:
         session, row = self.sessions.pop(number), self._rows[number]
         matched = int(_matched(row, moment))
         passed = (moment - session.moved) // STEP_MS
-        session.waiting += matched - session.matched - passed * session.room
+        session.waiting += matched - session.matched - passed * session.step_capacity
         session.moved, session.matched = moment, matched
         return session
 
-    def through(self, moments: Ints, active: Sequence[int]) -> tuple[list[int], list[IdleUsages]]:
+    def advance_window(self, moments: Ints, active: Sequence[int]) -> tuple[list[int], list[IdleUsages]]:
         """Who has to leave before a window, and what the others hold in it, who stay for all of it."""
         left = {number for number in active if number in self.sessions}
         numbers = np.array([number for number in self.sessions if number not in left], np.int64)

@@ -51,7 +51,7 @@ class SimulatedBacklog:
         self.unacked_messages = self.unacked_since = self.acked_at = 0
         self.window_full_since = self.window_full_count = 0
         self.oldest_at = self.unacked_at = self.blocked_since = 0
-        self.messages = self.owed_messages = self.owed_bytes = self.taken_bytes = self.lump_bytes = 0
+        self.messages = self.owed_messages = self.owed_bytes = self.acked_bytes = self.window_step_bytes = 0
         self.outbox_bytes = self.unjournaled = 0
 
     @property
@@ -66,13 +66,13 @@ class SimulatedBacklog:
     def outbox_messages(self) -> int:
         return self.messages
 
-    def look(self) -> None:
+    def update_progress(self) -> None:
         """It was looked at when it was set."""
 
-    def show(self, seen: TraceSample) -> None:
+    def follow_recording(self, seen: TraceSample) -> None:
         """It is as it was recorded."""
         (
-            self.messages, self.owed_messages, self.owed_bytes, self.taken_bytes, self.unjournaled, self.lump_bytes,
+            self.messages, self.owed_messages, self.owed_bytes, self.acked_bytes, self.unjournaled, self.window_step_bytes,
             self.oldest_at, self.unacked_at, self.blocked_since,
         ) = _OF_BACKLOG(seen)  # fmt: skip
 
@@ -134,67 +134,67 @@ class SimulatedClient:
     gone: bool = False
 
     @classmethod
-    def fresh(cls, number: int, trace: ClientTrace) -> SimulatedClient:
+    def create(cls, number: int, trace: ClientTrace) -> SimulatedClient:
         """One that the guard doesn't know yet."""
-        return cls(number, trace, SimulatedBacklog(trace), max(trace.ended, trace.final))
+        return cls(number, trace, SimulatedBacklog(trace), max(trace.ended_at, trace.final))
 
-    def part(self, now: int) -> None:
+    def diverge(self, now: int) -> None:
         """From now on it is carried on by what it was seen to take."""
         if self.free:
             return
         self.free, self.moved = True, now
-        self.matched = self.trace.at("matched_bytes", now)
-        self.waiting = self.trace.at("owed_bytes", now)
-        self.base = self.trace.at("taken_bytes", now) + self.waiting - self.matched
+        self.matched = self.trace.value_at("matched_bytes", now)
+        self.waiting = self.trace.value_at("owed_bytes", now)
+        self.base = self.trace.value_at("taken_bytes", now) + self.waiting - self.matched
 
-    def drop(self, kept: int) -> int:
+    def limit_backlog(self, kept: int) -> int:
         """No more than so many bytes wait; how many fewer."""
         dropped = max(self.waiting - kept, 0)
         self.waiting -= dropped
         self.base -= dropped
         return dropped
 
-    def carry_on(self, now: int, matched: int) -> None:
+    def advance(self, now: int, matched: int) -> None:
         """To a moment by which so much has come for it in all."""
         room = capacity_bytes(self.trace, now - self.moved) if now > self.moved else 0
         self.waiting = remaining_bytes(self.waiting, matched - self.matched, room)
         self.moved, self.matched = now, matched
 
-    def follow(self, seen: TraceSample) -> tuple[int, int]:
+    def follow_recording(self, seen: TraceSample) -> tuple[int, int]:
         """It is as it was recorded; bytes of memory and disk."""
-        self.backlog.show(seen)
+        self.backlog.follow_recording(seen)
         return seen.memory, seen.disk
 
-    def show(self) -> tuple[int, int]:
+    def update_backlog(self) -> tuple[int, int]:
         """Its backlog as of then; bytes of memory and disk."""
         of, trace, waiting = self.backlog, self.trace, self.waiting
         of.owed_bytes, of.owed_messages = waiting, int(waiting / trace.size)
-        of.taken_bytes = self.base + self.matched - waiting
+        of.acked_bytes = self.base + self.matched - waiting
         of.oldest_at = trace.matched_at(self.matched - waiting) * _MS if waiting else 0
         of.unacked_at = 0
         blocked = trace.columns["blocked_since"]
-        of.blocked_since = int(blocked[max(trace.place(self.moved), 0)]) * _MS if waiting else 0
+        of.blocked_since = int(blocked[max(trace.sample_index(self.moved), 0)]) * _MS if waiting else 0
         of.unjournaled = of.owed_messages if trace.unjournaled else 0
-        of.messages = 0 if self.use.offlined else of.owed_messages
+        of.messages = 0 if self.use.is_offlined else of.owed_messages
         memory, disk = self.factors
         return int(waiting * memory), int(waiting * disk)
 
     @property
     def factors(self) -> tuple[float, float]:
         """Bytes of memory and of disk for one that waits."""
-        if self.use.offlined:
+        if self.use.is_offlined:
             return 0.0, self.trace.disk_factor or self.trace.factor
         return 0.0 if self.free_from_log else self.trace.factor, 0.0
 
     @property
-    def room(self) -> int:
+    def step_capacity(self) -> int:
         """Bytes that it can take from a step to the next."""
         return capacity_bytes(self.trace, STEP_MS)
 
-    def course(self, stretch: TraceWindow, moments: Ints) -> tuple[WindowCourse, list[int]]:
+    def project(self, stretch: TraceWindow, moments: Ints) -> tuple[WindowCourse, list[int]]:
         """Its way through a window if nothing is decided: that of `carry_on` and `show`, and what waits at each step."""
         trace = self.trace
-        waiting = self.waits_through(stretch)
+        waiting = self.projected_backlog(stretch)
         waits = np.array(waiting, np.int64)
         memory, disk = ((waits * factor).astype(np.int64) for factor in self.factors)
         messages = (waits / trace.size).astype(np.int64)
@@ -204,21 +204,21 @@ class SimulatedClient:
         levels = levels_of(moments, amounts, since.astype(np.int64) * something, stretch.blocked * something)
         return course_of(memory, disk, levels), waiting
 
-    def waits_through(self, stretch: TraceWindow) -> list[int]:
+    def projected_backlog(self, stretch: TraceWindow) -> list[int]:
         """What waits at the step before a window and at each of its steps, if nothing is decided."""
-        room, waiting = self.room, [self.waiting]
-        for came in stretch.came:
+        room, waiting = self.step_capacity, [self.waiting]
+        for came in stretch.bytes_received:
             waiting.append(remaining_bytes(waiting[-1], came, room))
         return waiting
 
-    def most(self, stretch: TraceWindow) -> tuple[int, int]:
+    def max_usage(self, stretch: TraceWindow) -> tuple[int, int]:
         """Bytes of memory and disk that it may come to in a window, whatever is decided about it: what waits for one that has
         parted doesn't depend on that, unless some of it is dropped."""
         trace = self.trace
-        memory, disk = (0, 0) if self.free else stretch.held
-        owed = max(self.waits_through(stretch)) if self.free else stretch.owed(self.room)
+        memory, disk = (0, 0) if self.free else stretch.max_held
+        owed = max(self.projected_backlog(stretch)) if self.free else stretch.max_backlog(self.step_capacity)
         if stretch.points:  # steps between steps
-            owed += sum(stretch.came)
+            owed += sum(stretch.bytes_received)
         spooled = trace.disk_factor or trace.factor
         return max(memory, int(owed * trace.factor) + 1), max(disk, int(owed * spooled) + 1)
 

@@ -114,22 +114,22 @@ class ClientTrace:
     """Whether anything ever waited for it that no journal has."""
 
     @property
-    def begun(self) -> int:
+    def started_at(self) -> int:
         return int(self.columns["at"][0])
 
     @property
-    def ended(self) -> int:
+    def ended_at(self) -> int:
         return int(self.columns["at"][-1])
 
-    def place(self, now: int) -> int:
+    def sample_index(self, now: int) -> int:
         """The newest look not after a moment; -1 before the first."""
         return bisect_right(self.columns["at"].data, now) - 1
 
-    def at(self, column: str, now: int) -> int:
+    def value_at(self, column: str, now: int) -> int:
         """Between two looks on the line between them; the last look's value afterwards."""
         return int(interpolate(now, self.columns["at"], self.columns[column]))
 
-    def figures(self, moments: Ints) -> list[TraceSample]:
+    def samples_at(self, moments: Ints) -> list[TraceSample]:
         """What it was at these moments."""
         return list(map(TraceSample, *(column.tolist() for column in self.columns_at(moments))))
 
@@ -162,18 +162,18 @@ class ClientTrace:
     def takes_all_until(self, now: int, room: int) -> int:
         """Until when so much room a step is enough for what comes, where nothing is recorded at this moment; else 0."""
         at, matched = self.columns["at"], self.columns["matched_bytes"]
-        place = max(self.place(now), 0)
+        place = max(self.sample_index(now), 0)
         if place + 1 >= len(at) or not self.rests[place] or now - at[place] <= STEP_MS:
             return 0
         until = int(at[place + 1]) - SPELL_MS
         came = (matched[place + 1] - matched[place]) * STEP_MS / (at[place + 1] - at[place])
         return until if until > now and came + 1 <= room else 0
 
-    def offlined_near(self, now: int, slack: int) -> bool:
+    def was_offlined_near(self, now: int, slack: int) -> bool:
         """Whether it was within `slack` ms of a moment."""
         return any(start - slack <= now < end + slack for start, end in self.offlined)
 
-    def came_back(self, since: int, now: int, slack: int) -> bool:
+    def is_resumed(self, since: int, now: int, slack: int) -> bool:
         """Whether the episode that began at about `since` was over by now."""
         return any(start - slack <= since < end <= now for start, end in self.offlined)
 
@@ -275,7 +275,7 @@ def _observed(trace: ClientTrace, act: dict[str, Any]) -> dict[str, int]:
     if (
         column is not None
         and seen is not None
-        and int(trace.columns["subscriptions"][max(trace.place(act["at"]), 0)]) <= 1
+        and int(trace.columns["subscriptions"][max(trace.sample_index(act["at"]), 0)]) <= 1
     ):
         known[column] = act["at"] - seen if act["unit"] == "ms" else seen
     return known
@@ -284,9 +284,9 @@ def _observed(trace: ClientTrace, act: dict[str, Any]) -> dict[str, int]:
 def _insert(trace: ClientTrace, act: dict[str, Any], known: dict[str, int]) -> None:
     """What a decision saw: the moment before it took effect."""
     now = act["at"]
-    values = {name: trace.at(name, now) for name in trace.columns}
+    values = {name: trace.value_at(name, now) for name in trace.columns}
     # Ages don't grow on a line between looks: the oldest message is what it was at the look before.
-    before = max(trace.place(now), 0)
+    before = max(trace.sample_index(now), 0)
     for name in ("oldest_at", "unacked_at", "blocked_since", "offlined", "lump_bytes", "subscriptions"):
         values[name] = int(trace.columns[name][before])
     values |= {"at": now, **known}

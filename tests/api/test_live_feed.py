@@ -116,7 +116,7 @@ async def test_a_large_snapshot_waits_in_redis_for_whoever_is_told_of_it(
             snapshot = msgspec.structs.replace(broker.snapshot(), at=at, clients=crowd)
             written = SnapshotEncoder()
             for _ in range(2):  # the second time every entry is the one before
-                told = await written.json(snapshot)
+                told = await written.encode(snapshot)
             assert len(told) > latest_snapshot.INLINE
             assert msgspec.json.decode(told, type=Snapshot) == msgspec.structs.replace(snapshot, replays=None)
             latest_snapshot.write_snapshot(settings.SLUICE_INSTANCE, told, link)

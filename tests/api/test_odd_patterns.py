@@ -89,4 +89,4 @@ def test_another_brokers_configuration(pattern: str) -> None:
     )
     imported = policy_import.import_policy("activemq", f"<x>{entries}</x>")
     assert [one["topic"] for one in imported.document["activemq"]] == ["fine"]
-    assert "topicPrefetch=6" in str(imported.left_out)
+    assert "topicPrefetch=6" in str(imported.skipped)

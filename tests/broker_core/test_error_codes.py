@@ -191,7 +191,7 @@ def test_an_entry_says_what_is_needed(code: str, entry: ErrorCode) -> None:
     assert entry.told or entry.status is not None, "nobody is told"
     assert entry.close is None or ErrorAudience.CLIENT in entry.told
     assert entry.status is None or entry.status >= 400
-    assert entry.status != 503 or entry.again
+    assert entry.status != 503 or entry.retry_advice
 
 
 def test_close_numbers_are_unique_private_and_found_both_ways() -> None:
@@ -215,7 +215,7 @@ def test_an_unknown_code_warns_and_the_error_is_there_all_the_same() -> None:
 
 
 def test_a_code_of_a_newer_broker_is_taken_as_it_is(recwarn: pytest.WarningsRecorder) -> None:
-    error = ClientError.received("from_a_newer_broker", "It went wrong.", "Wait.", {"code": "x", "fix": "y"})
+    error = ClientError.from_dict("from_a_newer_broker", "It went wrong.", "Wait.", {"code": "x", "fix": "y"})
     again = pickle.loads(pickle.dumps(error))
     assert isinstance(again, ClientError) and again.as_dict() == error.as_dict()
     assert again.details == {"code": "x", "fix": "y"} and str(again) == "from_a_newer_broker: It went wrong."

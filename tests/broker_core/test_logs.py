@@ -21,7 +21,7 @@ def test_what_nobody_reads_is_dropped_counted_and_said_and_the_rest_is_whole_and
     for number in range(30):
         assert pipe.write(f"{number:99d}\n") == 100
     assert pipe.dropped == 20
-    assert not pipe.settle(0), "the end of the process doesn't wait for a reader"
+    assert not pipe.flush_within(0), "the end of the process doesn't wait for a reader"
     said = b""
     while b"dropped" not in said:
         said += os.read(reading, 100_000)
@@ -30,10 +30,10 @@ def test_what_nobody_reads_is_dropped_counted_and_said_and_the_rest_is_whole_and
     assert lines[10].startswith(b"log_lines_dropped count=20:")
     pipe.write("again\n")
     assert os.read(reading, 100) == b"again\n"
-    assert pipe.settle()
+    assert pipe.flush_within()
     os.close(reading)
     pipe.write("into nothing\n")
-    assert pipe.settle() and pipe.dropped == 21
+    assert pipe.flush_within() and pipe.dropped == 21
     os.close(writing)
 
 

@@ -23,12 +23,12 @@ def test_they_hold_what_was_added_and_isnt_dropped(intervals: list[tuple[int, in
     assert found == sorted(found)
     assert all(last + 1 < first for (_, last), (first, _) in pairwise(found)), "apart"
     assert list(SequenceSet(to_intervals(np.array(sorted(model), np.uint64)))) == found
-    ranges.drop_upto(dropped)
+    ranges.remove_upto(dropped)
     sequences = np.arange(dropped + 1, 80, dtype=np.uint64)
     left = sorted(n for n in model if n > dropped)
-    assert [int(one) for one in sequences[ranges.hold(sequences)]] == left
+    assert [int(one) for one in sequences[ranges.contains(sequences)]] == left
     assert [n for first, last in ranges for n in range(first, last + 1)] == left
-    others = [n for first, last in ranges.between(dropped + 1, 79) for n in range(first, last + 1)]
+    others = [n for first, last in ranges.gaps_between(dropped + 1, 79) for n in range(first, last + 1)]
     assert sorted([*others, *left]) == sequences.tolist()
 
 

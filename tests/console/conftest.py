@@ -19,4 +19,4 @@ def machines(instance: Instance, settings: Any) -> Iterator[Machines]:
     with Machines(Path(settings.SLUICE_RUN_DIRECTORY)) as made:
         settings.SLUICE_BROKERS = tuple(made.addresses)
         yield made
-    _waits.forget()
+    _waits.clear()

@@ -56,7 +56,7 @@ class Machine:
     def at(self, port: int, name: str = "test-1", host: str = "localhost") -> None:
         """Where the console looks for it."""
         self.settings.SLUICE_BROKERS = read_addresses([f"{name}=tls://{host}:{port}"], self.place)
-        broker_link._waits.forget()
+        broker_link._waits.clear()
 
     @contextmanager
     def running(self) -> Iterator[BrokerThread]:
@@ -76,7 +76,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, settings: Any) -> Iterator[Machine]:
     yield Machine(tmp_path, settings)
-    broker_link._waits.forget()
+    broker_link._waits.clear()
 
 
 def test_who_has_the_token_is_answered_and_who_has_another_is_not(machine: Machine) -> None:

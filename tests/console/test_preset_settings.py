@@ -148,11 +148,11 @@ def test_an_importer_reads_every_setting_by_its_word(system: str, row: PresetFie
         if system == "amps"
         else imported.document[system]
     )
-    assert imported.left_out == []
+    assert imported.skipped == []
     if (
         row is QPID["delete_persistent"]
     ):  # false is what holds anyway: it is taken, and needs no line in the policy
-        assert {f"name={row.word}", "value=false"} <= {one.what for one in imported.taken}
+        assert {f"name={row.word}", "value=false"} <= {one.what for one in imported.imported}
     else:
         assert [row.name in part for part in parts].count(True) == 1
     assert {name for part in parts for name in part} - {"topic"} <= set(PRESETS[system])

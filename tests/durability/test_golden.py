@@ -49,7 +49,7 @@ def test_every_segment_is_whole_and_its_sidecar_is_believed(home: Path) -> None:
     assert kinds == {(place, form) for place in ("journal", "archive") for form in (".journal", ".gz")}
     for path in segments:
         report = verify_segment(path)
-        assert report.ok, report
+        assert report.is_ok, report
         if index_path(path).exists():
             first = parse_segment_path(path)[1]
             index = load_summary(index_path(path), INSTANCE, first)

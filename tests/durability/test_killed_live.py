@@ -109,7 +109,7 @@ async def test_a_live_subscriber_with_a_bookmark_store_gets_every_persisted_reco
         log = await life.rest()
         policy = tcp_policy()
         journal = Journal.open(life.home / "journal", policy.instance.name)
-        skipped, holes, reason = journal.skipped(), journal.holes, journal.recovery.reason
+        skipped, holes, reason = journal.skipped(), journal.missing_ranges, journal.recovery.reason
         journal.close()
     stored = set(log.values())
     assert life.persisted <= stored, "another test's matter"

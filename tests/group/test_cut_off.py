@@ -321,7 +321,7 @@ async def test_the_position_of_a_managed_replay_doesnt_go_back_when_the_cut_heal
     async with running_cut_group(tmp_path) as group:
         a, b = group.a, group.b
         assert await take(b, 8, 5, managed="night") == list(range(1, 9))
-        await until(lambda: (one := replay_at(a)) is not None and is_behind(a, one.kept_from, 5))
+        await until(lambda: (one := replay_at(a)) is not None and is_behind(a, one.expires_from, 5))
         async with AsyncClient(b.address, "reader") as client:
             # It is served there when the member is cut off, and the member writes down where it stands.
             subscription = await client.subscribe("t", bookmark=EPOCH, ack="client", managed="night")
@@ -330,11 +330,11 @@ async def test_the_position_of_a_managed_replay_doesnt_go_back_when_the_cut_heal
             await publish(a.address, "p", 11, 20)
         assert await take(a, 15, 15, managed="night") == list(range(6, 21))
         position = record_of(a, 20) + 1
-        await until(lambda: (one := replay_at(a)) is not None and one.kept_from >= position)
+        await until(lambda: (one := replay_at(a)) is not None and one.expires_from >= position)
         await group.heal()
         await publish(a.address, "q", 1, 1)
-        await until(lambda: (one := replay_at(b)) is not None and one.kept_from >= position)
-        assert (one := replay_at(a)) is not None and one.kept_from >= position
+        await until(lambda: (one := replay_at(b)) is not None and one.expires_from >= position)
+        assert (one := replay_at(a)) is not None and one.expires_from >= position
 
 
 @pytest.mark.parametrize("offset", [None, "next", "last"])

@@ -66,7 +66,7 @@ async def test_a_stream_that_can_not_be_the_log_and_one_of_another_log_are_named
                 await serves_and_refuses(a, "engine_lost", 20)
                 said = a.member.status().why
                 assert str(made.log) in said and str(a.journal.identity) in said
-            assert (await engine.look()).last == 0  # nobody appended there
+            assert (await engine.stream_info()).last == 0  # nobody appended there
         finally:
             await engine.close()
 

@@ -97,10 +97,10 @@ async def test_a_managed_replay_and_a_resume_token_go_on_at_another_member(tmp_p
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
             await publish(a.address, "p", 1, 100)
             await take(a, 40, 30, managed="night")
-            await until(lambda: (one := replay_at(b)) is not None and is_behind(a, one.kept_from, 30))
+            await until(lambda: (one := replay_at(b)) is not None and is_behind(a, one.expires_from, 30))
             assert (await take(b, 70, 70, managed="night")) == list(range(31, 101))
             await until(lambda: (one := replay_at(a)) is not None and one.position > record_of(a, 100))
-            token = a.broker.engine.services.tokens.make("x", [TokenSubscription("s", "t", None, 7)], 1_000)
-            assert b.broker.engine.services.tokens.read(token, "x", 1_000) == [
+            token = a.broker.engine.services.tokens.issue("x", [TokenSubscription("s", "t", None, 7)], 1_000)
+            assert b.broker.engine.services.tokens.verify(token, "x", 1_000) == [
                 TokenSubscription("s", "t", None, 7)
             ]

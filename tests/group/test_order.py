@@ -81,16 +81,16 @@ def apply(journal: Journal, entries: Sequence[LogEntry], upto: int | None = None
     chain = load_chain(journal)
     order = LogStateMachine(journal, 1, applied_position(journal_end(journal), FIRST, chain.value), chain)
     written = 0
-    for entry in entries[order.applied :]:
+    for entry in entries[order.applied_entry :]:
         for number, batch in enumerate(decode_batches(entry)):
             if written == upto:
                 return order
-            fresh = order.take(entry, number, batch)
+            fresh = order.apply_batch(entry, number, batch)
             if isinstance(fresh, Batch):
                 journal.write([fresh])
                 journal.sync()
                 written += 1
-        order.passed(entry)
+        order.mark_applied(entry)
     return order
 
 

@@ -81,10 +81,10 @@ class Stuck(JetStreamLog):
 
     held: asyncio.Event | None = None
 
-    async def next(self, max_bytes: int) -> list[LogEntry]:
+    async def next_entry(self, max_bytes: int) -> list[LogEntry]:
         if self._settings.member == "b" and Stuck.held is not None:
             await Stuck.held.wait()
-        return await super().next(max_bytes)
+        return await super().next_entry(max_bytes)
 
 
 async def test_a_member_that_reads_nothing_says_how_far_it_is_behind_itself(

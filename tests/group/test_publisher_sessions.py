@@ -307,7 +307,7 @@ async def test_a_member_that_reads_two_sessions_at_once_tells_the_one_that_the_l
             await first.until("persisted")
             await same_everywhere(a, b)
             engine, may_read, is_held = a.member._engine, asyncio.Event(), asyncio.Event()
-            read = engine.next
+            read = engine.next_entry
 
             async def held(max_bytes: int) -> list[LogEntry]:
                 is_held.set()

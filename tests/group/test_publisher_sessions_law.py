@@ -113,7 +113,7 @@ class Connection:
             del self.member.clients[NAME]
         if self.client.connection is self:
             self.client.connection = None
-            self.client.publisher.disconnected()
+            self.client.publisher.on_disconnected()
 
 
 @dataclass
@@ -137,7 +137,7 @@ class Client:
         for _ in range(count):
             await self.publisher.publish("t", b"%d %d" % (self.number, self.published))
             self.published += 1
-        self.publisher.send_gathered()
+        self.publisher.flush_batch()
 
     async def log_on(self, member: Member) -> None:
         if self.connection is not None:
@@ -148,7 +148,7 @@ class Client:
         own = made.publishing.named_session = self.publisher.session
         told = member.dispatch.publisher_position(NAME, own, proven=False)
         assert told.sequence is not None
-        await self.publisher.connected(cast(Any, made), told.sequence, told.session, told.stored)
+        await self.publisher.on_connected(cast(Any, made), told.sequence, told.session, told.stored)
 
     @property
     def unacknowledged(self) -> list[bytes]:
@@ -225,7 +225,7 @@ class Member:
             own = self.own.pop(entry.number, None)
             for number, batch in enumerate(decode_batches(entry)):
                 pending = own[number] if own is not None else PendingBatch[Waiting](batch)
-                fresh = self.order.take(entry, number, batch)
+                fresh = self.order.apply_batch(entry, number, batch)
                 if isinstance(fresh, Refusal):
                     refused.append((pending, fresh))
                     continue
@@ -233,7 +233,7 @@ class Member:
                 group.append(pending)
                 numbers = fresh.publisher_sequences().tolist()
                 self.stored += zip([fresh.session] * fresh.count, numbers, fresh.bodies(), strict=True)
-            self.order.passed(entry)
+            self.order.mark_applied(entry)
         self.applied += len(entries)
         self._tell(group, refused)
 
@@ -241,10 +241,10 @@ class Member:
         self, group: Sequence[PendingBatch[Waiting]], refused: Sequence[tuple[PendingBatch[Waiting], Refusal]]
     ) -> None:
         if group:
-            self.dispatch.applied(group, cast(Any, [None] * len(group)))
+            self.dispatch.on_durable(group, cast(Any, [None] * len(group)))
         for pending, why in refused:
             if why is Refusal.REPEATED:
-                self.dispatch.repeated(pending)
+                self.dispatch.on_duplicate(pending)
             else:
                 self.dispatch.superseded(pending)
 

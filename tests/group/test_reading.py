@@ -75,7 +75,7 @@ async def test_a_member_far_behind_asks_once_for_what_it_is_given(
             await reader.read_from(1)
             read: list[int] = []
             while len(read) < ENTRIES:
-                read += [entry.number for entry in await reader.next(1)]
+                read += [entry.number for entry in await reader.next_entry(1)]
             assert read == list(range(1, ENTRIES + 1))
             await until(lambda: len(asked) >= ENTRIES // PULL)
             assert len(asked) <= ENTRIES / together + 2
@@ -91,7 +91,7 @@ async def test_a_consumer_that_has_heartbeats_alone_is_left_for_one_elsewhere(
         await engines.ready(GROUP)
         async with a_log(engines, b"x") as reader:
             await reader.read_from(ENTRIES)
-            assert [entry.number for entry in await reader.next(1)] == [ENTRIES]
+            assert [entry.number for entry in await reader.next_entry(1)] == [ENTRIES]
             engine, consumer = reader._reads_at, reader._consumer
             client = Client()
             await client.connect(engines.urls[0])
@@ -105,9 +105,9 @@ async def test_a_consumer_that_has_heartbeats_alone_is_left_for_one_elsewhere(
             await writer.attach(None)
             await writer.append(EntrySender("w", "run", ENTRIES), b"x", ENTRIES)
             await writer.close()
-            await reader.look()  # a member does it every two seconds
+            await reader.stream_info()  # a member does it every two seconds
             async with asyncio.timeout(30):
-                assert [entry.number for entry in await reader.next(1)] == [ENTRIES + 1]
+                assert [entry.number for entry in await reader.next_entry(1)] == [ENTRIES + 1]
             assert reader._consumer != consumer
             assert servers == 1 or reader._reads_at != engine
 

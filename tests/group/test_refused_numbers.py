@@ -58,7 +58,7 @@ async def test_a_client_that_fails_over_before_it_read_a_refusal_is_told_and_los
             link.on_frames = lambda link, frames: None  # what the member says gets lost
             for number in range(start, start + 20):
                 await client.publish("queue.z" if number % 6 == 5 else "kept.a", b"%d" % number)
-                client._publisher.send_gathered()
+                client._publisher.flush_batch()
             await asyncio.sleep(0.2)
             link.abort()
             with pytest.raises(ClientError, match="not_journaled"):

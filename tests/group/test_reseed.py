@@ -36,7 +36,7 @@ async def replication(home: Path, engines: Sequence[str], *words: str) -> str:
         call_command("replication", *words, f"--instance={GROUP}", stdout=out)
         return out.getvalue()
 
-    paths = BrokerPaths.under(home, GROUP)
+    paths = BrokerPaths.in_home(home, GROUP)
     group = GroupSettings(GROUP, home.name, tuple(engines))
     with override_settings(
         SLUICE_GROUP=group,
@@ -63,7 +63,7 @@ def have(members: Sequence[Running], records: int) -> bool:
 
 
 def journal_of(home: Path) -> Path:
-    return BrokerPaths.under(home, GROUP).journal
+    return BrokerPaths.in_home(home, GROUP).journal
 
 
 async def test_a_broker_by_itself_becomes_a_group_and_members_join_diverge_and_are_reseeded(

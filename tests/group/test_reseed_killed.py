@@ -30,7 +30,7 @@ def _act(act: str, home: Path, source: Path, engine: str, at: Misfortune | None,
         FaultyFiles(at).install()
     found = asyncio.run(reseed.find_stream(JetStreamLog(GroupSettings(GROUP, "b", (engine,)))))
     assert found is not None
-    own, other = BrokerPaths.under(home, GROUP), BrokerPaths.under(source, GROUP)
+    own, other = BrokerPaths.in_home(home, GROUP), BrokerPaths.in_home(source, GROUP)
     places, given = (
         SegmentDirectories(own.journal, own.archive),
         SegmentDirectories(other.journal, other.archive),
@@ -49,7 +49,7 @@ def ended(act: str, home: Path, source: Path, engine: str, at: Misfortune | None
 
 def kept_of(home: Path) -> set[tuple[int, int]]:
     """First and last records of the segments that a member had, wherever they were put."""
-    journal = BrokerPaths.under(home, GROUP).journal
+    journal = BrokerPaths.in_home(home, GROUP).journal
     return {
         (report.first_sequence, report.last_sequence)
         for place in journal.glob("aside-*")
@@ -78,7 +78,7 @@ async def test_what_was_killed_at_any_step_is_run_again(tmp_path: Path, call: st
             assert code in (0, -9)
             again = 0 if code == 0 else ended("reseed", home, source, engine, None, "second")
             assert again == 0, (number, at)
-            places = BrokerPaths.under(home, GROUP).journal
+            places = BrokerPaths.in_home(home, GROUP).journal
             assert not list(places.glob("reseed-*"))
             if had:
                 assert (1, 5) in {(first, min(last, 5)) for first, last in kept_of(home)}

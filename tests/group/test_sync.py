@@ -183,7 +183,7 @@ async def test_what_was_decided_by_hand_holds_over_a_restart_until_it_is_undone_
 
 async def test_a_file_of_downgrades_with_a_flipped_bit_says_nothing_that_nobody_said(tmp_path: Path) -> None:
     made = ManualDowngradeStore(tmp_path, "group", FileSystem())
-    await made.note("c", ManualDowngrade("ada", 1), ["b", "c"])
+    await made.record("c", ManualDowngrade("ada", 1), ["b", "c"])
     assert (
         ManualDowngradeStore(tmp_path, "group", FileSystem()).of
         == made.of
@@ -209,71 +209,71 @@ async def events_of(member: Running, event: str) -> str:
 
 def confirming(downgrade_after_ms: int = 30_000) -> SyncReplicationState:
     made = SyncReplicationState("a", 0, 0.0)
-    made.use(("a", "b", "c"), downgrade_after_ms, 0.0)
-    made.starts()
+    made.apply_policy(("a", "b", "c"), downgrade_after_ms, 0.0)
+    made.mark_start_unconfirmed()
     return made
 
 
 def test_what_all_have_is_confirmed_and_never_taken_back() -> None:
     made = confirming()
-    made.durable(10, 1.0)
-    made.confirmed("b", 10, 1.1)
+    made.on_local_durable(10, 1.0)
+    made.on_peer_confirmed("b", 10, 1.1)
     assert made.upto == 0
-    made.confirmed("c", 7, 1.2)
+    made.on_peer_confirmed("c", 7, 1.2)
     assert made.upto == 7
-    made.confirmed("c", 0, 1.3)  # it came back with less
+    made.on_peer_confirmed("c", 0, 1.3)  # it came back with less
     assert made.upto == 7
-    made.durable(11, 1.4)
-    made.confirmed("c", 11, 1.5)
+    made.on_local_durable(11, 1.4)
+    made.on_peer_confirmed("c", 11, 1.5)
     assert made.upto == 10
 
 
 def test_time_in_which_nothing_can_be_heard_is_counted_against_nobody() -> None:
     made = confirming()
-    made.durable(10, 1.0)
-    made.confirmed("c", 10, 1.0)
-    assert made.look(20.0) == []
-    assert made.look(40.0, ["b", "c"]) == []
-    assert made.look(69.0) == []
-    (change,) = made.look(71.0)
+    made.on_local_durable(10, 1.0)
+    made.on_peer_confirmed("c", 10, 1.0)
+    assert made.check_timeouts(20.0) == []
+    assert made.check_timeouts(40.0, ["b", "c"]) == []
+    assert made.check_timeouts(69.0) == []
+    (change,) = made.check_timeouts(71.0)
     assert (change.name, change.mode, change.confirmed, change.durable) == ("b", SyncMode.DOWNGRADED, 0, 10)
-    assert (made.upto, made.why("b"), made.downgrades["b"]) == (10, POLICY, 1)
+    assert (made.upto, made.downgraded_by("b"), made.downgrades["b"]) == (10, POLICY, 1)
 
 
 def test_time_in_which_this_process_stood_still_is_counted_against_nobody() -> None:
     made = confirming()
-    made.durable(10, 1.0)
-    made.stood_still(40.0, 41.5)
-    assert made.look(41.5) == []
-    assert made.look(70.5) == []
-    made.stood_still(0.5, 71.0)
-    assert [change.name for change in made.look(72.0)] == ["b", "c"]
+    made.on_local_durable(10, 1.0)
+    made.exclude_pause(40.0, 41.5)
+    assert made.check_timeouts(41.5) == []
+    assert made.check_timeouts(70.5) == []
+    made.exclude_pause(0.5, 71.0)
+    assert [change.name for change in made.check_timeouts(72.0)] == ["b", "c"]
 
 
 def test_who_confirms_late_again_and_again_stays_downgraded() -> None:
     made = confirming(downgrade_after_ms=10_000)
-    made.confirmed("c", 1_000, 0.0)
-    made.durable(1, 0.0)
-    assert made.look(11.0)
-    made.durable(2, 11.0)
-    assert made.confirmed("b", 1, 12.0) is None  # it had waited for longer than half the time
-    made.durable(3, 12.0)
-    change = made.confirmed("b", 2, 13.0)
+    made.on_peer_confirmed("c", 1_000, 0.0)
+    made.on_local_durable(1, 0.0)
+    assert made.check_timeouts(11.0)
+    made.on_local_durable(2, 11.0)
+    assert made.on_peer_confirmed("b", 1, 12.0) is None  # it had waited for longer than half the time
+    made.on_local_durable(3, 12.0)
+    change = made.on_peer_confirmed("b", 2, 13.0)
     assert change is not None and (change.mode, change.by) == (SyncMode.SYNC, POLICY)
 
 
 def test_a_member_that_was_restarted_has_the_whole_time_to_confirm_again() -> None:
     made = confirming()
-    made.durable(10, 1.0)
-    made.confirmed("b", 10, 1.0)
-    made.confirmed("c", 10, 1.0)
-    made.confirmed("b", 0, 500.0)
-    assert made.look(529.0) == []
-    assert [one.name for one in made.look(531.0)] == ["b"]
+    made.on_local_durable(10, 1.0)
+    made.on_peer_confirmed("b", 10, 1.0)
+    made.on_peer_confirmed("c", 10, 1.0)
+    made.on_peer_confirmed("b", 0, 500.0)
+    assert made.check_timeouts(529.0) == []
+    assert [one.name for one in made.check_timeouts(531.0)] == ["b"]
 
 
 def test_a_member_that_the_policy_lists_no_more_holds_nothing() -> None:
     made = confirming()
-    made.durable(5, 1.0)
-    made.use((), 30_000, 2.0)
-    assert made.upto == 5 and not made.waits and made.mode("b") is SyncMode.ASYNC
+    made.on_local_durable(5, 1.0)
+    made.apply_policy((), 30_000, 2.0)
+    assert made.upto == 5 and not made.is_required and made.mode("b") is SyncMode.ASYNC

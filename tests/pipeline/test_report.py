@@ -43,7 +43,7 @@ def test_a_week_is_one_file_without_scripts_that_the_run_s_page_hands_out(
     other.table(
         "advice", pa.table({"setting": ["journal retention"], "why": ["a < b"]}), "Recommended settings"
     )
-    assert other.keep(place, {})
+    assert other.store_run(place, {})
     made = RecordingReporter(Told(), "report", argparse.Namespace(days=7))
     result = report.run(place, argparse.Namespace(days=7), made)
     assert (result["clients"], result["clients_disconnected"], result["offline_hours"], result["parts"]) == (
@@ -52,7 +52,7 @@ def test_a_week_is_one_file_without_scripts_that_the_run_s_page_hands_out(
         168,
         2,
     )
-    assert made.keep(place, result)
+    assert made.store_run(place, result)
     settings.SLUICE_LAKE_DIRECTORY = place.lake
     browser = Client()
     browser.force_login(operator)

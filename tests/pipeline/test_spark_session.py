@@ -157,19 +157,19 @@ def test_classes_are_kept_by_one_job_for_the_next(tmp_path: Path) -> None:
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
     java = require_java()
     with class_archive(java, environment) as first, class_archive(java, environment) as meanwhile:
-        assert first.awaited
-        assert (meanwhile.awaited, meanwhile.options) == (False, "")
+        assert first.is_pending
+        assert (meanwhile.is_pending, meanwhile.options) == (False, "")
     with class_archive(java, environment) as second:
         made = Path(shlex.split(second.options)[0].partition("ArchiveClassesAtExit=")[2])
         made.write_bytes(b"classes")
-        second.keep()
+        second.store()
     with class_archive(java, environment) as third:
         (kept,) = tmp_path.glob("sluice/*.jsa")
         assert f"-XX:SharedArchiveFile={kept}" in shlex.split(third.options)
-        assert not third.awaited
+        assert not third.is_pending
     kept.write_bytes(b"clasps!")  # by a disk, a full one or a power loss
     with class_archive(java, environment) as anew:
-        assert anew.awaited
+        assert anew.is_pending
         assert not kept.exists()
     assert not list(tmp_path.glob("sluice/classes-*")), "what came to nothing leaves nothing"
     blocked = tmp_path / "file"
@@ -187,6 +187,6 @@ def test_without_a_place_that_a_jvm_can_be_told_no_classes_are_kept(
     monkeypatch.chdir(tmp_path)
     environment = {} if place is None else {name: place.format(tmp_path)}
     with class_archive(require_java(), environment) as archive:
-        assert (archive.options, archive.awaited) == ("", False)
+        assert (archive.options, archive.is_pending) == ("", False)
     assert list(tmp_path.iterdir()) == []
     assert not Path("/nowhere").exists()

@@ -47,7 +47,7 @@ def balance(broker: Broker, name: str) -> tuple[int, int]:
     account, spool = connection.account, connection.backlog.spool
     queued = connection.backlog.messages + (spool.messages if spool is not None else 0)
     return account.matched.messages, sum(
-        one.messages for one in (account.acknowledged, account.in_flight, account.lost)
+        one.messages for one in (account.acknowledged, account.in_flight, account.lost_volume)
     ) + queued
 
 
@@ -102,7 +102,7 @@ async def test_every_message_of_a_random_run_is_delivered_in_the_ledger_or_queue
         await until(
             lambda: [r.received for r in readers] == [b.account.delivered.messages for b in backlogs], 20
         )
-        lost = sum(backlog.account.lost.messages for backlog in backlogs)
+        lost = sum(backlog.account.lost_volume.messages for backlog in backlogs)
         assert lost and broker.engine.ledger.messages == lost, (
             "the run is worth nothing when nothing was lost"
         )

@@ -32,7 +32,7 @@ async def test_what_is_refused_is_told_and_the_rest_is_stored_once_in_order(
     async with AsyncClient(at, f"feed-{kind}", on_rejection=told.append) as client:
         for number in range(100):
             await client.publish("queue.z" if number % 9 == 4 else f"kept.{kind}", b"%d" % number)
-            client._publisher.send_gathered()
+            client._publisher.flush_batch()
         with pytest.raises(ClientError, match="not_journaled"):
             await client.flush(60)
         assert client.connections == 1

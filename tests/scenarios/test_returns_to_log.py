@@ -64,7 +64,7 @@ async def test_a_range_that_is_over_has_lost_nothing(tmp_path: Path) -> None:
         connection = broker.engine.roster.clients["reader"]
 
         def all_taken() -> bool:
-            connection.backlog.look()
+            connection.backlog.update_progress()
             return bool(connection.account.acknowledged.messages == 300)
 
         await until(all_taken)
@@ -156,7 +156,7 @@ async def test_what_a_subscription_that_fell_back_still_has_to_read_is_not_remov
         assert plan["chosen"] == []
         assert "reader" in plan["skipped"][0]["why"]
         assert keys_of(await reader.read_bodies(1_000)) == list(range(1_000))
-        await until(lambda: connection.subscriptions["s"].cursor.live)
+        await until(lambda: connection.subscriptions["s"].cursor.is_live)
         plan = await ask(broker, "journal_plan", action="remove", age_s=0)
         assert plan["chosen"], "who is live needs nothing of the log"
         await ask(broker, "journal_remove", names=plan["chosen"], age_s=0)

@@ -31,7 +31,7 @@ async def publish(address: str, first: int, last: int, name: str = "feed") -> No
 
 
 def states(members: list[Running]) -> list[str]:
-    return sorted(one.broker.links.listed()[0].state for one in members)
+    return sorted(one.broker.links.list_entries()[0].state for one in members)
 
 
 async def test_a_link_into_a_group_goes_on_at_the_next_member(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_a_link_from_a_group_is_carried_by_one_member_and_then_by_another(
                 await publish(b.address, 1, 50)
                 await until(lambda: len(there.had) == 50, seconds=30)
                 await until(lambda: states([a, b]) == ["carrying", "standing by"], seconds=30)
-                first = a if a.broker.links.listed()[0].state == "carrying" else b
+                first = a if a.broker.links.list_entries()[0].state == "carrying" else b
                 assert first is a, "it came first"
                 await a.stop()
                 await publish(b.address, 51, 100)
@@ -126,7 +126,7 @@ async def test_publishers_of_every_member_wait_for_a_sync_destination(tmp_path: 
                 cable.mend()
                 async with asyncio.timeout(60):
                     await asyncio.gather(*waiting)
-                modes = [member.broker.links.listed()[0].mode for member in members]
+                modes = [member.broker.links.list_entries()[0].mode for member in members]
                 assert modes == ["sync", "sync"]
             finally:
                 await there.close()
@@ -149,14 +149,14 @@ async def test_newyork_from_an_older_backup_gets_what_it_lost_from_the_next_memb
                     await member.broker.apply(replace(policy, destinations=(to("ny", for_links),)))
                 await publish(b.address, 1, 50)
                 await until(lambda: states([a, b]) == ["carrying", "standing by"], seconds=60)
-                first, second = (a, b) if a.broker.links.listed()[0].state == "carrying" else (b, a)
+                first, second = (a, b) if a.broker.links.list_entries()[0].state == "carrying" else (b, a)
                 assert first is a, "it came first"
-                await until(lambda: a.broker.links.listed()[0].behind == 0, seconds=60)
+                await until(lambda: a.broker.links.list_entries()[0].behind == 0, seconds=60)
                 await newyork.kill()
                 shutil.copytree(home, tmp_path / "backup", ignore=shutil.ignore_patterns("*.sock"))
                 await newyork.start()
                 await publish(second.address, 51, 100)
-                await until(lambda: a.broker.links.listed()[0].behind == 0, seconds=60)
+                await until(lambda: a.broker.links.list_entries()[0].behind == 0, seconds=60)
                 told = second.broker.engine.managed.get("link.ny")
                 await until(lambda: second.broker.engine.managed.get("link.ny").carried >= 100, seconds=60)
                 await newyork.kill()
@@ -171,7 +171,7 @@ async def test_newyork_from_an_older_backup_gets_what_it_lost_from_the_next_memb
                     assert [number for _, number in there.had] == list(range(1, 121))
                 finally:
                     await there.close()
-                entry = second.broker.links.listed()[0]
+                entry = second.broker.links.list_entries()[0]
                 assert entry.set_back_at and entry.set_back_has < entry.set_back_had, told
     finally:
         await newyork.kill()

@@ -215,7 +215,7 @@ async def test_a_record_that_the_destination_refuses_is_not_passed_over_and_arri
         await until_shown(broker, state="carrying")
         for number, topic in enumerate(("news", "elsewhere", "news", "elsewhere", "news"), 1):
             await feed.publish(topic, {"n": number})
-            feed._publisher.send_gathered()
+            feed._publisher.flush_batch()
         await feed.flush()
         await until_shown(broker, state="away", code="link_refused")
         await asyncio.sleep(2)  # it tries again

@@ -573,12 +573,12 @@ def test_named_topics_are_the_records_that_a_look_at_all_of_them_gives(
     batches: list[tuple[str, list[tuple[str, bytes, bytes]]]], wanted: list[str]
 ) -> None:
     topics = TopicMatcher(wanted)
-    assert topics.names
+    assert topics.matching_topics
     every, chosen = (
         ArrowBatchBuilder(record_schema(), INSTANCE, one)
         for one in (
             RecordFilter(),
-            RecordFilter(topic=topics.matches, needles=topics.needles, names=topics.names),
+            RecordFilter(topic=topics.matches, needles=topics.literal_parts, names=topics.matching_topics),
         )
     )
     first = 1

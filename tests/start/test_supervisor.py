@@ -57,7 +57,7 @@ def run(
         made = house()
         running = asyncio.create_task(made.supervisor.run())
         await scenario(made)
-        made.supervisor.ask_to_stop("the test")
+        made.supervisor.request_stop("the test")
         async with asyncio.timeout(20):
             return made, await running
 
@@ -165,7 +165,7 @@ def test_what_a_dead_child_left_behind_goes_too(tmp_path: Path) -> None:
 def test_second_request_within_a_second_is_the_same_request(tmp_path: Path) -> None:
     async def stop_at_once(house: House) -> None:
         await ready(house)
-        house.supervisor.ask_to_stop("the group")
+        house.supervisor.request_stop("the group")
 
     house, _ = run(lambda: House(tmp_path, ChildSpec("one", SLEEP)), stop_at_once)
     assert not house.heard("no more time")

@@ -86,7 +86,7 @@ async def _serve(
     policy: PolicyDocument,
     link_secrets: Path | None,
 ) -> None:
-    paths = BrokerPaths.under(home, policy.instance.name)
+    paths = BrokerPaths.in_home(home, policy.instance.name)
     files = Failpoints(*failpoints)
     broker = Broker(policy, paths, no_websocket, files=files, link_secrets=link_secrets)
     await broker.start()

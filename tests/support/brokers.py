@@ -57,7 +57,7 @@ async def running_broker(
     # Socket paths have 108 bytes at most, and pytest's directories are deep.
     with tempfile.TemporaryDirectory(prefix="sluice-") as run:
         policy = policy or tcp_policy()
-        paths = replace(BrokerPaths.under(home, policy.instance.name), control=Path(run) / "control.sock")
+        paths = replace(BrokerPaths.in_home(home, policy.instance.name), control=Path(run) / "control.sock")
         broker = Broker(
             policy,
             paths,

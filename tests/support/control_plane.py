@@ -35,11 +35,11 @@ def _nothing_heard() -> Iterator[None]:
     """What a process remembers of its broker's reports belongs to one test's database."""
     broker_reports._heard.clear()
     last_used.clear_cache()
-    LIMIT.forget()
+    LIMIT.clear()
     yield
     broker_reports._heard.clear()
     last_used.clear_cache()
-    LIMIT.forget()
+    LIMIT.clear()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -89,7 +89,7 @@ async def start_member(
     settings = GroupSettings(GROUP, name, tuple(engines), copies, hold_ms, ca)
     member = GroupMember(settings, JetStreamLog(settings))
     place = tempfile.mkdtemp(prefix="sluice-")
-    paths = replace(BrokerPaths.under(home / name, GROUP), control=Path(place) / f"{GROUP}.sock")
+    paths = replace(BrokerPaths.in_home(home / name, GROUP), control=Path(place) / f"{GROUP}.sock")
     known = await member.identity(paths.journal, paths.archive, known_group)
     policy = group_policy(port, **instance)
     broker = Broker(policy, paths, no_websocket, known, files=files, member=member, link_secrets=link_secrets)
@@ -130,7 +130,7 @@ async def running_members(
 async def opened_alone(home: Path) -> AsyncIterator[str]:
     """A broker of the same instance without a group; its address."""
     with tempfile.TemporaryDirectory(prefix="sluice-") as place:
-        paths = replace(BrokerPaths.under(home, GROUP), control=Path(place) / "control.sock")
+        paths = replace(BrokerPaths.in_home(home, GROUP), control=Path(place) / "control.sock")
         broker = Broker(group_policy(), paths, no_websocket)
         await broker.start()
         try:
@@ -201,7 +201,7 @@ class MemberProcess:
     def opened(self) -> Journal:
         """Its journal, while no process has it."""
         assert self._process is None
-        paths = BrokerPaths.under(self._home / self._name, GROUP)
+        paths = BrokerPaths.in_home(self._home / self._name, GROUP)
         return Journal.open(paths.journal, GROUP, paths.archive)
 
 

@@ -22,11 +22,15 @@ class Law:
         self._taken: list[PendingBatch[Any]] = []
         dispatch: Any = broker.engine.dispatch
         log = dispatch._log
-        self._append, self._failed, self._connected = log.append, dispatch.failed, broker.engine.connected
+        self._append, self._failed, self._connected = (
+            log.append,
+            dispatch.failed,
+            broker.engine.add_connection,
+        )
         self._superseded, self._repeated = dispatch.superseded, dispatch.repeated
         log.append, dispatch.failed = self._on_append, self._on_failed
         dispatch.superseded, dispatch.repeated = self._on_superseded, self._on_repeated
-        broker.engine.connected = self._on_connected  # type: ignore[method-assign]
+        broker.engine.add_connection = self._on_connected  # type: ignore[method-assign]
 
     def _on_append(self, *taken: PendingBatch[Any]) -> None:
         self._taken = [*filter(self._is_under_way, self._taken), *taken]

@@ -140,7 +140,7 @@ class FeedingHost:
         return {
             "at": time.monotonic(),
             "peers": {
-                sink.remote: [sink.handed_bytes, now, sink.lump_bytes, sink.network_limited]
+                sink.remote: [sink.written_bytes, now, sink.window_step_bytes, sink.is_network_limited]
                 for sink, now in zip(sinks, taken, strict=True)
             },
         }

@@ -107,7 +107,7 @@ class RawClient:
             assert frame is not None, f"the connection ended after {len(found)} of {number}"
             if frame.kind == DELIVER:
                 delivered = batch.Batch.parse(frame.payload)
-                found += [(body, delivered.mark) for body in delivered.bodies()]
+                found += [(body, delivered.conflation_mark) for body in delivered.bodies()]
         return found
 
     def close(self) -> None:

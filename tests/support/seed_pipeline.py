@@ -53,8 +53,8 @@ def seed_runs_of_jobs() -> None:
         "Growth by hour",
         [PlotSpec("Bytes by hour", "hour", ("bytes",), by="topic", unit="bytes")],
     )
-    record.keep(home, {"records": 2_811_904, "topics": 2, "disk_full_in_days": 23.1})
+    record.store_run(home, {"records": 2_811_904, "topics": 2, "disk_full_in_days": 23.1})
     failed = RecordingReporter(SILENT, "audit", argparse.Namespace(strict=True))
-    failed.keep(
+    failed.store_run(
         home, {}, JournalError("journal_short", "Records 840,001 to 840,417 can't be read.", "See journals.")
     )

@@ -65,7 +65,7 @@ class ClientSignals:
     spool_messages: int = 0
     oldest_at: int = 0
     unacked_at: int = 0
-    offlined: bool = False
+    is_offlined: bool = False
     blocked_since: int = 0
     unjournaled_messages: int = 0
     resume_bookmark: str = ""
@@ -73,14 +73,14 @@ class ClientSignals:
     user: str = ""
     offlined_at: int = 0
     conflation_bytes: int = 0
-    taken_bytes: int = 0
-    lump_bytes: int = 0
+    acked_bytes: int = 0
+    window_step_bytes: int = 0
     owed_messages: int = 0
     owed_bytes: int = 0
     behind_since: int = 0
     subscriptions: tuple[SubscriptionView, ...] = ()
-    holds: Holds = field(default_factory=dict)
-    connected: int = 0
+    rule_states: Holds = field(default_factory=dict)
+    is_connected: int = 0
     pinned_bytes: int = 0
     user_pinned_bytes: int = 0
 
@@ -100,11 +100,11 @@ class ClientSignals:
             self.outbox_messages, self.spool_messages, self.unjournaled_messages, self.resume_bookmark
         )
 
-    def taken_by(self, until_ns: int) -> AckedMark | None:
+    def acked_at(self, until_ns: int) -> AckedMark | None:
         known = [AckedMark(sample.at, sample.taken_bytes) for sample in self.samples]
         return max((mark for mark in known if mark.at <= until_ns), default=None)
 
-    def recent(self, now_ns: int) -> tuple[ClientSample, ...]:
+    def recent_samples(self, now_ns: int) -> tuple[ClientSample, ...]:
         return self.samples
 
 
@@ -120,6 +120,6 @@ def _ruled(rules: RuleBook, client: ClientSignals | ClientUsage) -> ClientUnderR
     narrow = []
     for one in client.subscriptions:
         subject = of_client._replace(topic=one.topic, subscription=one.id, name=one.name)
-        if found := rules.of_subscription(subject, durable=one.durable, prefetch=one.prefetch):
+        if found := rules.rules_of_subscription(subject, durable=one.durable, prefetch=one.prefetch):
             narrow.append(RuledSubscriptionView(one, found))
-    return ClientUnderRules(client, rules.of_client(of_client), narrow)
+    return ClientUnderRules(client, rules.rules_of_client(of_client), narrow)

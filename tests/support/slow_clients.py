@@ -69,15 +69,15 @@ class Still:
 
     def __init__(self, oldest_at: int = 0, waiting: BacklogCounts = ONE_WAITING) -> None:
         self.oldest_at = oldest_at
-        self.taken_bytes = 0
-        self.lump_bytes = 0
+        self.acked_bytes = 0
+        self.window_step_bytes = 0
         self.messages = waiting.outbox_messages
         self.owed_messages = waiting.outbox_messages + waiting.spool_messages
         self.owed_bytes = self.owed_messages
         self.blocked_since = self.unacked_at = 0
         self._waiting = waiting
 
-    def look(self) -> None:
+    def update_progress(self) -> None:
         pass
 
     def waiting(self) -> BacklogCounts:
@@ -111,13 +111,13 @@ class Client:
     got: list[int] = field(default_factory=list)
     """Sequences written to its socket, in order."""
     notice: dict[str, Any] | None = None
-    taken_bytes: int = 0
-    lump_bytes: int = 0
+    acked_bytes: int = 0
+    window_step_bytes: int = 0
     blocked_since: int = 0
     unacked_at: int = 0
     account: ClientUsage | None = None
 
-    def look(self) -> None:
+    def update_progress(self) -> None:
         pass
 
     @property
@@ -182,10 +182,10 @@ class Scene:
     def _deliver(self, client: Client, delivery: OutboxEntry) -> None:
         if client.state is ClientState.LIVE:
             client.outbox.offer(delivery)
-            decision = self.guard.queued(client.held, delivery.nbytes, self.now)
+            decision = self.guard.on_queued(client.held, delivery.nbytes, self.now)
         else:
             client.spool.append(delivery)
-            decision = self.guard.spooled(client.held, disk_bytes(delivery), self.now)
+            decision = self.guard.on_spooled(client.held, disk_bytes(delivery), self.now)
         self._carry_out(decision)
 
     def _carry_out(self, decision: Decision | None) -> None:
@@ -199,9 +199,9 @@ class Scene:
             return
         client.state = next_state(client.state, ClientStateEvent.OFFLINE)
         client.spool = client.outbox.take_all()
-        self.guard.released(client.held, client.held.memory)
+        self.guard.on_released(client.held, client.held.memory)
         if client.spool:
-            self._carry_out(self.guard.spooled(client.held, sum(map(disk_bytes, client.spool)), self.now))
+            self._carry_out(self.guard.on_spooled(client.held, sum(map(disk_bytes, client.spool)), self.now))
 
     def close(self, name: str) -> None:
         client = self.clients.pop(name)
@@ -215,7 +215,7 @@ class Scene:
             while client.outbox and records:
                 for taken in client.outbox.pull(1):
                     client.got.append(taken.batch.first_sequence)
-                    self.guard.released(client.held, taken.nbytes)
+                    self.guard.on_released(client.held, taken.nbytes)
                     records -= 1
             return
         if client.state is ClientState.OFFLINED:
@@ -223,11 +223,11 @@ class Scene:
         while client.spool and records:
             taken = client.spool.pop(0)
             client.got.append(taken.batch.first_sequence)
-            self.guard.unspooled(client.held, disk_bytes(taken))
+            self.guard.on_unspooled(client.held, disk_bytes(taken))
             records -= 1
         if not client.spool:
             client.state = next_state(client.state, ClientStateEvent.DRAINED)
-            self.guard.returned(client.held)
+            self.guard.on_spool_empty(client.held)
 
     def wait(self, seconds: float) -> None:
         """Let the time pass, with a tick each second."""

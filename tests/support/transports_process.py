@@ -66,7 +66,7 @@ async def _run(home: Path, policy: PolicyDocument) -> None:
     from api.broker_websocket.listener import WebSocketListener
     from broker_core.broker import Broker, BrokerPaths
 
-    paths = replace(BrokerPaths.under(home, policy.instance.name), control=home / "control.sock")
+    paths = replace(BrokerPaths.in_home(home, policy.instance.name), control=home / "control.sock")
     broker = Broker(policy, paths, WebSocketListener)
     await broker.start()
     for transport in broker.statistics.transports:

@@ -153,7 +153,7 @@ def _run(
 
 async def _serve(home: Path, port: int, told: Connection) -> None:
     try:
-        broker = Broker(policy(port), BrokerPaths.under(home, INSTANCE), no_websocket)
+        broker = Broker(policy(port), BrokerPaths.in_home(home, INSTANCE), no_websocket)
         await broker.start()
     except SluiceError as problem:
         told.send(problem.code)

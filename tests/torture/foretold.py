@@ -164,7 +164,7 @@ def _serve(home: Path, told: Connection) -> None:
 
 
 async def _broker(home: Path, told: Connection) -> None:
-    broker = Broker(policy_in_force(), BrokerPaths.under(home, INSTANCE), no_websocket)
+    broker = Broker(policy_in_force(), BrokerPaths.in_home(home, INSTANCE), no_websocket)
     await broker.start()
     told.send(broker.statistics.transports[0]["port"])
     await asyncio.to_thread(told.recv)

@@ -139,7 +139,7 @@ class ClientRequests:
 
     async def durables(self, asked: requests.ListDurables) -> list[DurableEntry]:
         """Also those whose client is away."""
-        return self._engine.durables.listed()
+        return self._engine.durables.list_entries()
 
     async def delete_durable(self, asked: requests.DeleteDurable) -> DurableName:
         """Stored when it is answered. OperatorError unknown_durable; JournalError not_kept."""
@@ -150,7 +150,7 @@ class ClientRequests:
     async def disconnect(self, asked: requests.DisconnectClient) -> DisconnectReply:
         connection = self._connection(asked.name)
         why = f"An operator disconnected this client: {asked.reason}"
-        ending = connection.dismiss("operator_disconnect", why, retry_after_ms=1_000)
+        ending = connection.close_with_summary("operator_disconnect", why, retry_after_ms=1_000)
         return DisconnectReply(
             name=connection.name,
             reason=asked.reason,

@@ -114,7 +114,7 @@ class InstanceRequests:
 
     async def _publish(self, topic: str, body: bytes) -> None:
         """Publish a message, and wait until it is stored where its topic is journaled."""
-        under_way = self._dispatch.publish_own(topic, [body])
+        under_way = self._dispatch.publish_system_record(topic, [body])
         if not under_way:
             return
         await self._dispatch.barrier()
@@ -156,7 +156,7 @@ class InstanceRequests:
 class LinkSource(Protocol):
     """Who has them."""
 
-    def listed(self) -> list[documents.LinkEntry]: ...
+    def list_entries(self) -> list[documents.LinkEntry]: ...
 
 
 class LinkRequests:
@@ -167,17 +167,17 @@ class LinkRequests:
 
     async def links(self, asked: requests.GetLinks) -> documents.LinkList:
         """How each stands."""
-        return documents.LinkList(links=self._links.listed())
+        return documents.LinkList(links=self._links.list_entries())
 
     async def downgrade_link(self, asked: requests.DowngradeLink) -> documents.LinkList:
         """OperatorError unknown_member; JournalError not_kept."""
         await self._confirmations.downgrade(f"{LINK_PREFIX}{asked.name}", asked.by)
-        return documents.LinkList(links=self._links.listed())
+        return documents.LinkList(links=self._links.list_entries())
 
     async def upgrade_link(self, asked: requests.UpgradeLink) -> documents.LinkList:
         """OperatorError unknown_member; JournalError not_kept."""
         await self._confirmations.upgrade(f"{LINK_PREFIX}{asked.name}", asked.by)
-        return documents.LinkList(links=self._links.listed())
+        return documents.LinkList(links=self._links.list_entries())
 
 
 MAX_PREVIEWED = 500
@@ -230,15 +230,15 @@ class PolicyRequests:
         policy, stage = _policy(asked.policy), _stage(asked.staged, self._member)
         guard = self._engine.guard
         await self._check(policy)
-        subjects = guard.subjects()
+        subjects = guard.rule_subjects()
         first = [subject for subject in subjects if stage is not None and stage.covers(subject.client)]
         others = [subject for subject in subjects if stage is None or not stage.covers(subject.client)]
-        touched = await asyncio.to_thread(compare_policies, guard.book, guard.book_of(policy), others)
+        touched = await asyncio.to_thread(compare_policies, guard.book, guard.compile_rules(policy), others)
         if stage is not None:
             touched += await asyncio.to_thread(
-                compare_policies, guard.book, guard.book_of(stage.document), first
+                compare_policies, guard.book, guard.compile_rules(stage.document), first
             )
-        cut_off = self._engine.logons.cut_off(self._engine.policy, policy)
+        cut_off = self._engine.logons.close_unauthorized(self._engine.policy, policy)
         decisions = guard.preview(policy, self._engine.clock.now_ns(), stage, leaving=cut_off)
         clients = self._engine.roster.clients
         unrecorded = self._engine.losses(policy)

@@ -26,7 +26,7 @@ class ReplayRequests:
         self._engine = engine
 
     async def replays(self, asked: requests.ListReplays) -> list[ReplayEntry]:
-        return self._engine.managed.listed()
+        return self._engine.managed.list_entries()
 
     async def create(self, asked: requests.CreateReplay) -> ReplayEntry:
         """Checked as a client's own subscribe would be."""
@@ -37,8 +37,8 @@ class ReplayRequests:
         assert isinstance(command, commands.Subscribe)
         if await self._engine.frontier.confirm() is None:
             raise make_behind_error(self._engine.instance)
-        found = self._engine.subscriptions.look_up(command)
-        return self._engine.managed.shown(await self._engine.managed.create(client, command, found.span))
+        found = self._engine.subscriptions.find(command)
+        return self._engine.managed.to_entry(await self._engine.managed.create(client, command, found.span))
 
     async def pause(self, asked: requests.PauseReplay) -> ReplayEntry:
         return await self._stored(self._engine.managed.pause(asked.name))
@@ -62,4 +62,4 @@ class ReplayRequests:
 
     async def _stored(self, replay: ManagedReplayRecord) -> ReplayEntry:
         await self._engine.kept.save()
-        return self._engine.managed.shown(replay)
+        return self._engine.managed.to_entry(replay)

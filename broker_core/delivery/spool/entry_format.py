@@ -57,7 +57,7 @@ class BatchRun:
     records: int
     accepted_at: int
 
-    def joins(self, stream: int, position: tuple[int, int], length: int, records: int) -> bool:
+    def try_extend(self, stream: int, position: tuple[int, int], length: int, records: int) -> bool:
         """Take a batch that stands right behind; False when it doesn't, or the run would be too long."""
         segment, offset = self.position
         longer = self.length + length

@@ -55,7 +55,7 @@ class SpoolFileQueue:
 
     # In.
 
-    def put(self, raw: bytes) -> None:
+    def put_deferred(self, raw: bytes) -> None:
         """Put bytes behind the others, and never fail: they are written with what is appended next."""
         self._unwritten += raw
         self.disk_bytes += len(raw)
@@ -65,7 +65,7 @@ class SpoolFileQueue:
 
         What is `small` may wait in memory for a disk that doesn't take it, up to MEMORY_BYTES.
         """
-        self.put(raw)
+        self.put_deferred(raw)
         if len(self._unwritten) >= self._flush_at:
             try:
                 self._flush()
@@ -108,20 +108,20 @@ class SpoolFileQueue:
 
     # Out.
 
-    def begin(self) -> bool:
+    def open_next_file(self) -> bool:
         """Be on a part that has something to read; False when nothing is left but what is in memory."""
         while self._parts and self._read_at >= self._parts[0].size:
             self._drop(self._parts.popleft())
             self._read_at = 0
         return bool(self._parts)
 
-    def take_memory(self) -> None:
+    def detach_unwritten(self) -> None:
         """What isn't written yet is the next part, and is never written."""
         self._parts.append(_SpoolFile(None, len(self._unwritten), bytes(self._unwritten)))
         self.disk_bytes -= len(self._unwritten)
         self._unwritten, self._flush_at = bytearray(), FLUSH_BYTES
 
-    def front(self, size: int) -> memoryview:
+    def peek(self, size: int) -> memoryview:
         """The next `size` bytes; they stay. JournalError spool_damaged when there are fewer."""
         start = self._read_at - self._window_at
         if start < 0 or start + size > len(self._window):
@@ -160,7 +160,7 @@ class SpoolFileQueue:
             with suppress(OSError):
                 self._files.unlink(part.file.path)
 
-    def start_anew(self) -> None:
+    def start_new_file(self) -> None:
         """Everything written is read: its files go."""
         while self._parts:
             self._drop(self._parts.popleft())

@@ -26,7 +26,7 @@ class _SegmentRead:
         self.end = end
         self._batches = dict(journal.read_span(BatchPosition(segment, start), end - start))
 
-    def holds(self, entry: SpoolEntry) -> bool:
+    def covers(self, entry: SpoolEntry) -> bool:
         segment, offset = entry.position
         return segment == self._segment and offset in self._batches and offset + entry.length <= self.end
 
@@ -55,7 +55,7 @@ def load_deliveries(journal: Journal, entries: Sequence[SpoolEntry]) -> list[Out
                 )
             )
             continue
-        if stretch is None or not stretch.holds(entry):
+        if stretch is None or not stretch.covers(entry):
             segment, start = entry.position
             stretch = _SegmentRead(journal, segment, start, _end(entries, number))
         for position, batch in stretch.batches(entry):
@@ -92,7 +92,7 @@ def to_spool_entries(deliveries: Sequence[OutboxEntry]) -> list[SpoolEntry]:
         if one.source is None or one.rows is not None:
             run = None
             entries.append(_entry(one))
-        elif run is not None and run.joins(one.stream, one.source, one.source_length, one.count):
+        elif run is not None and run.try_extend(one.stream, one.source, one.source_length, one.count):
             entries[-1] = _reference(run)
         else:
             run = BatchRun(one.stream, one.source, one.source_length, one.count, one.accepted_at)

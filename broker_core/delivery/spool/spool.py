@@ -128,7 +128,7 @@ class Spool:
         if (
             run is None
             or source is None
-            or not run.joins(entry.stream, source, entry.source_length, entry.count)
+            or not run.try_extend(entry.stream, source, entry.source_length, entry.count)
         ):
             return False
         tally, last = self.tallies[entry.stream], entry.batch.last_sequence
@@ -183,7 +183,7 @@ class Spool:
     def _end_run(self) -> None:
         run, self._run = self._run, None
         if run is not None:
-            self._parts.put(run.encode())
+            self._parts.put_deferred(run.encode())
 
     def _count(self, stream: int, count: int, nbytes: int, first_sequence: int, last_sequence: int) -> None:
         tally = self.tallies.get(stream)
@@ -226,22 +226,22 @@ class Spool:
             taken.append(entry)
             size += entry.length
         if self.entries == 0:
-            self._parts.start_anew()
+            self._parts.start_new_file()
         return taken
 
-    def firsts(self) -> dict[int, int]:
+    def first_sequences(self) -> dict[int, int]:
         """By stream, a sequence that no waiting journaled record of it is before."""
         return {
             stream: tally.first for stream, tally in self.tallies.items() if tally.messages and tally.first
         }
 
-    def passed(self, stream: int, last: int) -> None:
+    def set_delivered_upto(self, stream: int, last: int) -> None:
         """A subscription's journaled records up to `last` were pulled and handed on: what waits of it comes after them."""
         tally = self.tallies.get(stream)
         if tally is not None and tally.messages and tally.first and stream not in self._unordered:
             tally.first = max(tally.first, last + 1)
 
-    def put_back(self, entries: Sequence[SpoolEntry], firsts: Mapping[int, int]) -> None:
+    def requeue(self, entries: Sequence[SpoolEntry], firsts: Mapping[int, int]) -> None:
         """Put what was pulled back to the front, in its order; no journaled record of a stream is before its `firsts`.
 
         It waits in memory, so it should be little: a reference without what it refers to, a copy whole.
@@ -270,16 +270,16 @@ class Spool:
 
     def _read_next(self) -> SpoolEntry:
         head = self._head()
-        entry = decode_entry(self._parts.front(head.size), 0, head)
+        entry = decode_entry(self._parts.peek(head.size), 0, head)
         self._parts.skip(head.size)
         return entry
 
     def _head(self) -> SpoolEntryHeader:
         """Of the first entry that wasn't put back."""
-        if not self._parts.begin():
+        if not self._parts.open_next_file():
             self._end_run()
-            self._parts.take_memory()
-        return decode_entry_header(self._parts.front(ENTRY_SIZE), 0)
+            self._parts.detach_unwritten()
+        return decode_entry_header(self._parts.peek(ENTRY_SIZE), 0)
 
     def _uncount(self, entry: SpoolEntry) -> None:
         tally = self.tallies[entry.stream]

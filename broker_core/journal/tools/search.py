@@ -71,7 +71,7 @@ class SearchMatch(NamedTuple):
     rows: Rows | None
 
     @property
-    def chosen(self) -> Rows:
+    def selected_rows(self) -> Rows:
         """The numbers of the rows."""
         return np.arange(self.batch.count) if self.rows is None else self.rows
 
@@ -151,8 +151,8 @@ class LogSearch:
         """The parts of a segment that may hold a match, by its sidecar; all of it without one."""
         if index is None or index.topic_index is None:
             return [IndexedRange(0, MAX_SEQUENCE, HEADER_SIZE, source.length)]
-        wanted = index.topic_index.matching(self._wanted.pattern.matches)
-        return index.stretches(wanted, self._query.first, self._last, self._query.since)
+        wanted = index.topic_index.ranges_matching(self._wanted.pattern.matches)
+        return index.ranges_to_read(wanted, self._query.first, self._last, self._query.since)
 
     def _batches(
         self, path: Path, source: SegmentSource, offset: int, end: int
@@ -270,7 +270,7 @@ def _is_skipped(place: LogLocation, files: list[SegmentFile], sequence: int) -> 
 
 
 def _describe(place: LogLocation, asked: str, found: SearchMatch) -> dict[str, Any]:
-    batch, row = found.batch, int(found.chosen[0])
+    batch, row = found.batch, int(found.selected_rows[0])
     first = int(found.segment.removeprefix(f"{place.instance}.")[:20])
     path, source = open_segment(place, first)
     return {

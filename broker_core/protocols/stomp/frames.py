@@ -145,7 +145,7 @@ class StompFrameReader:
         if self.error is None:
             self._rest += data
 
-    def cut(self) -> StompFrame | None:
+    def read_frames(self) -> StompFrame | None:
         """The next frame; None while it isn't whole, or nothing more can be read. By itself, as a read may have thousands."""
         if self.error is not None:
             return None
@@ -164,7 +164,9 @@ class StompFrameReader:
             self.version = self.version or best_version(frame) or StompVersion.V12
         return frame
 
-    def cut_sends(self, first: StompFrame, most: int, most_bytes: int) -> tuple[SendBatch, StompFrame | None]:
+    def read_sends(
+        self, first: StompFrame, most: int, most_bytes: int
+    ) -> tuple[SendBatch, StompFrame | None]:
         """A SEND outside transactions and those that follow, until there are so many or their bodies so long; and the frame that was
         found behind them, if that is another."""
         sends, frame = SendBatch(), first
@@ -175,7 +177,7 @@ class StompFrameReader:
                     break
             else:
                 return sends, None
-            found = self.cut()
+            found = self.read_frames()
             if found is None:
                 return sends, None
             frame = found
@@ -203,10 +205,10 @@ class StompFrameReader:
     def feed(self, data: bytes | memoryview) -> list[StompFrame]:
         """All frames that are whole now that these bytes have come."""
         self.put(data)
-        return list(iter(self.cut, None))
+        return list(iter(self.read_frames, None))
 
     @property
-    def holds(self) -> int:
+    def buffered_bytes(self) -> int:
         """Bytes of frames that weren't cut off yet, or aren't whole."""
         return len(self._rest) - self._at
 

@@ -67,7 +67,7 @@ class MessageTailCache:
         )
         self._nbytes = 0
 
-    def of(self, batch: Batch, version: StompVersion, numbered: bool) -> list[bytes]:
+    def tails_of_batch(self, batch: Batch, version: StompVersion, numbered: bool) -> list[bytes]:
         """From the header behind the subscription's own on to the NUL, for each record. `numbered`: without a message-id, for
         who acknowledges by his own count."""
         key = (id(batch), version, numbered)
@@ -86,7 +86,7 @@ class MessageTailCache:
 
 def _tails(batch: Batch, instance: str, version: StompVersion, numbered: bool) -> list[bytes]:
     first, accepted_at = batch.first_sequence, batch.accepted_at
-    mark = f"x-sluice-mark:{batch.mark}\n" if batch.mark else ""
+    mark = f"x-sluice-mark:{batch.conflation_mark}\n" if batch.conflation_mark else ""
     origin = header_line("", instance, version)[1:]
     bodies, count = batch.bodies(), batch.count
     named = "" if numbered else (f"message-id:{origin}|%d|\n" if first else f"message-id:{accepted_at}.%d\n")

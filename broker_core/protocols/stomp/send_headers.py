@@ -48,7 +48,7 @@ class SendBatch:
         self.receipts.append(receipt)
         self.body_bytes += len(body)
 
-    def before(self, number: int) -> SendBatch:
+    def split_at(self, number: int) -> SendBatch:
         """The first of them."""
         bodies = self.bodies[:number]
         return SendBatch(self.headers[:number], bodies, self.receipts[:number], sum(map(len, bodies)))

@@ -57,7 +57,7 @@ class PositionRecord(msgspec.Struct, kw_only=True, eq=False, tag_field="kind"):
         raise NotImplementedError
 
     @property
-    def held_from(self) -> int | None:
+    def pinned_from(self) -> int | None:
         """From where it holds the log; None when it needs nothing of it any more."""
         return self.position
 
@@ -139,14 +139,14 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
     def span(self) -> ReplaySpan:
         """What is left of what was asked for."""
         not_before = 0 if self.begun else self.not_before
-        return ReplaySpan(max(self.first, self.kept_from), not_before, self.last, self.not_after)
+        return ReplaySpan(max(self.first, self.expires_from), not_before, self.last, self.not_after)
 
     @property
-    def held_from(self) -> int | None:
-        return None if self.ended else self.kept_from
+    def pinned_from(self) -> int | None:
+        return None if self.ended else self.expires_from
 
     @property
-    def kept_from(self) -> int:
+    def expires_from(self) -> int:
         """From where the log is kept, and where it goes on for a client that doesn't say what it has."""
         return min(self.certain or self.position, self.position)
 
@@ -169,7 +169,7 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
 
     def note_progress(self, position: int, certain: int) -> None:
         """Note its position, and the first record that its client may not have. Neither moves back."""
-        kept_from = self.kept_from
+        kept_from = self.expires_from
         self.advance(position)
         self.certain = max(certain, kept_from)
 
@@ -179,7 +179,7 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
         The greater position counts, an end stays, and of what operators steer the later counts. So all members come
         to the same in whatever order they are told.
         """
-        kept_from = max(self.kept_from, told.kept_from)
+        kept_from = max(self.expires_from, told.expires_from)
         if told.steering > self.steering:
             for name in STEERED:
                 setattr(self, name, getattr(told, name))
@@ -200,7 +200,7 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
         """Moment of the last change by an operator, and what that made of it. The greater one counts everywhere."""
         return self.steered_at, tuple(str(getattr(self, name)) for name in STEERED)
 
-    def goal(self, newest: int) -> int:
+    def end_sequence(self, newest: int) -> int:
         """The last sequence there is to deliver, as far as is known: `newest` is the log's."""
         return min(self.last, newest)
 
@@ -208,7 +208,7 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
         """From 0 to 1. A replay without an end has 1 when it has caught up."""
         if self.ended == "completed" or (self.caught_up and not self.paused and self.last == MAX_SEQUENCE):
             return 1.0
-        begin, goal = self.began_at or self.position, self.goal(newest)
+        begin, goal = self.began_at or self.position, self.end_sequence(newest)
         total, done = goal - begin + 1, self.position - begin
         if total <= 0:
             return 1.0 if self.last == MAX_SEQUENCE and self.not_after == NEVER else 0.0

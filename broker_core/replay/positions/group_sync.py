@@ -91,7 +91,7 @@ class GroupPositionSync:
 
     # Out.
 
-    def tell(self) -> None:
+    def publish_changes(self) -> None:
         """Tell what has changed since it was told, and again what that was long ago: what costs as much as it tells."""
         self._begun = self._begun or self._is_current()
         if not self._begun:
@@ -118,7 +118,7 @@ class GroupPositionSync:
             self._forget(entry)
         self._say(whole, moved, dropped)
 
-    def tell_soon(self) -> None:
+    def schedule_publish(self) -> None:
         """Tell at the end of this turn of the loop, once for all who leave in it."""
         if not self._telling:
             self._telling = True
@@ -126,11 +126,11 @@ class GroupPositionSync:
 
     def _tell_now(self) -> None:
         self._telling = False
-        self.tell()
+        self.publish_changes()
 
-    async def told(self, settled: Callable[[], Awaitable[None]]) -> None:
+    async def publish_and_wait(self, settled: Callable[[], Awaitable[None]]) -> None:
         """Tell, and wait until it is in the log, or can't get there."""
-        self.tell()
+        self.publish_changes()
         await settled()
 
     def _say(self, whole: list[Entry], moved: list[DurableSubscriptionRecord], dropped: list[Entry]) -> None:
@@ -160,7 +160,7 @@ class GroupPositionSync:
         self._told_at.pop(key, None)
         entry = self._found(key)
         if entry is not None:
-            self._kept.note(entry)
+            self._kept.mark_changed(entry)
 
     def _told_whole(self, key: Key) -> None:
         self._told_at.pop(key, None)
@@ -181,9 +181,9 @@ class GroupPositionSync:
 
     def receive(self, shared: SharedDelivery, rows: Rows | None) -> None:
         if shared.journaled:
-            self.take(_bodies(shared.batch))
+            self.apply_updates(_bodies(shared.batch))
 
-    def missed(self) -> None:
+    def on_gap(self) -> None:
         log.error("kept_not_taken", fix="Restart this member: it reads what others told from its journal.")
 
     async def recover(self, reader: ReaderThread, journal: Journal, last: int) -> None:
@@ -191,9 +191,9 @@ class GroupPositionSync:
         at = self._kept.taken_upto + 1
         while at <= last:
             bodies, at = await reader.run(read_updates, journal, at, last)
-            self.take(bodies)
+            self.apply_updates(bodies)
 
-    def take(self, bodies: Iterable[bytes]) -> None:
+    def apply_updates(self, bodies: Iterable[bytes]) -> None:
         """Records of the log, in order. What this process has told itself is so already."""
         for body in bodies:
             try:
@@ -215,7 +215,7 @@ class GroupPositionSync:
             found = self._found((kind, client, name))
             self._note_gone((kind, client, name), made)
             if found is not None and found.created_at <= made:
-                self._kept.drop(found, tell=False)
+                self._kept.remove(found, tell=False)
                 self._told.pop(_key(found), None)
                 self._told_at.pop(_key(found), None)
 
@@ -230,8 +230,8 @@ class GroupPositionSync:
             entry.caught_up = False  # of a subscription at the other member
         if known is None or known.created_at < entry.created_at:
             if known is not None:
-                self._kept.drop(known, tell=False)
-            self._kept.enter(entry)
+                self._kept.remove(known, tell=False)
+            self._kept.add_replicated(entry)
             self._told[key] = _state(entry)
         elif isinstance(known, DurableSubscriptionRecord):
             self._move(known, entry.position)
@@ -240,14 +240,14 @@ class GroupPositionSync:
             known.merge(entry)
             # If it differs from what was told, it is told in turn: so all members come to the same.
             self._told[key] = _state(entry)
-            self._kept.note(known)
+            self._kept.mark_changed(known)
             self._on_merged(known)
         self._told_whole(key)
 
     def _move(self, durable: DurableSubscriptionRecord, position: int) -> None:
         if position > durable.position:
             durable.position = position
-            self._kept.note(durable)
+            self._kept.mark_changed(durable)
         key = _key(durable)
         before = self._told.get(key)
         if before is not None:
@@ -274,7 +274,7 @@ class GroupPositionSync:
 def read_updates(journal: Journal, first: int, last: int) -> tuple[list[bytes], int]:
     """Some of what a journal has of it from a record on, and where to go on; behind `last` when that was all. For the reader
     thread; reads what sidecars can't rule out."""
-    at = journal.next_of((KEPT_TOPIC,), max(first, journal.first_sequence))
+    at = journal.next_sequence_of_topics((KEPT_TOPIC,), max(first, journal.first_sequence))
     if at > last:
         return [], last + 1
     batches = journal.read(at, READ_BYTES, last)

@@ -91,24 +91,24 @@ class PositionStore:
         yield from self.durables.values()
         yield from self.replays.values()
 
-    def keep(self, entry: Entry) -> None:
+    def add(self, entry: Entry) -> None:
         """Keep one more, and hold the log for it. It is on disk after the next `save`; who promises it calls `secure`."""
         self._enter(entry)
         self._unsaved.add(entry)
-        self.note(entry)
+        self.mark_changed(entry)
 
     def is_new(self, entry: Entry) -> bool:
         """Whether nobody was told of it yet: it isn't known to be on disk."""
         return entry in self._unsaved
 
-    async def secure(self, entry: Entry) -> None:
+    async def wait_durable(self, entry: Entry) -> None:
         """Wait until a new one is on disk. JournalError not_kept, and then it is kept no longer: nobody was told of it."""
         if entry not in self._unsaved:
             return
         try:
             await self.save()
         except JournalError:
-            self.drop(entry)
+            self.remove(entry)
             raise
         self._unsaved.discard(entry)
         if self.on_secured is not None:
@@ -117,7 +117,7 @@ class PositionStore:
         await self._going_on.acquire()
         asyncio.get_running_loop().call_soon(self._going_on.release)
 
-    def drop(self, entry: Entry, *, tell: bool = True) -> None:
+    def remove(self, entry: Entry, *, tell: bool = True) -> None:
         """Keep one no longer, and let go of the log. One that isn't kept is dropped already. `tell`: a group's other members too."""
         if isinstance(entry, DurableSubscriptionRecord):
             if self.durables.get((entry.client, entry.name)) is not entry:
@@ -139,7 +139,7 @@ class PositionStore:
                 self.dropped.append(entry)
         self.on_dropped(entry)
 
-    def empty(self, name: str, upto: int) -> None:
+    def mark_deleted(self, name: str, upto: int) -> None:
         """A shared subscription is deleted, and with it all of the log up to there."""
         self.emptied.pop(name, None)
         self.emptied[name] = upto
@@ -147,22 +147,22 @@ class PositionStore:
             del self.emptied[next(iter(self.emptied))]
         self._changed = True
 
-    def note(self, entry: Entry) -> None:
+    def mark_changed(self, entry: Entry) -> None:
         """One that is kept has changed."""
         self._changed = True
         if self.untold is not None:
             self.untold[entry] = None
 
-    def left(self, entry: Entry) -> None:
+    def on_client_left(self, entry: Entry) -> None:
         """Its client has left, and where it stands was written down."""
-        self.note(entry)
+        self.mark_changed(entry)
         if self.on_left is not None:
             self.on_left()
 
-    def enter(self, entry: Entry) -> None:
+    def add_replicated(self, entry: Entry) -> None:
         """Keep what another member of the group has made, and has told its client of."""
         self._enter(entry)
-        self.note(entry)
+        self.mark_changed(entry)
 
     def _enter(self, entry: Entry) -> None:
         if isinstance(entry, DurableSubscriptionRecord):
@@ -170,8 +170,8 @@ class PositionStore:
             self.durables[entry.client, entry.name] = entry
         else:
             self.replays[entry.name] = entry
-        if entry.held_from is not None:
-            self._pins[entry] = self._pin(entry.held_from, entry.owner, entry.client)
+        if entry.pinned_from is not None:
+            self._pins[entry] = self._pin(entry.pinned_from, entry.owner, entry.client)
 
     def _let_go(self, entry: Entry) -> None:
         pin = self._pins.pop(entry, None)
@@ -236,7 +236,7 @@ class PositionStore:
         for start in range(0, len(entries), ENCODED_AT_ONCE):
             some = entries[start : start + ENCODED_AT_ONCE]
             for entry in some:
-                pin, sequence = self._pins.get(entry), entry.held_from
+                pin, sequence = self._pins.get(entry), entry.pinned_from
                 if pin is not None and sequence != pin.sequence:
                     moved.append((entry, sequence))
             encoded.append(encode_entries(some))

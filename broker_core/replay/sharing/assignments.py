@@ -85,7 +85,7 @@ class RecordAssignments(Generic[Holder]):
         """Who has failed with a record so often gives it up; 0: never."""
         self.upto = upto
         """The last record that was taken from the log."""
-        self.back = SequenceSet(SequenceSet(done).between(position, upto))
+        self.back = SequenceSet(SequenceSet(done).gaps_between(position, upto))
         """What has to be brought from the log again before anything else; also what was never for it, as nobody knows yet."""
         self.tries = dict(tries or {})
         self.given_up = {number for number, times in self.tries.items() if 0 < most_tries <= times}
@@ -96,34 +96,34 @@ class RecordAssignments(Generic[Holder]):
         self.unacknowledged = 0
         """Records that somebody holds."""
 
-    def held(self, holder: Holder) -> Iterable[int]:
+    def records_of(self, holder: Holder) -> Iterable[int]:
         """What it has and hasn't acknowledged, in the order in which it was given."""
         return self._held.get(holder, ())
 
     @property
-    def owed(self) -> int:
+    def outstanding_count(self) -> int:
         """Records that are here or held; of what is back their number isn't known, so its intervals count."""
         return len(self._here) + self.unacknowledged + len(self.back)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether nothing new should be taken."""
-        return self.owed >= MAX_OWED
+        return self.outstanding_count >= MAX_OWED
 
-    def took(self, sequences: Iterable[int]) -> None:
+    def add_new(self, sequences: Iterable[int]) -> None:
         """These came from the log, for the first time."""
         self._here.update(dict.fromkeys(sequences))
         self.upto = max(self.upto, next(reversed(self._here), 0))
 
-    def brought(self, sequences: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    def add_reread(self, sequences: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """These were read again: which of them are back. They are here now; `back` is cleared by who has read all of a stretch."""
-        wanted = self.back.hold(sequences)
+        wanted = self.back.contains(sequences)
         found = sequences[wanted].tolist()
         self._here.update(dict.fromkeys(found))
         self.again.update(found)
         return wanted
 
-    def gave(self, holder: Holder, sequences: Iterable[int]) -> None:
+    def assign(self, holder: Holder, sequences: Iterable[int]) -> None:
         """These are the holder's from now on."""
         mine, here = self._held.setdefault(holder, {}), self._here
         for sequence in sequences:
@@ -131,7 +131,7 @@ class RecordAssignments(Generic[Holder]):
             mine[sequence] = None
             self.unacknowledged += 1
 
-    def acknowledged(self, holder: Holder, sequences: Iterable[int]) -> None:
+    def acknowledge(self, holder: Holder, sequences: Iterable[int]) -> None:
         """The holder is done with these. What it doesn't have is passed over: it was taken from it meanwhile."""
         mine = self._held.get(holder, {})
         for sequence in sequences:
@@ -142,7 +142,7 @@ class RecordAssignments(Generic[Holder]):
                 self.again.discard(sequence)
                 self.given_up.discard(sequence)
 
-    def returned(
+    def release(
         self, holder: Holder, sequences: Iterable[int], failed: Iterable[int] = (), *, for_good: bool = False
     ) -> None:
         """The holder gives these back; with those of them that `failed` it couldn't do anything, and nobody can `for_good`."""
@@ -156,35 +156,35 @@ class RecordAssignments(Generic[Holder]):
             if for_good or 0 < self.most_tries <= times:
                 self.given_up.add(sequence)
 
-    def spared(self, holder: Holder, sequences: Iterable[int]) -> None:
+    def retry(self, holder: Holder, sequences: Iterable[int]) -> None:
         """What was given up can't be put away: it is back, and tried again."""
         listed = list(sequences)
         self.given_up.difference_update(listed)
         for sequence in listed:
             self.tries.pop(sequence, None)
-        self.returned(holder, listed)
+        self.release(holder, listed)
 
-    def left(self, holder: Holder, failed: Iterable[int] = ()) -> None:
+    def remove_holder(self, holder: Holder, failed: Iterable[int] = ()) -> None:
         """The holder goes, and all that it has is back."""
-        self.returned(holder, list(self.held(holder)), failed)
+        self.release(holder, list(self.records_of(holder)), failed)
         self._held.pop(holder, None)
 
     # What is kept of it.
 
     def position(self, following: int) -> int:
         """The first record that isn't done; `following` is the next one that may be taken."""
-        if not self.owed:  # almost always, of thousands
+        if not self.outstanding_count:  # almost always, of thousands
             return max(following, self.upto + 1)
         firsts = [self.back.first, *(min(one) for one in (self._here, *self._held.values()) if one)]
         return min((first for first in firsts if first), default=max(following, self.upto + 1))
 
-    def done(self) -> list[tuple[int, int]]:
+    def completed_intervals(self) -> list[tuple[int, int]]:
         """What is done between the first record that isn't and `upto`."""
-        if not self.owed:
+        if not self.outstanding_count:
             return []
         owed = SequenceSet(self.back)
         listed = np.fromiter(chain(self._here, *self._held.values()), np.uint64)
         listed.sort()
         for first, last in to_intervals(listed):
             owed.add(first, last)
-        return list(owed.between(owed.first, self.upto)) if len(owed) else []
+        return list(owed.gaps_between(owed.first, self.upto)) if len(owed) else []

@@ -72,10 +72,10 @@ class _ConsumerState:
         """How many its account had acknowledged when that was last looked at; of one without a window."""
 
     @property
-    def windowed(self) -> bool:
-        return self.target.peer.backlog.acknowledges(self.target.stream)
+    def has_ack_window(self) -> bool:
+        return self.target.peer.backlog.has_ack_window(self.target.stream)
 
-    def takes(self) -> bool:
+    def can_receive(self) -> bool:
         """Whether it may be given something now."""
         return self.room > 0
 
@@ -83,14 +83,14 @@ class _ConsumerState:
     def room(self) -> int:
         """How many records it may be given now."""
         backlog, stream = self.target.peer.backlog, self.target.stream
-        if self.target.peer.closed or not backlog.takes_beside(stream):
+        if self.target.peer.is_closed or not backlog.can_send_with(stream):
             return 0
         lane = backlog.lanes.get(stream)
         if lane is None:
             return AT_ONCE
-        if lane.shut:
+        if lane.is_blocked:
             return 0
-        return lane.window.room if lane.window is not None else AT_ONCE
+        return lane.window.free_slots if lane.window is not None else AT_ONCE
 
 
 _GRAVE: Final = "dead letters"
@@ -101,10 +101,10 @@ class SharedSubscription:
     """Satisfies `replay.client_subscription.Peer` and `SharedSubscriptionPort`, and `delivery.sink.Sink`. `close` when the last consumer has gone."""
 
     protocol, remote = "shared", ""
-    text_mode = network_limited = False
-    flushed = True
-    lump_bytes = 0
-    window = UNKNOWN
+    text_mode = is_network_limited = False
+    is_flushed = True
+    window_step_bytes = 0
+    receive_window = UNKNOWN
     peer_names: frozenset[str] = frozenset()
 
     def __init__(
@@ -130,7 +130,7 @@ class SharedSubscription:
         self._ready: deque[OutboxEntry] = deque()
         """What can be dealt, the lowest sequence first."""
         self._scheduled = self._bringing = False
-        self.handed_bytes = 0
+        self.written_bytes = 0
         # Its losses are nobody's: those of its consumers are in their accounts. What it takes to deal hasn't been delivered.
         self.backlog = Backlog(self, self, replace(facilities, ledger=LossLedger(), delays=LatencyTracker()))
         self.backlog.state = next_state(self.backlog.state, ClientStateEvent.LOGGED_ON)
@@ -146,7 +146,7 @@ class SharedSubscription:
             decoder_of,
         )
         self._target = target
-        self.backlog.enter(target)
+        self.backlog.add_subscription(target)
         control.start([target])
 
     # Its consumers.
@@ -161,13 +161,13 @@ class SharedSubscription:
         self._look()
         return self._handout.unacknowledged
 
-    def join(self, target: ClientSubscription) -> None:
+    def add_consumer(self, target: ClientSubscription) -> None:
         """One more consumer."""
         consumer = self._consumers[target] = _ConsumerState(target)
         self._taking[consumer] = None
         self._soon()
 
-    def leave(self, target: ClientSubscription) -> None:
+    def remove_consumer(self, target: ClientSubscription) -> None:
         """A consumer goes, while its backlog still knows what it has. What it hasn't acknowledged goes to others; the oldest of
         it counts as failed, if its client was given it: that is what it was busy with."""
         consumer = self._consumers.pop(target, None)
@@ -175,24 +175,24 @@ class SharedSubscription:
             return
         self._taking.pop(consumer, None)
         self._look_at(consumer)
-        busy = consumer.windowed and target.account.in_flight.messages > 0
-        held = list(self._handout.held(consumer))
-        self._handout.left(consumer, held[:1] if busy else ())
+        busy = consumer.has_ack_window and target.account.in_flight.messages > 0
+        held = list(self._handout.records_of(consumer))
+        self._handout.remove_holder(consumer, held[:1] if busy else ())
         self._soon()
 
-    def acknowledged(self, target: ClientSubscription, sequences: Sequence[int]) -> None:
+    def on_acknowledged(self, target: ClientSubscription, sequences: Sequence[int]) -> None:
         """A consumer with a window is done with these."""
         if (consumer := self._consumers.get(target)) is not None:
-            self._handout.acknowledged(consumer, sequences)
+            self._handout.acknowledge(consumer, sequences)
             self._soon()
 
-    def returned(self, target: ClientSubscription, sequences: Sequence[int], *, for_good: bool) -> None:
+    def on_returned(self, target: ClientSubscription, sequences: Sequence[int], *, for_good: bool) -> None:
         """It couldn't do anything with these; `for_good`: nobody else can either."""
         if (consumer := self._consumers.get(target)) is not None:
-            self._handout.returned(consumer, sequences, sequences, for_good=for_good)
+            self._handout.release(consumer, sequences, sequences, for_good=for_good)
             self._soon()
 
-    def had_before(self, batch: Batch) -> npt.NDArray[np.bool_] | None:
+    def redelivered_flags(self, batch: Batch) -> npt.NDArray[np.bool_] | None:
         """For each record whether another consumer, or the same, may have had it; None: none of them."""
         again = self._handout.again
         if not again:
@@ -208,30 +208,30 @@ class SharedSubscription:
 
     def _look_at(self, consumer: _ConsumerState) -> None:
         """What the kernel of one without a window has taken is acknowledged, in the order in which it was given."""
-        if consumer.windowed:
+        if consumer.has_ack_window:
             return
-        consumer.target.peer.backlog.look()
+        consumer.target.peer.backlog.update_progress()
         done = consumer.target.account.journaled.acknowledged
         fresh, consumer.acknowledged = done - consumer.acknowledged, done
         if fresh:
-            held = [one for one, _ in zip(self._handout.held(consumer), range(fresh), strict=False)]
-            self._handout.acknowledged(consumer, held)
+            held = [one for one, _ in zip(self._handout.records_of(consumer), range(fresh), strict=False)]
+            self._handout.acknowledge(consumer, held)
 
     # Dealing.
 
     def _soon(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._facilities.turns.soon(self._turn)
+            self._facilities.turns.call_later_turn(self._turn)
 
     def _turn(self) -> None:
         self._scheduled = False
-        if self.closed:
+        if self.is_closed:
             return
         try:
             self._deal()
             if (
-                self.backlog.awaited
+                self.backlog.has_waiters
             ):  # else nobody need be asked whether he takes something: there may be a thousand idle ones
                 self.backlog.send()
                 self._deal()
@@ -256,7 +256,7 @@ class SharedSubscription:
                 break
             left -= self._give(consumer, min(consumer.room, -(-left // len(self._taking)), room))
             self._taking.move_to_end(consumer)
-            if not consumer.takes():
+            if not consumer.can_receive():
                 self._wait_for(consumer)
         if len(handout.back) and not self._bringing and self._next() is not None:
             self._bringing = True
@@ -266,7 +266,7 @@ class SharedSubscription:
         """Of those that take something now, who was served longest ago."""
         while self._taking:
             consumer = next(iter(self._taking))
-            if consumer.takes():
+            if consumer.can_receive():
                 return consumer
             self._wait_for(consumer)
         return None
@@ -274,18 +274,18 @@ class SharedSubscription:
     def _wait_for(self, consumer: _ConsumerState) -> None:
         """It takes nothing now, and is heard of when it does."""
         del self._taking[consumer]
-        consumer.target.peer.backlog.when(consumer.takes, partial(self._takes_again, consumer))
+        consumer.target.peer.backlog.call_when(consumer.can_receive, partial(self._takes_again, consumer))
 
     def _takes_again(self, consumer: _ConsumerState) -> None:
-        if not self.closed and self._consumers.get(consumer.target) is consumer:
+        if not self.is_closed and self._consumers.get(consumer.target) is consumer:
             self._taking[consumer] = None
-            if self._ready or len(self._handout.back) or self.backlog.awaited:
+            if self._ready or len(self._handout.back) or self.backlog.has_waiters:
                 self._soon()
 
     def _give(self, consumer: _ConsumerState, number: int) -> int:
         """The next so many records are the consumer's, or as many as leave at once; how many that were."""
         handout, ready, target, given = self._handout, self._ready, consumer.target, 0
-        left = target.peer.backlog.takes_bytes((target.stream,))
+        left = target.peer.backlog.sendable_bytes((target.stream,))
         while given < number and ready and not 0 < handout.back.first < ready[0].batch.first_sequence:
             entry, room = ready[0], number - given
             if given and entry.nbytes > left:
@@ -297,15 +297,15 @@ class SharedSubscription:
             else:
                 ready.popleft()
             given += entry.count
-            handout.gave(consumer, entry.batch.sequences().tolist())
-            target.account.match_anew(entry.batch)
-            target.peer.backlog.put(replace(entry, stream=target.stream))
+            handout.assign(consumer, entry.batch.sequences().tolist())
+            target.account.match_shared(entry.batch)
+            target.peer.backlog.offer_counted(replace(entry, stream=target.stream))
         return given
 
     async def _bring_back(self) -> None:
         """Read again what was given back, the oldest of it; then it is ready, before the rest."""
         back = self._handout.back
-        first, last = back.first, back.upto
+        first, last = back.first, back.last
         try:
             reader = ReplayTarget(self._target.subscription, first)
             chunk = await self._facilities.reader.run(
@@ -318,12 +318,12 @@ class SharedSubscription:
                 True,
             )
         except JournalError as error:
-            if not self.closed:
+            if not self.is_closed:
                 self.fail(error)
             return
         finally:
             self._bringing = False
-        if self.closed:
+        if self.is_closed:
             return
         brought = [entry for piece in chunk.pieces if (entry := self._wanted(piece)) is not None]
         # All that is for it up to there has been read. What is damaged can't be brought: else it would be asked for for ever.
@@ -334,7 +334,7 @@ class SharedSubscription:
     def _wanted(self, piece: BatchSlice) -> OutboxEntry | None:
         """What of a piece of the log was given back, without what is given up."""
         batch, given_up = piece.batch, self._handout.given_up
-        rows = np.flatnonzero(self._handout.brought(batch.sequences()))
+        rows = np.flatnonzero(self._handout.add_reread(batch.sequences()))
         if given_up:
             over = np.array([number in given_up for number in batch.sequences()[rows].tolist()], np.bool_)
             if over.any():
@@ -358,16 +358,16 @@ class SharedSubscription:
     async def _put_away(self, batch: Batch) -> None:
         """Make dead letters of what is given up. What can't be kept as such goes to consumers again."""
         sequences = batch.sequences().tolist()
-        self._handout.gave(_GRAVE, sequences)
+        self._handout.assign(_GRAVE, sequences)
         if await self._bury(batch, self.kept.name):
-            self._handout.acknowledged(_GRAVE, sequences)
+            self._handout.acknowledge(_GRAVE, sequences)
         else:
-            self._handout.spared(_GRAVE, sequences)
+            self._handout.retry(_GRAVE, sequences)
         self._soon()
 
     # What is kept of it.
 
-    def note(self) -> bool:
+    def record_position(self) -> bool:
         """Write down where it stands; whether that is somewhere else than before."""
         self._look()
         if self._ready:  # what was looked up may have made room
@@ -376,7 +376,7 @@ class SharedSubscription:
         position = handout.position(self._target.position(self._frontier.durable))
         sharing = SharedProgress(
             upto=max(handout.upto, position - 1),
-            done=handout.done(),
+            done=handout.completed_intervals(),
             tries=dict(handout.tries),
             max_deliveries=handout.most_tries,
         )
@@ -384,34 +384,34 @@ class SharedSubscription:
         kept.position, kept.sharing = position, sharing
         return moved
 
-    def limit(self, max_deliveries: int) -> None:
+    def set_max_deliveries(self, max_deliveries: int) -> None:
         """From now on a record is given up when consumers have failed with it so often; 0: never."""
         self._handout.most_tries = max_deliveries
 
     # The way in: a socket, to its backlog.
 
     @property
-    def writable(self) -> bool:
+    def is_writable(self) -> bool:
         """Whether more of the log is wanted: all that was is dealt, and somebody takes more."""
         handout = self._handout
-        return not (self._ready or len(handout.back) or handout.full) and self._next() is not None
+        return not (self._ready or len(handout.back) or handout.is_full) and self._next() is not None
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> list[int]:
         """These are ready."""
         for entry in entries:
-            self._handout.took(entry.batch.sequences().tolist())
+            self._handout.add_new(entry.batch.sequences().tolist())
             self._ready.append(entry)
-            self.handed_bytes += entry.nbytes
+            self.written_bytes += entry.nbytes
         self._soon()
         return [entry.nbytes for entry in entries]
 
-    def taken_bytes(self) -> int:
-        return self.handed_bytes
+    def acked_bytes(self) -> int:
+        return self.written_bytes
 
     def send_reply(self, reply: replies.Reply) -> None:
         """Nobody reads answers here."""
 
-    def logged_on(self) -> None:
+    def on_logged_on(self) -> None:
         """It is known from the start what this is."""
 
     def pause_reading(self) -> None:
@@ -427,17 +427,17 @@ class SharedSubscription:
         return f"shared subscription {self.kept.name}"
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         return self.backlog.state is ClientState.CLOSED
 
     @property
     def subscriptions(self) -> Mapping[str, ClientSubscription]:
         return {self._target.id: self._target}
 
-    def keeps_as(self, durable: str) -> str:
+    def durable_owner(self, durable: str) -> str:
         return self.kept.client
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         self._soon()
 
     def reply(self, reply: replies.Reply) -> None:
@@ -453,7 +453,7 @@ class SharedSubscription:
 
     def close(self, code: str = "", message: str = "") -> None:
         """End it; consumers that it still has are closed."""
-        if self.closed:
+        if self.is_closed:
             return
         self.backlog.state = next_state(self.backlog.state, ClientStateEvent.CLOSE)
         for target in list(self._consumers):
@@ -461,10 +461,10 @@ class SharedSubscription:
         self._control.end(self._target)
         self._ready.clear()
 
-    def went_live(self) -> None:
+    def on_live(self) -> None:
         """It has no spool."""
 
-    def spool_failed(self, error: SluiceError) -> None:
+    def on_spool_failed(self, error: SluiceError) -> None:
         """It has no spool."""
 
     def end(self, target: ClientSubscription, cause: DiscardCause | None, rule: str = "") -> NoReturn:

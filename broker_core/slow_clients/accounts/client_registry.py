@@ -51,17 +51,17 @@ class TickSchedule:
 
     def add(self, use: ClientUsage) -> None:
         """A client has connected."""
-        self._moments[use.connected % MOMENTS][use] = None
+        self._moments[use.is_connected % MOMENTS][use] = None
 
     def remove(self, use: ClientUsage) -> None:
         """A client has gone."""
-        self._moments[use.connected % MOMENTS].pop(use, None)
+        self._moments[use.is_connected % MOMENTS].pop(use, None)
 
-    def all(self, now_ns: int) -> list[ClientUsage]:
+    def all_clients(self, now_ns: int) -> list[ClientUsage]:
         """Take everybody's sample; those that rules should look at."""
         return [use for moment in self._moments for use in moment if self._look_at(use, now_ns)]
 
-    def part(self, now_ns: int) -> list[ClientUsage]:
+    def next_slice(self, now_ns: int) -> list[ClientUsage]:
         """The same for those whose moment has come since the last call, and for those whose hold ends."""
         moment = now_ns // _MOMENT
         begun = 0 < self._last <= moment  # neither the first call, nor has the clock gone back
@@ -75,10 +75,10 @@ class TickSchedule:
         ]
         return list(dict.fromkeys((*suspects, *self._falling_due(now_ns))))
 
-    def again(self, use: ClientUsage, now_ns: int) -> None:
+    def recheck(self, use: ClientUsage, now_ns: int) -> None:
         """A hold that ends before the client's next moment is looked at when it ends, so that a hold isn't rounded up."""
         soonest = next_moment = now_ns + _SECOND
-        for (name, identity), hold in use.holds.items():
+        for (name, identity), hold in use.rule_states.items():
             for rule in use.narrow[identity].rules if identity in use.narrow else use.rules:
                 if rule.name == name:
                     at = next_check_at(rule, hold)
@@ -92,20 +92,20 @@ class TickSchedule:
             if not self._due or self._due[0][0] > now_ns:
                 return
             use = heappop(self._due)[2]
-            use.backlog.look()
+            use.backlog.update_progress()
             yield use
 
     def _look_at(self, use: ClientUsage, now_ns: int) -> bool:
         memory, disk, history = use.memory, use.disk, use.history
-        if use.closing or not (memory or disk or history or use.narrow or use.holds or use.beyond):
+        if use.closing or not (memory or disk or history or use.narrow or use.rule_states or use.beyond):
             return False
-        use.backlog.look()
+        use.backlog.update_progress()
         if memory or disk or history:
             _sample(use, now_ns)
-        stirs = use.stirs(now_ns)
+        stirs = use.needs_judging(now_ns)
         for one in use.narrow.values():
-            stirs |= one.stirs(use, now_ns)  # all of them: looking keeps what was seen
-        return stirs or bool(use.holds)
+            stirs |= one.needs_judging(use, now_ns)  # all of them: looking keeps what was seen
+        return stirs or bool(use.rule_states)
 
 
 def _sample(use: ClientUsage, now_ns: int) -> None:
@@ -118,9 +118,9 @@ def _sample(use: ClientUsage, now_ns: int) -> None:
         history = use.history = SampleHistory()
     look_back = 0
     if use.rates:
-        lump = use.backlog.lump_bytes
+        lump = use.backlog.window_step_bytes
         look_back = max([rule.look_back_ms(lump) for rule in use.rates])
-    history.add(now_ns, memory, disk, age, use.backlog.taken_bytes, look_back)
+    history.add(now_ns, memory, disk, age, use.backlog.acked_bytes, look_back)
     if history.idle >= SAMPLES:
         use.history = None
 
@@ -166,20 +166,20 @@ class ClientRegistry:
         self.brake = self._brake_for(stage)
         if self.brake is not None and self.brake.exhausted:
             stage = None
-        book = self.book_of(document)
+        book = self.compile_rules(document)
         self._pools = self._pools_of(book)
         self.book, self.revision, self.stage, self._document = book, document.revision, stage, document
         self._pool_rules = {(rule.scope, rule.signal): rule for rule in book.pool_rules if rule.at_enqueue}
         """AMPS's, by pool and what it is short of: always enforced, and nobody is protected from them."""
         self._slow_pool_rules = [rule for rule in book.pool_rules if not rule.at_enqueue]
-        self._staged_book = self.book_of(stage.document) if stage is not None else book
+        self._staged_book = self.compile_rules(stage.document) if stage is not None else book
         self._modes = MODES if book.has_shadow or self._staged_book.has_shadow else (EnforcementMode.ENFORCE,)
         succession = RuleStateMigration()
         for use in self._uses.values():
             self._put_in_force(use, self._rules_for(use, self._book_for(use.name), succession))
             if not use.closing:
                 use.pool = self.pool_of(use.transport)
-                use.pool.open(use)
+                use.pool.add_client(use)
 
     def withdraw_stage(self) -> None:
         """Judge the clients of an exhausted stage by the instance's revision again."""
@@ -218,7 +218,9 @@ class ClientRegistry:
             asked, asks = (
                 [rule for rule in rules if rule.scope == name] for rules in (before, book.pool_rules)
             )
-            pool.holds = RuleStateMigration().holds(asked, asks, known[name].holds if name in known else {})
+            pool.holds = RuleStateMigration().migrated_state(
+                asked, asks, known[name].holds if name in known else {}
+            )
         return pools
 
     def pool_of(self, transport: str) -> Pool:
@@ -253,7 +255,7 @@ class ClientRegistry:
         """The prefetch that policy sets for a client's subscription to a topic; None: what it asks for."""
         return self._book_for(use.name).prefetch_of(RuleSubject(use.transport, use.user, use.name, topic))
 
-    def book_of(self, document: PolicyDocument) -> RuleBook:
+    def compile_rules(self, document: PolicyDocument) -> RuleBook:
         """The rules that another policy would make here."""
         return RuleBook(document, resolve_pools(document, *self._host))
 
@@ -264,7 +266,7 @@ class ClientRegistry:
         """The revision that a client is judged by."""
         return self._book_for(name).revision
 
-    def subjects(self) -> list[RuleSubject]:
+    def rule_subjects(self) -> list[RuleSubject]:
         """Every client, each followed by its subscriptions."""
         return [
             subject
@@ -280,9 +282,9 @@ class ClientRegistry:
             raise ValueError(f"client {name} is registered")
         pool = self.pool_of(transport)
         use = ClientUsage(name, transport, user, backlog, pool, next(self._connected), self._user_holds)
-        use.give(self._book_for(name).of_client(use.subject))
-        use.freshen()
-        pool.open(use)
+        use.set_rules(self._book_for(name).rules_of_client(use.subject))
+        use.refresh_limits()
+        pool.add_client(use)
         self._uses[name] = use
         self._ticking.add(use)
         return use
@@ -295,38 +297,38 @@ class ClientRegistry:
             if not use.closing:
                 self._write_off(use)
 
-    def rest(self, use: ClientUsage) -> None:
+    def suspend_ticks(self, use: ClientUsage) -> None:
         """No tick looks at a client until it is roused, nor is it anything to its pool: for who knows that no rule of its own would
         see anything meanwhile, as a back-test does. Its samples are forgotten; its place in the order of connecting stays."""
         self._ticking.remove(use)
-        use.pool.close(use)
+        use.pool.remove_client(use)
         use.memory = use.disk = 0
         use.history = None
 
-    def rouse(self, use: ClientUsage, memory: int, disk: int) -> None:
+    def resume_ticks(self, use: ClientUsage, memory: int, disk: int) -> None:
         """It holds so much by now, and ticks look at it again. Judges nothing."""
         use.memory, use.disk = memory, disk
-        use.pool.open(use)
+        use.pool.add_client(use)
         self._ticking.add(use)
 
-    def use_of(self, name: str) -> ClientUsage | None:
+    def usage_of(self, name: str) -> ClientUsage | None:
         """What that client takes of its pool; None when it isn't registered."""
         return self._uses.get(name)
 
-    def returned(self, use: ClientUsage) -> None:
+    def on_spool_empty(self, use: ClientUsage) -> None:
         """The client's spool is empty and it is live again. Raises ValueError while its spool takes disk."""
         if use.disk:
             raise ValueError(f"client {use.name} can't be live with {use.disk} bytes in its spool")
-        if use.offlined:
-            use.pool.close(use)
-            use.offlined = False
+        if use.is_offlined:
+            use.pool.remove_client(use)
+            use.is_offlined = False
             use.offlined_at = 0
-            use.pool.open(use)
+            use.pool.add_client(use)
 
     def subscribe(self, use: ClientUsage, view: SubscriptionView) -> WatchedSubscription:
         """A subscription begins. The view is read whenever it is judged, until it is unsubscribed."""
         watched = use.watched[view.id] = WatchedSubscription(view)
-        use.watch(watched, use.ask(self._book_for(use.name), view))
+        use.set_subscription_rules(watched, use.rules_for(self._book_for(use.name), view))
         return watched
 
     def unsubscribe(self, use: ClientUsage, subscription_id: str) -> None:
@@ -334,30 +336,30 @@ class ClientRegistry:
         watched = use.watched.pop(subscription_id, None)
         use.narrow.pop(subscription_id, None)
         if watched is not None:
-            use.forget((rule.name, subscription_id) for rule in watched.rules)
+            use.drop_rule_state((rule.name, subscription_id) for rule in watched.rules)
 
     def _rules_for(self, use: ClientUsage, book: RuleBook, succession: RuleStateMigration) -> RulesOfClient:
         """What a book has for a client and its subscriptions, and what is remembered once that is in force."""
-        rules = book.of_client(use.subject)
-        narrow = {identity: use.ask(book, one.view) for identity, one in use.watched.items()}
+        rules = book.rules_of_client(use.subject)
+        narrow = {identity: use.rules_for(book, one.view) for identity, one in use.watched.items()}
         changed = [("", use.rules, rules)]
         changed += [(key, one.rules, narrow[key]) for key, one in use.watched.items()]
         holds: dict[tuple[str, str], RuleState] = {}
         for identity, before, after in changed:
-            held = use.held(identity, before) if use.holds else {}
-            for name, hold in succession.holds(before, after, held).items():
+            held = use.rule_state_of(identity, before) if use.rule_states else {}
+            for name, hold in succession.migrated_state(before, after, held).items():
                 holds[name, identity] = hold
         return RulesOfClient(rules, narrow, holds)
 
     def _put_in_force(self, use: ClientUsage, given: RulesOfClient) -> None:
-        use.give(given.rules)
+        use.set_rules(given.rules)
         use.narrow.clear()  # those that rules look at are judged in the order of subscribing
         for identity, rules in given.narrow.items():
-            use.watch(use.watched[identity], rules)
-        use.holds = given.holds
-        use.freshen()
+            use.set_subscription_rules(use.watched[identity], rules)
+        use.rule_states = given.holds
+        use.refresh_limits()
 
     def _write_off(self, use: ClientUsage) -> None:
-        use.pool.close(use)
+        use.pool.remove_client(use)
         use.pool = self._written_off
         use.closing = True

@@ -68,32 +68,32 @@ class WatchedSubscription:
         self._trail: TimeSeries | None = None
 
     @property
-    def judged(self) -> bool:
+    def has_rules(self) -> bool:
         """Whether any rule looks at it."""
         return bool(self.rules)
 
     @property
-    def alarmed(self) -> bool:
+    def is_over_alarm(self) -> bool:
         """Whether there is something to judge at once."""
         view = self.view
         return view.backlog_messages > self.alarm_messages or view.backlog_bytes > self.alarm_bytes
 
-    def stirs(self, client: ClientView, now_ns: int) -> bool:
+    def needs_judging(self, client: ClientView, now_ns: int) -> bool:
         """Look at it: whether a rule that remembers nothing of it should be asked. What was read is kept for a while."""
         values = [subscription_value(rule, client, self.view, now_ns) for rule in self.rules]
         self._trail = append_sample(self._trail, now_ns, values)
         return self._trail is not None and any(map(needs_check, self.rules, values))
 
-    def seen(self, client: ClientView, now_ns: int) -> Iterator[ForecastInput]:
+    def forecast_inputs(self, client: ClientView, now_ns: int) -> Iterator[ForecastInput]:
         """What each of its rules sees of it, for forecasts."""
         identity = self.view.id
         for place, rule in enumerate(self.rules):
             value = subscription_value(rule, client, self.view, now_ns)
-            hold = client.holds.get((rule.name, identity), NO_HOLD)
+            hold = client.rule_states.get((rule.name, identity), NO_HOLD)
             points = series_points(self._trail, place, value, now_ns)
             yield ForecastInput(rule, value, hold, points, identity, exemption_reason(rule, client.name))
 
-    def give(self, rules: tuple[Rule, ...]) -> None:
+    def set_rules(self, rules: tuple[Rule, ...]) -> None:
         """These rules look at it from now on."""
         self.rules = rules
         self._trail = None
@@ -121,14 +121,14 @@ class ClientUsage:
     user: str
     backlog: BacklogView
     pool: Pool
-    connected: int
+    is_connected: int
     user_holds: Callable[[str], int]
     """By a client's name: bytes of the log that its user's pins hold."""
     memory: int = 0
     disk: int = 0
     memory_alarm: int = 0
     disk_alarm: int = 0
-    offlined: bool = False
+    is_offlined: bool = False
     offlined_at: int = 0
     closing: bool = False
     rules: tuple[Rule, ...] = ()
@@ -139,7 +139,7 @@ class ClientUsage:
     fresh: ClientLimits = NO_LIMITS
     """The lowest limits of rules judged at enqueue that haven't acted on what the client holds now."""
     history: SampleHistory | None = None
-    holds: dict[tuple[str, str], RuleState] = field(default_factory=dict)
+    rule_states: dict[tuple[str, str], RuleState] = field(default_factory=dict)
     watched: dict[str, WatchedSubscription] = field(default_factory=dict)
     """Its subscriptions by their ids."""
     narrow: dict[str, WatchedSubscription] = field(default_factory=dict)
@@ -161,11 +161,11 @@ class ClientUsage:
         """The same of one of its subscriptions."""
         return RuleSubject(self.transport, self.user, self.name, view.topic, view.id, view.name)
 
-    def ask(self, book: RuleBook, view: SubscriptionView) -> tuple[Rule, ...]:
+    def rules_for(self, book: RuleBook, view: SubscriptionView) -> tuple[Rule, ...]:
         """A book's rules for one of its subscriptions."""
-        return book.of_subscription(self.subject_of(view), durable=view.durable, prefetch=view.prefetch)
+        return book.rules_of_subscription(self.subject_of(view), durable=view.durable, prefetch=view.prefetch)
 
-    def give(self, rules: tuple[Rule, ...]) -> None:
+    def set_rules(self, rules: tuple[Rule, ...]) -> None:
         """These are its rules from now on."""
         self.rules = rules
         self.limits = client_limits(rules)
@@ -181,44 +181,46 @@ class ClientUsage:
         self._calm = tuple(map(quiet_limit, asked))
         self._trail = None
 
-    def watch(self, watched: WatchedSubscription, rules: tuple[Rule, ...]) -> None:
+    def set_subscription_rules(self, watched: WatchedSubscription, rules: tuple[Rule, ...]) -> None:
         """These are the rules of one of its subscriptions from now on."""
-        watched.give(rules)
+        watched.set_rules(rules)
         if rules:
             self.narrow[watched.view.id] = watched
         else:
             self.narrow.pop(watched.view.id, None)
 
-    def holds_on(self, watched: WatchedSubscription) -> bool:
+    def has_rule_state(self, watched: WatchedSubscription) -> bool:
         """Whether rules remember something of one of its subscriptions: it may be within their limits again."""
-        return bool(self.holds and self.held(watched.view.id, watched.rules))
+        return bool(self.rule_states and self.rule_state_of(watched.view.id, watched.rules))
 
-    def held(self, identity: str, rules: tuple[Rule, ...]) -> dict[str, RuleState]:
+    def rule_state_of(self, identity: str, rules: tuple[Rule, ...]) -> dict[str, RuleState]:
         """What these rules remember of one of its subscriptions, or with "" of itself."""
         return {
-            rule.name: hold for rule in rules if (hold := self.holds.get((rule.name, identity))) is not None
+            rule.name: hold
+            for rule in rules
+            if (hold := self.rule_states.get((rule.name, identity))) is not None
         }
 
-    def remember(self, holds: Holds) -> bool:
+    def store_rule_state(self, holds: Holds) -> bool:
         """Take over what rules remember. True when its limits changed by it: it must be ranked anew."""
-        before, known = self.fresh, self.holds.keys()
-        self.holds = dict(holds)
+        before, known = self.fresh, self.rule_states.keys()
+        self.rule_states = dict(holds)
         if holds.keys() != known:
-            self.freshen()
+            self.refresh_limits()
         return self.fresh != before
 
-    def forget(self, keys: Iterable[tuple[str, str]]) -> None:
+    def drop_rule_state(self, keys: Iterable[tuple[str, str]]) -> None:
         """What rules remembered of a subscription that has ended. Its client's own limits don't depend on that."""
         for key in keys:
-            self.holds.pop(key, None)
+            self.rule_states.pop(key, None)
 
-    def freshen(self) -> None:
+    def refresh_limits(self) -> None:
         """Its limits, without those of rules that have acted already."""
         self.fresh = self.limits
-        if self.holds:
-            self.fresh = client_limits(rule for rule in self.rules if (rule.name, "") not in self.holds)
+        if self.rule_states:
+            self.fresh = client_limits(rule for rule in self.rules if (rule.name, "") not in self.rule_states)
 
-    def stirs(self, now_ns: int) -> bool:
+    def needs_judging(self, now_ns: int) -> bool:
         """Whether a rule that remembers nothing of it should be asked. Looking keeps what its samples don't have."""
         limits, stirred = self.limits, False
         if self._reads:
@@ -230,22 +232,22 @@ class ClientUsage:
                 stirred = any(
                     needs_check(rule, value) for (_, rule), value in zip(self._reads, values, strict=True)
                 )
-        return stirred or self.disk > limits.disk or (self.memory > limits.memory and not self.offlined)
+        return stirred or self.disk > limits.disk or (self.memory > limits.memory and not self.is_offlined)
 
-    def seen(self, now_ns: int) -> Iterator[ForecastInput]:
+    def forecast_inputs(self, now_ns: int) -> Iterator[ForecastInput]:
         """What each of its rules sees of it, for forecasts."""
-        samples = tuple(self.recent(now_ns))
+        samples = tuple(self.recent_samples(now_ns))
         kept = [self._reads[place][1] for place in self._places]
         for rule in self.rules:
             value, column = client_value(rule, self, now_ns), READINGS[rule.signal].column
             if rule.shape is Shape.RATE_BELOW:
                 taken = [(one.at, one.taken_bytes) for one in samples]
-                points = past_rates(rule, taken, self.backlog.lump_bytes)
+                points = past_rates(rule, taken, self.backlog.window_step_bytes)
             elif column is not None:
                 points = [(one.at, one[column]) for one in samples]
             else:
                 points = series_points(self._trail, kept.index(rule), value, now_ns)
-            hold = self.holds.get((rule.name, ""), NO_HOLD)
+            hold = self.rule_states.get((rule.name, ""), NO_HOLD)
             yield ForecastInput(rule, value, hold, points, spared=exemption_reason(rule, self.name))
 
     # As the judge reads a client.
@@ -274,13 +276,13 @@ class ClientUsage:
     def user_pinned_bytes(self) -> int:
         return self.user_holds(self.name)
 
-    def taken_by(self, until_ns: int) -> AckedMark | None:
+    def acked_at(self, until_ns: int) -> AckedMark | None:
         """The newest that is remembered of what the peer had taken, not newer than that."""
-        return self.history.taken_by(until_ns) if self.history is not None else None
+        return self.history.acked_at(until_ns) if self.history is not None else None
 
-    def recent(self, now_ns: int) -> SampleSequence:
+    def recent_samples(self, now_ns: int) -> SampleSequence:
         """The last 60 samples, the newest of now."""
         values = self.history.samples.newest(SAMPLES - 1) if self.history is not None else array("q")
         age = age_ms(self.backlog.oldest_at, now_ns)
-        values.extend((now_ns, self.memory, self.disk, age, self.backlog.taken_bytes))
+        values.extend((now_ns, self.memory, self.disk, age, self.backlog.acked_bytes))
         return SampleSequence(values)

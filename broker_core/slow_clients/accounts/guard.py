@@ -78,7 +78,7 @@ class SlowClientGuard(ClientRegistry):
 
     # ------------------------------------------------------------------------------------------ the hot path
 
-    def queued(self, use: ClientUsage, nbytes: int, now_ns: int) -> Decision | None:
+    def on_queued(self, use: ClientUsage, nbytes: int, now_ns: int) -> Decision | None:
         """The client's outbox grew by nbytes. The decision may be about any client of its pool."""
         memory = use.memory = use.memory + nbytes
         pool = use.pool
@@ -87,16 +87,16 @@ class SlowClientGuard(ClientRegistry):
             return self._memory_alarm(use, nbytes, now_ns)
         return None
 
-    def released(self, use: ClientUsage, nbytes: int) -> None:
+    def on_released(self, use: ClientUsage, nbytes: int) -> None:
         """The client's outbox became smaller by nbytes."""
         if nbytes > use.memory:
             raise ValueError(f"client {use.name} can't release {nbytes} of {use.memory} bytes")
         use.memory -= nbytes
         use.pool.memory_used -= nbytes
-        if use.offlined:
-            use.pool.leave(-nbytes)
+        if use.is_offlined:
+            use.pool.adjust_leaving_memory(-nbytes)
 
-    def spooled(self, use: ClientUsage, nbytes: int, now_ns: int) -> Decision | None:
+    def on_spooled(self, use: ClientUsage, nbytes: int, now_ns: int) -> Decision | None:
         """The client's spool file grew by nbytes."""
         disk = use.disk = use.disk + nbytes
         pool = use.pool
@@ -105,7 +105,7 @@ class SlowClientGuard(ClientRegistry):
             return self._disk_alarm(use, now_ns)
         return None
 
-    def unspooled(self, use: ClientUsage, nbytes: int) -> None:
+    def on_unspooled(self, use: ClientUsage, nbytes: int) -> None:
         """The client's spool file became smaller by nbytes, or was removed."""
         if nbytes > use.disk:
             raise ValueError(f"client {use.name} can't release {nbytes} of {use.disk} bytes of disk")
@@ -121,16 +121,18 @@ class SlowClientGuard(ClientRegistry):
             return []
         return self._heed(judge([ClientUnderRules(use, (), (watched,))], (), (), now_ns, self._modes))
 
-    def left_out(self, decision: Decision, messages: int) -> None:
+    def record_shadow_discard(self, decision: Decision, messages: int) -> None:
         """What was decided in shadow would have left out so many: fewer would wait from now on."""
         use, key = self._uses.get(decision.client), (decision.rule, decision.subscription)
-        if use is not None and (hold := use.holds.get(key)) is not None:
-            use.holds = {**use.holds, key: hold._replace(cut=hold.cut + messages)}
+        if use is not None and (hold := use.rule_states.get(key)) is not None:
+            use.rule_states = {**use.rule_states, key: hold._replace(cut=hold.cut + messages)}
 
-    def cut_of(self, decision: Decision) -> int:
+    def shadow_discarded(self, decision: Decision) -> int:
         """By how many messages fewer would wait by now if what a rule decided in shadow had been done."""
         use = self._uses.get(decision.client)
-        return use.holds.get((decision.rule, decision.subscription), NO_HOLD).cut if use is not None else 0
+        return (
+            use.rule_states.get((decision.rule, decision.subscription), NO_HOLD).cut if use is not None else 0
+        )
 
     def unregister(self, use: ClientUsage) -> None:
         """As the roll does; and what was decided about the client and isn't done yet is void: another one may take its name
@@ -144,7 +146,7 @@ class SlowClientGuard(ClientRegistry):
         super().unregister(use)
 
     @property
-    def pending(self) -> bool:
+    def has_pending_decisions(self) -> bool:
         """Whether decisions that were made wait for the next tick."""
         return bool(self._later)
 
@@ -156,7 +158,7 @@ class SlowClientGuard(ClientRegistry):
         Everybody is judged together: what a preview says of a policy is what happens here when it has come into force.
         """
         decisions, self._later = self._later, []
-        stirred = dict.fromkeys(self._ticking.all(now_ns))
+        stirred = dict.fromkeys(self._ticking.all_clients(now_ns))
         clients = [
             ClientUnderRules(use, use.rules, use.narrow.values())
             if use in stirred
@@ -167,22 +169,22 @@ class SlowClientGuard(ClientRegistry):
         pools = list(self._by_name().values())
         decisions += self._heed(judge(clients, self.book.pool_rules, pools, now_ns, self._modes))
         for use in stirred:
-            if use.holds:
-                self._ticking.again(use, now_ns)
+            if use.rule_states:
+                self._ticking.recheck(use, now_ns)
         for pool in pools:
-            pool.prepare(now_ns)
+            pool.prepare_ranking(now_ns)
         return decisions
 
     def tick_part(self, now_ns: int) -> list[Decision]:
         """Those whose turn has come: call it every 25 ms, so that no turn of the loop takes long."""
         decisions, self._later = self._later, []
-        for use in self._ticking.part(now_ns):
+        for use in self._ticking.next_slice(now_ns):
             if not use.closing:
                 decisions += self._judge_own(use, now_ns)
-                if use.holds:
-                    self._ticking.again(use, now_ns)
+                if use.rule_states:
+                    self._ticking.recheck(use, now_ns)
         for pool in self._by_name().values():
-            pool.prepare(now_ns)
+            pool.prepare_ranking(now_ns)
             # The disk first: who is disconnected for it leaves the memory too.
             while decision := self._judge_disk(pool, now_ns) or self._judge_memory(pool, now_ns):
                 decisions.append(decision)
@@ -191,9 +193,9 @@ class SlowClientGuard(ClientRegistry):
                     decisions += self._judge_pool(rule, pool, now_ns)
         return decisions
 
-    def look_at(self, use: ClientUsage, now_ns: int) -> list[Decision]:
+    def judge_client(self, use: ClientUsage, now_ns: int) -> list[Decision]:
         """What is decided about one client, as when its turn has come."""
-        use.backlog.look()
+        use.backlog.update_progress()
         return self._judge_own(use, now_ns)
 
     def preview(
@@ -208,25 +210,28 @@ class SlowClientGuard(ClientRegistry):
         `leaving` are clients that the policy would close first: they relieve their pools and are not judged.
         Decisions beyond the stage's allowance come last, with `held_at`. Nothing changes.
         """
-        book = self.book_of(document)
-        pools, staged = self._pools_of(book), self.book_of(stage.document) if stage is not None else book
+        book = self.compile_rules(document)
+        pools, staged = (
+            self._pools_of(book),
+            self.compile_rules(stage.document) if stage is not None else book,
+        )
         clients, succession = [], RuleStateMigration()
         for use in self._uses.values():
             if use.closing or use.name in leaving:
                 continue
             client = copy(use)
             client.pool = pools.get(use.transport) or pools[INSTANCE]
-            client.pool.take_in(use)
+            client.pool.add_usage(use)
             given_by = staged if stage is not None and stage.covers(use.name) else book
-            rules, narrow, client.holds = self._rules_for(use, given_by, succession)
+            rules, narrow, client.rule_states = self._rules_for(use, given_by, succession)
             if (
                 use.memory
                 or use.disk
-                or client.holds
+                or client.rule_states
                 or any(narrow.values())
                 or can_fire_without_backlog(rules)
             ):
-                use.backlog.look()
+                use.backlog.update_progress()
                 ruled = [RuledSubscriptionView(use.watched[key].view, its) for key, its in narrow.items()]
                 clients.append(ClientUnderRules(client, rules, ruled))
         seen = {pool.name: pool for pool in pools.values()}
@@ -246,10 +251,10 @@ class SlowClientGuard(ClientRegistry):
         use = self._uses.get(name)
         if use is None or use.closing:
             return []
-        use.backlog.look()
-        found = [*use.seen(now_ns)]
+        use.backlog.update_progress()
+        found = [*use.forecast_inputs(now_ns)]
         for one in use.narrow.values():
-            found += one.seen(use, now_ns)
+            found += one.forecast_inputs(use, now_ns)
         pooled = [rule for rule in self.book.pool_rules if rule.scope == use.pool_name]
         found += [self._seen_of_pool(rule, use, now_ns) for rule in pooled]
         return [forecast_rule(seen, now_ns) for seen in found]
@@ -283,25 +288,25 @@ class SlowClientGuard(ClientRegistry):
     def _memory_alarm(self, use: ClientUsage, nbytes: int, now_ns: int) -> Decision | None:
         if use.closing:
             return None
-        if use.offlined:
-            use.pool.leave(nbytes)
+        if use.is_offlined:
+            use.pool.adjust_leaving_memory(nbytes)
         elif use.memory > use.fresh.memory:
-            use.backlog.look()
+            use.backlog.update_progress()
             if decision := self._first(self._judge_own(use, now_ns)):
                 return decision
         elif use.memory > use.memory_alarm:
-            use.pool.by_memory.enter(use)
+            use.pool.by_memory.add(use)
         return self._judge_memory(use.pool, now_ns)
 
     def _disk_alarm(self, use: ClientUsage, now_ns: int) -> Decision | None:
         if use.closing:
             return None
         if use.disk > use.fresh.disk:
-            use.backlog.look()
+            use.backlog.update_progress()
             if decision := self._first(self._judge_own(use, now_ns)):
                 return decision
         elif use.disk > use.disk_alarm:
-            use.pool.by_disk.enter(use)
+            use.pool.by_disk.add(use)
         return self._judge_disk(use.pool, now_ns)
 
     def _judge_own(self, use: ClientUsage, now_ns: int) -> list[Decision]:
@@ -378,7 +383,7 @@ class SlowClientGuard(ClientRegistry):
         """
         known, (decisions, held) = brake.exhausted, brake.split(verdict.decisions)
         for one in held:
-            key, before = (one.rule, one.subscription), self._uses[one.client].holds
+            key, before = (one.rule, one.subscription), self._uses[one.client].rule_states
             if (holds := verdict.holds.get(one.client)) is not None:
                 holds.pop(key, None)
                 holds.update({key: before[key]} if key in before else {})
@@ -398,13 +403,13 @@ class SlowClientGuard(ClientRegistry):
         if decision.action in RELIEVING and decision.signal in OUTBOX:
             # The act takes the signal away. When it is back, it is judged anew and at once.
             key = (decision.rule, decision.subscription)
-            self._remember(use, {other: hold for other, hold in use.holds.items() if other != key})
-        if decision.action is PolicyAction.OFFLINE and not use.offlined:
-            use.pool.offline(use)
+            self._remember(use, {other: hold for other, hold in use.rule_states.items() if other != key})
+        if decision.action is PolicyAction.OFFLINE and not use.is_offlined:
+            use.pool.mark_offlining(use)
             use.offlined_at = decision.at
 
     def _remember(self, use: ClientUsage, holds: Holds) -> None:
-        if use.remember(holds) and not use.closing:
-            use.pool.by_disk.enter(use)
-            if not use.offlined:
-                use.pool.by_memory.enter(use)
+        if use.store_rule_state(holds) and not use.closing:
+            use.pool.by_disk.add(use)
+            if not use.is_offlined:
+                use.pool.by_memory.add(use)

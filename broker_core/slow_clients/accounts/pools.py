@@ -41,7 +41,7 @@ class RankedClient(ClientView, Protocol):
     """With more bytes than this it is looked at again."""
     disk: int
     disk_alarm: int
-    offlined: bool
+    is_offlined: bool
     fresh: ClientLimits
 
 
@@ -76,7 +76,7 @@ class UsageRanking:
     def __len__(self) -> int:
         return len(self._entries) + len(self._unranked)
 
-    def enter(self, use: RankedClient) -> None:
+    def add(self, use: RankedClient) -> None:
         """Enter a client, or enter it anew because its use passed its bound."""
         if self._alert:
             self._unranked.pop(use, None)
@@ -92,13 +92,13 @@ class UsageRanking:
         self._entries.pop(use, None)
         self._unranked.pop(use, None)
 
-    def prepare(self) -> None:
+    def rank_some(self) -> None:
         """Somebody may ask soon: rank some of those that aren't ranked."""
         self._alert = True
         for use in list(islice(self._unranked, len(self) // PARTS + 1)):
-            self.enter(use)
+            self.add(use)
 
-    def rest(self) -> None:
+    def stop_ranking(self) -> None:
         """Nobody will ask soon."""
         self._alert = False
         self._tidy(len(self._older) // PARTS + 1)
@@ -139,17 +139,17 @@ class UsageRanking:
 
     def _rank(self, use: RankedClient) -> None:
         used = self._used(use)
-        entry = self._entries[use] = (-used, use.backlog.oldest_at, use.connected, use)
+        entry = self._entries[use] = (-used, use.backlog.oldest_at, use.is_connected, use)
         self._bounded(use, used)
         heappush(self._heap, entry)
 
     def _rank_all(self) -> None:
         if 8 * len(self._unranked) < len(self._entries):
             for use in list(self._unranked):
-                self.enter(use)
+                self.add(use)
             return
         read, bounded = self._used, self._bounded
-        ranked = [(-read(one), one.backlog.oldest_at, one.connected, one) for one in self._unranked]
+        ranked = [(-read(one), one.backlog.oldest_at, one.is_connected, one) for one in self._unranked]
         for minus, _, _, use in ranked:
             bounded(use, -minus)
         self._entries.update(zip(self._unranked, ranked, strict=True))
@@ -191,38 +191,38 @@ class Pool(PoolSignals):
         self.by_memory = UsageRanking(attrgetter("memory"), _bound_memory)
         self.by_disk = UsageRanking(attrgetter("disk"), _bound_disk)
 
-    def leave(self, delta: int) -> None:
+    def adjust_leaving_memory(self, delta: int) -> None:
         """Memory of offlined clients became more or less by delta."""
         self.memory_leaving += delta
         self.memory_ceiling = self.limits.memory + self.memory_leaving
 
-    def offline(self, use: RankedClient) -> None:
+    def mark_offlining(self, use: RankedClient) -> None:
         """The client's memory is leaving: it is no longer ranked by it, nor does it count against the pool."""
-        use.offlined = True
+        use.is_offlined = True
         use.memory_alarm = -1
         self.by_memory.discard(use)
-        self.leave(use.memory)
+        self.adjust_leaving_memory(use.memory)
 
-    def take_in(self, use: RankedClient) -> None:
+    def add_usage(self, use: RankedClient) -> None:
         """Add what a client uses."""
         self.memory_used += use.memory
         self.disk_used += use.disk
-        if use.offlined:
-            self.leave(use.memory)
+        if use.is_offlined:
+            self.adjust_leaving_memory(use.memory)
 
-    def lend(self, memory: int, disk: int) -> None:
+    def adjust_resting_usage(self, memory: int, disk: int) -> None:
         """So much more, or less, is used by clients that rest."""
         self.memory_used += memory
         self.disk_used += disk
 
-    def open(self, use: RankedClient) -> None:
+    def add_client(self, use: RankedClient) -> None:
         """Take a client over with what it uses; its limits are in force at once."""
-        self.take_in(use)
-        self.by_disk.enter(use)
-        if not use.offlined:
-            self.by_memory.enter(use)
+        self.add_usage(use)
+        self.by_disk.add(use)
+        if not use.is_offlined:
+            self.by_memory.add(use)
 
-    def prepare(self, now_ns: int) -> None:
+    def prepare_ranking(self, now_ns: int) -> None:
         """Have the largest users ranked before somebody must be chosen. Call it at every part of the tick."""
         if now_ns - self.looks.last_at >= TICK_MS * 1_000_000:
             self.looks.add(now_ns, (self.memory_used - self.memory_leaving, self.disk_used))
@@ -231,18 +231,18 @@ class Pool(PoolSignals):
             (self.by_disk, self.disk_used, self.disk_ceiling),
         ):
             if used > ceiling - ceiling // NEARLY_FULL:
-                ranking.prepare()
+                ranking.rank_some()
             else:
-                ranking.rest()
+                ranking.stop_ranking()
 
-    def close(self, use: RankedClient) -> None:
+    def remove_client(self, use: RankedClient) -> None:
         """Give back what a client uses and forget it."""
         self.memory_used -= use.memory
         self.disk_used -= use.disk
         self.by_memory.discard(use)
         self.by_disk.discard(use)
-        if use.offlined:
-            self.leave(-use.memory)
+        if use.is_offlined:
+            self.adjust_leaving_memory(-use.memory)
 
 
 def build_pools(limits: Mapping[str, PoolLimits]) -> dict[str, Pool]:

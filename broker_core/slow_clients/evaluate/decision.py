@@ -108,7 +108,7 @@ class DecisionContext(NamedTuple):
 
     @classmethod
     def of(cls, client: ClientView, now_ns: int) -> DecisionContext:
-        return cls(client.backlog.waiting(), client.recent(now_ns))
+        return cls(client.backlog.waiting(), client.recent_samples(now_ns))
 
 
 def decide(
@@ -143,7 +143,7 @@ def decide(
         setting=rule.setting,
         revision=rule.revision,
         mode=rule.mode,
-        choose=rule.choose,
+        choose=rule.target_selection,
         signal=rule.signal,
         observed=observed,
         limit=rule.count if rule.shape is Shape.COUNT_IN_WINDOW else rule.limit,
@@ -160,7 +160,7 @@ def decide(
         rungs=len(rule.ladder),
         for_ms=rule.ladder[rung].for_ms,
         hold_ms=rule.hold_ms,
-        worst_case_ms=rule.worst_case_ms(rung, client.backlog.lump_bytes),
+        worst_case_ms=rule.worst_case_ms(rung, client.backlog.window_step_bytes),
         shape=rule.shape,
     )
 
@@ -184,7 +184,7 @@ def _action(
         return PolicyAction.DISCONNECT
     if action is PolicyAction.CONTINUE_FROM_JOURNAL and not _in_journal(client, waiting, subscription):
         action = PolicyAction.OFFLINE
-    if action is PolicyAction.OFFLINE and client.offlined:
+    if action is PolicyAction.OFFLINE and client.is_offlined:
         return None
     if action is PolicyAction.PAUSE and subscription is not None and subscription.paused:
         return None

@@ -110,13 +110,13 @@ def judge(
     """
     outcome = NOTHING
     for mode in modes:
-        outcome = _JudgePass(mode, clients, pools, now_ns, outcome).all(pool_rules)
+        outcome = _JudgePass(mode, clients, pools, now_ns, outcome).run(pool_rules)
     return outcome
 
 
 def victim_order(used: int, client: ClientView) -> tuple[int, int, int, str]:
     """Who is chosen of a pool's users: the least comes first."""
-    return -used, client.backlog.oldest_at, client.connected, client.name
+    return -used, client.backlog.oldest_at, client.is_connected, client.name
 
 
 def exemption_reason(rule: Rule, client: str) -> str:
@@ -163,7 +163,7 @@ class _JudgePass:
         self._effects = _NONE
         self._seen: tuple[ClientView, DecisionContext] | None = None
 
-    def all(self, pool_rules: Sequence[Rule]) -> JudgeResult:
+    def run(self, pool_rules: Sequence[Rule]) -> JudgeResult:
         mode = self._mode
         for client, rules, narrow in self._clients:
             for rule in rules:
@@ -190,7 +190,7 @@ class _JudgePass:
         if client.name in self._effects.moved and rule.signal in OUTBOX:
             value = NOT_APPLICABLE
         key = (rule.name, subscription.id if subscription is not None else "")
-        hold = client.holds.get(key)
+        hold = client.rule_states.get(key)
         if hold is None and not needs_check(rule, value):
             return
         before, cut = hold or NO_HOLD, 0
@@ -200,7 +200,7 @@ class _JudgePass:
             cut = min(before.cut, waits)
             if rule.signal in WAITING_SIGNALS:
                 value = remaining_backlog(rule, client, subscription, cut)[rule.unit is Unit.BYTES]
-        after, rung, observed = check_rule(rule, value, before, self._now, client.backlog.taken_bytes)
+        after, rung, observed = check_rule(rule, value, before, self._now, client.backlog.acked_bytes)
         if rung is not None:
             found = self._look_at(client)
             decision = decide(
@@ -233,7 +233,7 @@ class _JudgePass:
         moves = final or (decision.action in RELIEVING and not decision.subscription)
         if moves and name not in effects.moved:
             effects.moved.add(name)
-            if not client.offlined:
+            if not client.is_offlined:
                 effects.memory[pool] += client.memory
         if final:
             effects.gone.add(name)
@@ -248,7 +248,7 @@ class _JudgePass:
     def _remember(self, client: ClientView, key: tuple[str, str], hold: RuleState) -> None:
         holds = self._written.holds.get(client.name)
         if holds is None:
-            holds = self._written.holds[client.name] = dict(client.holds)
+            holds = self._written.holds[client.name] = dict(client.rule_states)
         if hold == NO_HOLD:
             holds.pop(key, None)
         else:

@@ -110,7 +110,7 @@ class RuleStateMigration:
     def __init__(self) -> None:
         self._heirs: dict[tuple[int, int], _CarriedOverRules] = {}
 
-    def holds(
+    def migrated_state(
         self, before: Sequence[Rule], after: Sequence[Rule], held: Mapping[str, RuleState]
     ) -> dict[str, RuleState]:
         """By the rules' names, of somebody whom these rules are about, after those."""

@@ -51,7 +51,7 @@ class TimeSeries:
         """A copy of so many rows at most, oldest first."""
         return self._rows[-looks * self.width :]
 
-    def by(self, until_ns: int) -> array[int]:
+    def value_at(self, until_ns: int) -> array[int]:
         """The newest look that isn't newer than that; empty where all are."""
         rows, width = self._rows, self.width
         for place in range(len(rows) - width, -1, -width):
@@ -136,9 +136,9 @@ class SampleHistory:
         ):
             self.marks.add(at, (taken,))
 
-    def taken_by(self, until_ns: int) -> AckedMark | None:
+    def acked_at(self, until_ns: int) -> AckedMark | None:
         """The newest that is remembered of what the peer had taken, not newer than that."""
-        found = self.samples.by(until_ns) or self.marks.by(until_ns)
+        found = self.samples.value_at(until_ns) or self.marks.value_at(until_ns)
         return AckedMark(found[0], found[-1]) if found else None
 
 
@@ -169,14 +169,14 @@ class RateMeter:
     def __init__(self) -> None:
         self._looks = TimeSeries(2, RATE_SAMPLES)
 
-    def look(self, now_ns: int, taken: int, arrived: int) -> ClientRates:
+    def update(self, now_ns: int, taken: int, arrived: int) -> ClientRates:
         """A look at both sums of bytes since the logon, as often as one likes: the rates as of now."""
         looks, found = self._looks, ClientRates()
         if looks:
             if now_ns <= looks.last_at:
                 return found
             first, now = looks.first(), (now_ns, taken, arrived)
-            recent = looks.by(now_ns - APART_NS) or first
+            recent = looks.value_at(now_ns - APART_NS) or first
             found = ClientRates(
                 _rate(first, now, 1), _rate(recent, now, 2), _rate(first, recent, 1), _rate(first, recent, 2),
                 (now_ns - first[0]) // 1_000_000,

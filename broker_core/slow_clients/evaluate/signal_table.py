@@ -61,7 +61,7 @@ def _earlier(one_ns: int, other_ns: int) -> int:
 
 
 def _live(client: ClientView, value: int) -> int:
-    return NOT_APPLICABLE if client.offlined else value
+    return NOT_APPLICABLE if client.is_offlined else value
 
 
 def _drain_rate(client: ClientView, rule: Rule, now_ns: int) -> int:
@@ -73,16 +73,16 @@ def _drain_rate(client: ClientView, rule: Rule, now_ns: int) -> int:
     served as things come is never slow, however little comes.
     """
     backlog = client.backlog
-    age, look_back = age_ms(backlog.oldest_at, now_ns), rule.look_back_ms(backlog.lump_bytes)
+    age, look_back = age_ms(backlog.oldest_at, now_ns), rule.look_back_ms(backlog.window_step_bytes)
     if backlog.owed_bytes < max(1, rule.guard_bytes) or age < rule.window_ms:
         return NOT_APPLICABLE
     behind = age_ms(client.behind_since, now_ns) if age >= BEHIND_MS else 0
     if max(age, behind) < look_back or any(one.rate_limited or one.paused for one in client.subscriptions):
         return NOT_APPLICABLE
-    before = client.taken_by(now_ns - look_back * _MS)
+    before = client.acked_at(now_ns - look_back * _MS)
     if before is None or before.at == now_ns:
         return NOT_APPLICABLE
-    taken = backlog.taken_bytes - before.taken_bytes + backlog.lump_bytes
+    taken = backlog.acked_bytes - before.taken_bytes + backlog.window_step_bytes
     return taken * 1_000_000_000 // (now_ns - before.at)
 
 
@@ -92,7 +92,7 @@ def _window_full(one: SubscriptionView, client: ClientView, rule: Rule, now_ns: 
 
 READINGS: Final = check_complete({
     Signal.POOL_MEMORY: SignalReader("the clients of pool {pool} hold", of_pool=PoolSignalReader(
-        lambda pool: pool.memory_used - pool.memory_leaving, lambda client: 0 if client.offlined else client.memory, "holds"),
+        lambda pool: pool.memory_used - pool.memory_leaving, lambda client: 0 if client.is_offlined else client.memory, "holds"),
         column=None, ticking=False, outbox=False, beyond=False),
     Signal.POOL_DISK: SignalReader("the spools of pool {pool} take", of_pool=PoolSignalReader(
         lambda pool: pool.disk_used, lambda client: client.disk, "takes"),
@@ -106,7 +106,7 @@ READINGS: Final = check_complete({
     Signal.SPOOL_BYTES: SignalReader("its spool takes", lambda client, _, __: client.disk,
         column=2, ticking=False, outbox=False, beyond=False),
     Signal.SPOOL_AGE: SignalReader(
-        "it has been offline for", lambda client, _, now: age_ms(client.offlined_at, now) if client.offlined else 0,
+        "it has been offline for", lambda client, _, now: age_ms(client.offlined_at, now) if client.is_offlined else 0,
         column=None, ticking=True, outbox=False, beyond=True),
     Signal.CONFLATION_BYTES: SignalReader(
         "conflation holds for it", lambda client, _, __: client.conflation_bytes, lambda one, _, __, ___: one.conflation_bytes,

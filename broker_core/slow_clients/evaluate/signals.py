@@ -67,11 +67,11 @@ class BacklogView(Protocol):
         """Messages in memory: they wait, as do the bytes that the guard is told of."""
 
     @property
-    def taken_bytes(self) -> int:
+    def acked_bytes(self) -> int:
         """Acknowledged by the peer since the logon, as of the last look. It only grows."""
 
     @property
-    def lump_bytes(self) -> int:
+    def window_step_bytes(self) -> int:
         """The largest step in which the peer's own window moves; 0: not known, or it moves smoothly."""
 
     @property
@@ -86,7 +86,7 @@ class BacklogView(Protocol):
     def blocked_since(self) -> int:
         """From when the peer has taken nothing of what is on its way to it; 0 while it takes."""
 
-    def look(self) -> None:
+    def update_progress(self) -> None:
         """Note what the peer has acknowledged by now: the figures are those of the last look."""
 
     def waiting(self) -> BacklogCounts:
@@ -177,7 +177,7 @@ class ClientView(Protocol):
     @property
     def pool_name(self) -> str: ...
     @property
-    def connected(self) -> int: ...
+    def is_connected(self) -> int: ...
     @property
     def memory(self) -> int: ...
     @property
@@ -189,7 +189,7 @@ class ClientView(Protocol):
     @property
     def user_pinned_bytes(self) -> int: ...
     @property
-    def offlined(self) -> bool: ...
+    def is_offlined(self) -> bool: ...
     @property
     def offlined_at(self) -> int: ...
     @property
@@ -199,12 +199,12 @@ class ClientView(Protocol):
     @property
     def subscriptions(self) -> Collection[SubscriptionView]: ...
     @property
-    def holds(self) -> Holds: ...
+    def rule_states(self) -> Holds: ...
 
-    def taken_by(self, until_ns: int) -> AckedMark | None:
+    def acked_at(self, until_ns: int) -> AckedMark | None:
         """The newest that is remembered of what the peer had taken, not newer than that."""
 
-    def recent(self, now_ns: int) -> Sequence[ClientSample]:
+    def recent_samples(self, now_ns: int) -> Sequence[ClientSample]:
         """The last 60 samples, the newest of now."""
 
 

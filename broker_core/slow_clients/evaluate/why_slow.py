@@ -87,7 +87,7 @@ class SlowEvidence:
     """Bytes a second that arrive for it usually; 0: not known."""
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """It has taken nothing for a second, and for longer than the steps of its window last at the rate at which it surely
         reads; below the floor, or while that isn't known, than one of them lasts at the floor."""
         at_floor = self.lump_bytes * 1_000 // FLOOR
@@ -95,7 +95,7 @@ class SlowEvidence:
         return self.write_blocked_ms >= BLOCKED_MS and self.write_blocked_ms > min(at_floor, at_rate)
 
     @property
-    def burst(self) -> bool:
+    def is_burst(self) -> bool:
         """Far more comes than usual and than it takes, and it takes what it usually does."""
         return (
             self.usual_arrival_rate > 0
@@ -116,7 +116,7 @@ def find_slow_cause(seen: SlowEvidence) -> VerdictEntry:
 
 def _table(seen: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[str, ...]], ...]:
     """Read from the top; the first that applies is the verdict."""
-    stopped, unacked, silence_ms = seen.stopped, seen.unacked_messages, seen.ack_silence_ms
+    stopped, unacked, silence_ms = seen.is_stopped, seen.unacked_messages, seen.ack_silence_ms
     taken = f"{seen.taken_rate:,} bytes/s"
     blocked = f"its connection has taken nothing for {seen.write_blocked_ms} ms"
     return (
@@ -150,7 +150,7 @@ def _table(seen: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[str, .
         (seen.replaying, SlowCause.REPLAYING,
          "It reads an older part of the journal, at its own speed, and isn't at the newest messages yet.",
          ("unread_messages", "taken_rate")),
-        (seen.unread_messages > 0 and seen.burst, SlowCause.BURST,
+        (seen.unread_messages > 0 and seen.is_burst, SlowCause.BURST,
          f"Its publishers send more than usual: {seen.arrival_rate:,} bytes/s come for it, {seen.usual_arrival_rate:,} bytes/s "
          f"usually do, and it takes {taken}, as before.",
          ("arrival_rate", "usual_arrival_rate", "taken_rate", "usual_taken_rate", "unread_messages")),

@@ -187,7 +187,7 @@ def _masked(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
     for rule in document.rules:
         own = named[rule.name]
         settings = own.layers.values(example_subject(rule.scope))
-        made = own.rule(settings, pool, 1)
+        made = own.compile(settings, pool, 1)
         whole.append((rule, settings, float("inf") if made is None else made.limit + made.hold_ms))
     for rule, settings, limit in whole:
         if settings["mode"] is not EnforcementMode.SHADOW:

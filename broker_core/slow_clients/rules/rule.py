@@ -92,7 +92,7 @@ class Rule:
         return self.coded or SIGNALS[self.signal].reason
 
     @property
-    def choose(self) -> TargetSelection:
+    def target_selection(self) -> TargetSelection:
         """Who is acted on."""
         return TargetSelection.LARGEST_IN_POOL if self.signal in POOL_SIGNALS else TargetSelection.SELF
 

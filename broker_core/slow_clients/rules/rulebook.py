@@ -61,7 +61,7 @@ class RuleBook:
             modes += [entry.mode or EnforcementMode.ENFORCE for entry in entries]
         return EnforcementMode.SHADOW in modes
 
-    def of_client(self, subject: RuleSubject) -> tuple[Rule, ...]:
+    def rules_of_client(self, subject: RuleSubject) -> tuple[Rule, ...]:
         """The rules about a client itself, in the order of judging."""
         groups = (self._xap, self._quotas, *(one.layers for one in self._wide))
         key = ("client", subject.transport, *_matching(groups, subject))
@@ -69,7 +69,7 @@ class RuleBook:
             self._answers[key] = _without_off(self._client_rules(subject))
         return self._answers[key]
 
-    def of_subscription(
+    def rules_of_subscription(
         self, subject: RuleSubject, *, durable: bool = False, prefetch: int = 0
     ) -> tuple[Rule, ...]:
         """The rules about one of its subscriptions."""
@@ -106,7 +106,7 @@ class RuleBook:
         if subject.topic:
             groups += [("activemq", self._activemq), ("qpid", self._qpid)]
         for name, group in (*groups, *((one.name, one.layers) for one in (*self._wide, *self._narrow))):
-            if group is self._quotas or group.of(subject):
+            if group is self._quotas or group.layers_for(subject):
                 found |= {f"{name}.{key}": value for key, value in group.effective(subject).items()}
         return found
 
@@ -139,7 +139,7 @@ class RuleBook:
         self, rules: Iterable[presets.CustomRule], subject: RuleSubject, pool: PoolLimits
     ) -> Iterator[Rule]:
         for one in rules:
-            if rule := one.rule(one.layers.values(subject), pool, self.revision):
+            if rule := one.compile(one.layers.values(subject), pool, self.revision):
                 yield rule
 
 
@@ -149,7 +149,7 @@ def _without_off(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 def _matching(groups: Iterable[LayeredSettings], subject: RuleSubject) -> tuple[int, ...]:
     """Which layers apply: what the memory of answers goes by. They live as long as the book."""
-    return tuple(id(layer) for group in groups for layer in group.of(subject))
+    return tuple(id(layer) for group in groups for layer in group.layers_for(subject))
 
 
 class StagedRevision(NamedTuple):

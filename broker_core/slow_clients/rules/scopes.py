@@ -114,7 +114,7 @@ class LayeredSettings:
     def __iter__(self) -> Iterator[SettingsLayer]:
         return iter(self._all)
 
-    def of(self, subject: RuleSubject) -> list[SettingsLayer]:
+    def layers_for(self, subject: RuleSubject) -> list[SettingsLayer]:
         """Those that apply, the least specific first."""
         places = [*self._anywhere, *(self._index.candidates(subject.topic) if subject.topic else ())]
         return [
@@ -123,7 +123,7 @@ class LayeredSettings:
 
     def effective(self, subject: RuleSubject) -> dict[str, EffectiveValue]:
         """What holds for a client or subscription, with where it comes from."""
-        return merge_layers(self.of(subject), self._defaults)
+        return merge_layers(self.layers_for(subject), self._defaults)
 
     def values(self, subject: RuleSubject) -> Mapping[str, Any]:
         """What holds for it."""

@@ -30,7 +30,7 @@ def worst_case_actions(document: PolicyDocument) -> dict[str, list[list[WorstCas
     found: dict[str, list[list[WorstCaseAction]]] = {"rules": []}
     for entry in document.rules:
         own = named[entry.name]
-        rule = own.rule(own.layers.values(example_subject(entry.scope)), _ANY_POOL, 1)
+        rule = own.compile(own.layers.values(example_subject(entry.scope)), _ANY_POOL, 1)
         found["rules"].append(_acts([rule] if rule is not None else ()))
     over = preset_layers(document, "xap")
     found["xap"] = [

@@ -131,7 +131,7 @@ class StompPublisher:
                     records[id(headers)] = self._record(headers)
         except ClientError:
             at = next(at for at, headers in enumerate(sends.headers) if id(headers) not in records)
-            self._publish(sends.before(at), records)
+            self._publish(sends.split_at(at), records)
             talk.receipt = sends.receipts[at]
             raise
         talk.receipt = sends.receipts[-1]
@@ -141,7 +141,9 @@ class StompPublisher:
     def _topic(self, headers: StompHeaders) -> str:
         """Return the topic of a SEND. ClientErrors, also of rights, and not_journaled of a queue."""
         text = required_header(headers, "destination")
-        topic = parse_send_destination(self._subscribed.own(text) or text, is_multicast(headers)).topic
+        topic = parse_send_destination(
+            self._subscribed.temporary_destination(text) or text, is_multicast(headers)
+        ).topic
         self._talk.connection.publishing.check_destination(topic)
         return topic
 
@@ -150,7 +152,7 @@ class StompPublisher:
         topic = self._topic(headers)
         return topic, self._lines(headers, topic)
 
-    def hold_back(self, frame: StompFrame) -> None:
+    def add_to_transaction(self, frame: StompFrame) -> None:
         """Until its transaction is committed. ClientErrors of its transaction, and of a SEND's destination."""
         topic = self._topic(frame.headers) if frame.command == "SEND" else None
         self.transactions.add(frame.headers["transaction"], frame, topic)
@@ -170,9 +172,9 @@ class StompPublisher:
             if frame.command != "SEND":
                 self._subscribed.acknowledge(frame)
 
-    def published(self, batch: str) -> None:
+    def on_persisted(self, batch: str) -> None:
         """A batch is durable, or handed on where no journal keeps it."""
-        self._talk.say_receipts(self._receipts.pop(batch))
+        self._talk.send_receipts(self._receipts.pop(batch))
 
     def _publish(
         self, sends: SendBatch, records: Mapping[int, _Record], receipts: Sequence[str] = ()
@@ -180,7 +182,7 @@ class StompPublisher:
         """One batch of SENDs, of which `records` has what their heads say; and what is to be answered when it is done."""
         asked = [*filter(None, sends.receipts), *receipts]
         if not sends:
-            self._talk.say_receipts(asked)
+            self._talk.send_receipts(asked)
             return
         answers: list[replies.Ack] = []
         if asked:
@@ -195,8 +197,8 @@ class StompPublisher:
         """The headers that travel with a record. A temporary destination is given to others by a name that they can use, and
         what they send there is heard: RabbitMQ's clients don't subscribe to it."""
         reply_to = headers.get("reply-to", "")
-        known = self._subscribed.own(reply_to)
+        known = self._subscribed.temporary_destination(reply_to)
         if not known:
             return record_headers(headers, topic)
-        self._subscribed.hear(reply_to, parse_send_destination(known))
+        self._subscribed.allow_reply_to(reply_to, parse_send_destination(known))
         return record_headers(StompHeaders(headers | {"reply-to": known}), topic)

@@ -86,7 +86,7 @@ class SessionTransport(ConnectionSink, Protocol):
     def end(self) -> None:
         """Close, as the client asked."""
 
-    def say(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
+    def write_frame(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
         """Send a frame at once; `behind` the messages that are on their way; or in their place, as the `last`."""
 
 
@@ -110,16 +110,16 @@ class StompReplyWriter:
         """The one that is spoken."""
         return self.reader.version or StompVersion.V12
 
-    def say_receipts(self, receipts: Sequence[str], *, behind: bool = False) -> None:
+    def send_receipts(self, receipts: Sequence[str], *, behind: bool = False) -> None:
         """What asked for these is done."""
         frames = receipt_frames(receipts, self.version)
         if not frames:
             return
-        self._unread_bytes = 0 if self.out.writable else self._unread_bytes + len(frames)
+        self._unread_bytes = 0 if self.out.is_writable else self._unread_bytes + len(frames)
         if self._unread_bytes > MAX_UNREAD_BYTES:
-            self.connection.end_unread()
+            self.connection.close_unread_replies()
         elif behind:
-            self.say(frames, behind=True)
+            self.send_frame(frames, behind=True)
         else:
             if not self._receipts:
                 asyncio.get_running_loop().call_soon(self.flush)
@@ -130,20 +130,20 @@ class StompReplyWriter:
         if self._receipts:
             joined = b"".join(self._receipts)
             self._receipts.clear()
-            self.out.say(joined)
+            self.out.write_frame(joined)
 
-    def say(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
+    def send_frame(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
         """Send a frame, as `SessionTransport` does."""
         self.flush()
-        self.out.say(frame, behind=behind, last=last)
+        self.out.write_frame(frame, behind=behind, last=last)
 
-    def say_last_receipt(self, receipt: str) -> None:
+    def send_final_receipt(self, receipt: str) -> None:
         """In place of what is on its way: nothing follows."""
         if receipt:
-            self.say(receipt_frames([receipt], self.version), last=True)
+            self.send_frame(receipt_frames([receipt], self.version), last=True)
 
     @property
-    def processed(self) -> replies.Ack:
+    def on_processed(self) -> replies.Ack:
         """The connection's answer to the frame under way; said behind what it had to say before."""
         return replies.Ack(ack="processed", of=RECEIPT, id=self.receipt)
 
@@ -160,37 +160,37 @@ class ErrorCloser:
         self.telling = ""
         """The decision that the client was told last, before its connection is closed."""
 
-    def say(self, reply: Last, receipt: str = "") -> None:
+    def send_last_frame(self, reply: Last, receipt: str = "") -> None:
         """The last frame; what would follow it isn't said."""
         if not self._said:
             self._said = True
             talk = self._talk
-            talk.say(error_frame(reply, receipt, talk.version), last=True)
+            talk.send_frame(error_frame(reply, receipt, talk.version), last=True)
 
-    def error(self, reply: replies.ErrorReply, receipt: str) -> None:
+    def send_error(self, reply: replies.ErrorReply, receipt: str) -> None:
         """What the client asked for can't be had."""
-        self.say(reply, receipt)
+        self.send_last_frame(reply, receipt)
         self._talk.connection.close(reply.code, reply.message)
 
-    def leave(self, receipt: str) -> None:
+    def close_after_disconnect(self, receipt: str) -> None:
         """DISCONNECT, and all that came before it is done."""
         self._said = True
         self._talk.flush()
-        self._talk.say_last_receipt(receipt)
-        self._talk.connection.leave("closed")
+        self._talk.send_final_receipt(receipt)
+        self._talk.connection.end_session("closed")
         self._talk.out.end()
 
-    def cancelled(self, reply: replies.SubscriptionCancelled) -> None:
+    def on_subscription_cancelled(self, reply: replies.SubscriptionCancelled) -> None:
         """A policy ended a subscription: what the decision says of it comes in the same turn."""
         self._cancelled = reply
         asyncio.get_running_loop().call_soon(self._without_notice)
 
-    def notice(self, reply: replies.DecisionNotice) -> None:
+    def on_decision_notice(self, reply: replies.DecisionNotice) -> None:
         """What a policy decided; said when it is the end of something."""
         cancelled = self._cancelled
-        if self._talk.connection.closed:
+        if self._talk.connection.is_closed:
             self.telling = reply.decision or ""
-            self.say(reply)
+            self.send_last_frame(reply)
         elif cancelled is not None and cancelled.decision == reply.decision:
             self._cancelled = None
             told = msgspec.structs.replace(
@@ -199,12 +199,12 @@ class ErrorCloser:
                 subscription=cancelled.id,
                 retry_after_ms=cancelled.retry_after_ms,
             )
-            self.say(told)
+            self.send_last_frame(told)
             self._talk.connection.close(cancelled.code, cancelled.message)
 
     def _without_notice(self) -> None:
         """It was cancelled and nothing more was said of it: silence would be worse."""
         cancelled, self._cancelled = self._cancelled, None
-        if cancelled is not None and not self._talk.connection.closed:
-            self.say(cancelled)
+        if cancelled is not None and not self._talk.connection.is_closed:
+            self.send_last_frame(cancelled)
             self._talk.connection.close(cancelled.code, cancelled.message)

@@ -59,7 +59,7 @@ class _SendAction:
     def nbytes(self) -> int:
         return FRAME_BYTES * len(self.sends) + self.sends.body_bytes
 
-    def carry_out(self) -> None:
+    def execute(self) -> None:
         self.session.send(self.sends)
 
 
@@ -74,8 +74,8 @@ class _FrameAction:
     def nbytes(self) -> int:
         return self.frame.nbytes
 
-    def carry_out(self) -> None:
-        self.session.take(self.frame)
+    def execute(self) -> None:
+        self.session.execute_frame(self.frame)
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class _MalformedFrameAction:
     receipt: str
     nbytes = 0
 
-    def carry_out(self) -> None:
+    def execute(self) -> None:
         self.session.fail(self.error, self.receipt)
 
 
@@ -98,8 +98,8 @@ class _EndAction:
     session: StompSession
     nbytes = 0
 
-    def carry_out(self) -> None:
-        self.session.gone()
+    def execute(self) -> None:
+        self.session.on_input_end()
 
 
 class StompSession:
@@ -134,34 +134,34 @@ class StompSession:
         return self._talk.reader
 
     @property
-    def telling(self) -> str:
+    def last_decision_id(self) -> str:
         """The decision that the client was told last, before its connection is closed."""
         return self._farewell.telling
 
     def begin(self) -> None:
         """The connection is there."""
-        self._talk.connection = self._engine.connected(self._transport, self._talk.out)
+        self._talk.connection = self._engine.add_connection(self._transport, self._talk.out)
 
-    def lost(self) -> None:
+    def on_connection_lost(self) -> None:
         """The connection is gone: nothing of it is kept, whoever still knows this session."""
         self._lost = True
-        self._unfinished.hold(0)
-        if self.connection.logged_on and not self.connection.closed:
+        self._unfinished.set_bytes(0)
+        if self.connection.logged_on and not self.connection.is_closed:
             self.connection.receive([_EndAction(self)])
         else:
-            self.gone()
+            self.on_input_end()
 
-    def gone(self) -> None:
+    def on_input_end(self) -> None:
         """What was read before has been taken."""
         self.reader.release()
         self._sending.transactions.drop()
 
     # What the client says.
 
-    def received(self, data: bytes | memoryview) -> None:
+    def on_bytes(self, data: bytes | memoryview) -> None:
         """Bytes have come."""
         connection, reader = self.connection, self.reader
-        if self._leaving or connection.closed:
+        if self._leaving or connection.is_closed:
             return
         reader.put(data)
         items = self._items()
@@ -187,7 +187,7 @@ class StompSession:
         """What the client makes the broker hold for what it hasn't said to its end. It ends at once where there is no room, also while
         its logon is being checked: what it said before would wait in that very room."""
         try:
-            self._unfinished.hold(self.reader.holds + self._sending.transactions.nbytes)
+            self._unfinished.set_bytes(self.reader.buffered_bytes + self._sending.transactions.nbytes)
         except ClientError as error:
             self._give_up(error)
 
@@ -196,21 +196,21 @@ class StompSession:
         self._broken = True
         self.reader.release(error.with_traceback(None))
         self._sending.transactions.drop()
-        self._unfinished.hold(0)
+        self._unfinished.set_bytes(0)
         self.connection.fail(error)
 
     def _deeds(self) -> Iterator[_SendAction | _FrameAction]:
         """SENDs that came together are one batch, as one of a native publisher is."""
         reader = self.reader
-        frame = reader.cut()
+        frame = reader.read_frames()
         while frame is not None:
             if frame.publishes:
-                sends, frame = reader.cut_sends(frame, MAX_SENDS, MAX_SENT_BYTES)
+                sends, frame = reader.read_sends(frame, MAX_SENDS, MAX_SENT_BYTES)
                 yield _SendAction(self, sends)
-                frame = frame or reader.cut()
+                frame = frame or reader.read_frames()
             else:
                 yield _FrameAction(self, frame)
-                frame = reader.cut()
+                frame = reader.read_frames()
 
     def send(self, sends: SendBatch) -> None:
         """Publish SENDs that came together. ClientErrors as `take`."""
@@ -220,14 +220,14 @@ class StompSession:
             raise _not_logged_on()
         self._sending.send(sends)
 
-    def take(self, frame: StompFrame) -> None:
+    def execute_frame(self, frame: StompFrame) -> None:
         """Carry a frame out. ClientErrors say why not; the connection ends with them."""
         if self._leaving:
             return
         talk = self._talk
         talk.receipt = frame.receipt
         if not self._carry_out(frame) and talk.receipt:
-            self.connection.reply(talk.processed)
+            self.connection.reply(talk.on_processed)
         talk.receipt = ""
 
     def fail(self, error: ClientError, receipt: str) -> None:
@@ -263,7 +263,7 @@ class StompSession:
                 transactions.end(required_header(headers, "transaction"))
                 return False
             case _ if "transaction" in headers:
-                self._sending.hold_back(frame)
+                self._sending.add_to_transaction(frame)
                 return frame.command == "SEND"  # answered with its COMMIT
             case _:
                 self._subscribed.acknowledge(frame)
@@ -293,7 +293,7 @@ class StompSession:
         secret = headers.get("passcode", "")
         self._named = bool(given)
         connection.passing = not given
-        connection.carry_out(
+        connection.execute_command(
             commands.Logon(
                 name=to_durable_name(given)
                 if given
@@ -305,9 +305,9 @@ class StompSession:
         )
         self._talk.receipt = ""
 
-    def logged_on(self) -> None:
+    def on_logged_on(self) -> None:
         """It is known who this is."""
-        self._unfinished.logged_on(self.connection.input_share)
+        self._unfinished.on_logged_on(self.connection.input_share)
         own = (one.max_body for one in self._engine.policy.transports if one.name == self._transport)
         self.reader.limits = FrameLimits(body=next(own, None) or MAX_BODY)
 
@@ -316,7 +316,7 @@ class StompSession:
         connection.comes_back_as = resume_key(connection, self._named)
         says, hears = self._beats
         connection.heartbeat_ms, connection.promised_ms = says, hears
-        talk.say(connected_frame(talk.version, connection.name, self._engine.instance, says, hears))
+        talk.send_frame(connected_frame(talk.version, connection.name, self._engine.instance, says, hears))
 
     # What the broker says.
 
@@ -329,40 +329,40 @@ class StompSession:
         """Say what there is a STOMP word for; what there is none for, no client waits for."""
         match reply:
             case replies.BrokerHeartbeat():
-                self._talk.say(HEARTBEAT)
+                self._talk.send_frame(HEARTBEAT)
             case replies.Ack(of="publish", id=str(batch)):
-                self._sending.published(batch)
+                self._sending.on_persisted(batch)
             case replies.Ack(of="logon"):
                 self._connected()
             case replies.Ack(of="subscribe", ack="processed"):
-                self._subscribed.begun(reply)
+                self._subscribed.on_subscribed(reply)
             case replies.Ack(of="subscribe", ended=True):
-                self._subscribed.over(reply.id or "")
+                self._subscribed.on_ended(reply.id or "")
             case replies.Ack(of="flush"):
-                self._farewell.leave(reply.id or "")
+                self._farewell.close_after_disconnect(reply.id or "")
             case replies.Ack(of="unsubscribe", id=str(id)):
-                self._subscribed.unsubscribed(id)
+                self._subscribed.on_unsubscribed(id)
             case replies.Ack(of=of, id=str(receipt)) if of == RECEIPT:
-                self._talk.say_receipts([receipt], behind=True)
+                self._talk.send_receipts([receipt], behind=True)
             case replies.GapNotice():
                 self._subscribed.note_gap(reply)
             case replies.SubscriptionCancelled():
-                self._farewell.cancelled(reply)
+                self._farewell.on_subscription_cancelled(reply)
             case replies.DecisionNotice(code="no_longer_journaled", details={"extent": "part"}):
                 self._subscribed.note_part(reply)
             case replies.DecisionNotice(code="no_longer_journaled"):
                 # An ERROR ends a connection, and its client would wait for ever otherwise: STOMP has no other
                 # word.
-                self._farewell.say(reply)
+                self._farewell.send_last_frame(reply)
                 self.connection.close(reply.code, reply.message)
             case replies.DecisionNotice():
-                self._farewell.notice(reply)
+                self._farewell.on_decision_notice(reply)
             case replies.ErrorReply(of="subscribe"):
-                self._subscribed.refused(reply.id or "", partial(self._farewell.error, reply))
+                self._subscribed.on_refused(reply.id or "", partial(self._farewell.send_error, reply))
             case replies.ErrorReply():
-                self._farewell.error(reply, self._talk.receipt)
+                self._farewell.send_error(reply, self._talk.receipt)
             case replies.ClosingNotice():
-                self._farewell.say(reply)
+                self._farewell.send_last_frame(reply)
 
 
 def _begins_subscription(item: Item) -> bool:

@@ -170,11 +170,11 @@ class StompSubscriptions:
 
     # Temporary destinations.
 
-    def own(self, destination: str) -> str:
+    def temporary_destination(self, destination: str) -> str:
         """By which destination others know a temporary one of this connection; "" when it is none."""
         return temporary_topic(destination, self._secret)
 
-    def hear(self, reply_to: str, destination: StompDestination) -> None:
+    def allow_reply_to(self, reply_to: str, destination: StompDestination) -> None:
         """What is sent to a temporary destination is for the client, whether it subscribes to it or not."""
         topic = destination.topic
         if reply_to in self._temporary or any(
@@ -186,7 +186,7 @@ class StompSubscriptions:
         self._subscribing[reply_to] = _PendingSubscribe(
             SubscribeRequest(command, destination, "auto", ""), ""
         )
-        self._talk.connection.carry_out(command)
+        self._talk.connection.execute_command(command)
 
     # Beginning and end.
 
@@ -198,7 +198,7 @@ class StompSubscriptions:
         if not id and talk.version is StompVersion.V10:
             id = required_header(headers, "destination")[:128]
         own = headers.get("destination", "")
-        if known := self.own(own):
+        if known := self.temporary_destination(own):
             headers = {**headers, "destination": known}
             if own in self._temporary:
                 self._temporary.discard(own)
@@ -219,8 +219,8 @@ class StompSubscriptions:
         command, back = resume_from_position(self._engine, connection, asked.command)
         self._subscribing[id] = _PendingSubscribe(asked, talk.receipt, back)
         # What follows is meant to come after it; but more of them go on together, and share a write of the disk.
-        connection.inbox.hold(InputHold.SUBSCRIBE, self._begins_one)
-        connection.carry_out(command)
+        connection.inbox.pause(InputHold.SUBSCRIBE, self._begins_one)
+        connection.execute_command(command)
 
     @property
     def _user_owner(self) -> str:
@@ -230,7 +230,7 @@ class StompSubscriptions:
         proven = identity is not None and identity.proven
         return f"{'user' if proven else 'anybody'}:{connection.user}"
 
-    def begun(self, reply: replies.Ack) -> None:
+    def on_subscribed(self, reply: replies.Ack) -> None:
         """What was asked for is there."""
         talk, connection = self._talk, self._talk.connection
         asked, receipt, back = self._take(reply)
@@ -238,14 +238,14 @@ class StompSubscriptions:
         named = header_line("", asked.command.id, talk.version).encode()[1:]
         made = self._streams[reply.stream] = _StompSubscription(asked.command.id, named, asked.ack != "auto")
         if (durable := asked.command.durable) and not asked.command.shared:
-            made.kept_as = (connection.keeps_as(durable), durable)
+            made.kept_as = (connection.durable_owner(durable), durable)
             made.had_upto = self._engine.durables.sent_upto.get(made.kept_as, 0)
         if back is not None:
             engine = self._engine
             made.had_upto = back.had_upto
             made.missed = back.missed(engine.instance, engine.frontier.durable)
         if receipt:
-            talk.say_receipts([receipt])
+            talk.send_receipts([receipt])
         # Not before it has begun: what comes next may be its UNSUBSCRIBE.
         asyncio.get_running_loop().call_soon(self._answered)
 
@@ -254,7 +254,7 @@ class StompSubscriptions:
         if self._subscribing:
             return
         if self._refusal is None:
-            self._talk.connection.inbox.release(InputHold.SUBSCRIBE)
+            self._talk.connection.inbox.resume(InputHold.SUBSCRIBE)
         else:
             self._refusal()
 
@@ -262,13 +262,13 @@ class StompSubscriptions:
         found = self._subscribing.pop(reply.id or "")
         return found.asked, found.receipt, found.back
 
-    def refused(self, id: str, end: Callable[[str], None]) -> None:
+    def on_refused(self, id: str, end: Callable[[str], None]) -> None:
         """One can't be had. `end` ends the connection, and answers the receipt that was asked for."""
         found = self._subscribing.pop(id, None)
         if self._refusal is None:
             receipt = found.receipt if found is not None else ""
             self._refusal = partial(end, receipt or self._talk.receipt)
-            self._talk.connection.inbox.hold(InputHold.SUBSCRIBE)
+            self._talk.connection.inbox.pause(InputHold.SUBSCRIBE)
         self._answered()
 
     def unsubscribe(self, headers: dict[str, str]) -> None:
@@ -283,14 +283,14 @@ class StompSubscriptions:
         self._unsubscribing[id] = talk.receipt
         self._end(id, delete=bool(durable))
 
-    def unsubscribed(self, id: str) -> None:
+    def on_unsubscribed(self, id: str) -> None:
         """It has ended, as the client asked."""
-        self._talk.say_receipts([self._unsubscribing.pop(id, "")], behind=True)
+        self._talk.send_receipts([self._unsubscribing.pop(id, "")], behind=True)
 
     def _end(self, id: str, delete: bool = False) -> None:
         connection = self._talk.connection
         target = connection.subscriptions.get(id)
-        connection.carry_out(commands.Unsubscribe(id=id, delete=delete))
+        connection.execute_command(commands.Unsubscribe(id=id, delete=delete))
         if target is not None:
             self._streams.pop(target.stream, None)
 
@@ -302,16 +302,16 @@ class StompSubscriptions:
             connection.services.durables.delete(kept_as, durable)
         except OperatorError as error:
             raise ClientError("unknown_subscription", error.sentence, error.fix) from None
-        connection.services.facilities.spawn(connection.answer_when_stored(self._talk.processed))
+        connection.services.facilities.spawn(connection.reply_when_durable(self._talk.on_processed))
 
-    def over(self, id: str) -> None:
+    def on_ended(self, id: str) -> None:
         """One has been given all of the range it asked for."""
         for stream, known in list(self._streams.items()):
             if known.id == id:
                 del self._streams[stream]
                 headers = [("subscription", id), ("message-id", f"{stream}-end"), ("browser", "end")]
                 frame = encode_frame("MESSAGE", headers, version=self._talk.version)
-                self._talk.say(frame, behind=True)
+                self._talk.send_frame(frame, behind=True)
 
     # Deliveries.
 
@@ -320,7 +320,7 @@ class StompSubscriptions:
         to, version = self._streams.get(entry.stream), self._talk.version
         if to is None:
             return None
-        tails = self._tails.of(entry.batch, version, to.acknowledges)
+        tails = self._tails.tails_of_batch(entry.batch, version, to.acknowledges)
         if to.gap or to.missed or to.notice:
             said = (
                 ("x-sluice-gap", to.gap),
@@ -337,7 +337,7 @@ class StompSubscriptions:
             sent_upto = self._engine.durables.sent_upto
             sent_upto[to.kept_as] = max(sent_upto.get(to.kept_as, 0), entry.batch.last_sequence)
         sharer = self._sharer(to.id)
-        if sharer is not None and (had := sharer.had_before(entry.batch)) is not None:
+        if sharer is not None and (had := sharer.redelivered_flags(entry.batch)) is not None:
             tails = mark_redelivered(tails, had.tolist())
         if not to.acknowledges:
             return build_frames(to.named, tails)
@@ -384,7 +384,7 @@ class StompSubscriptions:
                 return  # its subscription has ended: what was owed to it is counted
             raise _unknown_message(said)
         if frame.command == "ACK":
-            connection.carry_out(commands.Acknowledge(id=subscription.id, upto=number))
+            connection.execute_command(commands.Acknowledge(id=subscription.id, upto=number))
             return
         target = connection.subscriptions[subscription.id]
         reject_message(

@@ -49,28 +49,28 @@ class StompProtocol(TcpConnection):
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self._closing:
-            self._session.received(_read_into[:nbytes])
+            self._session.on_bytes(_read_into[:nbytes])
         self._to_the_door()
 
     def eof_received(self) -> bool:
         # A client that closes when it has read why it is closed has been told.
-        if self._session.telling and self.taken_bytes() >= self.handed_bytes:
-            self._session.connection.notices.heard(self._session.telling)
+        if self._session.last_decision_id and self.acked_bytes() >= self.written_bytes:
+            self._session.connection.notices.on_received(self._session.last_decision_id)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._session.lost()
+        self._session.on_connection_lost()
         super().connection_lost(exc)
 
     def read_progress(self) -> ReadProgress:
         return self._session.reader.progress
 
-    def logged_on(self) -> None:
-        self._session.logged_on()
-        super().logged_on()
+    def on_logged_on(self) -> None:
+        self._session.on_logged_on()
+        super().on_logged_on()
 
-    def forget(self) -> None:
-        super().forget()
+    def drop_input(self) -> None:
+        super().drop_input()
         del self._session
 
     def pause_writing(self) -> None:
@@ -90,14 +90,14 @@ class StompProtocol(TcpConnection):
             slice_ = self._outgoing.take()
             self._unwritten = self._outgoing.nbytes
             self._transport.write(slice_)
-        self.writable = not self._paused
+        self.is_writable = not self._paused
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> list[int]:
         sizes = []
         for entry in entries:
             frames = self._session.frames_of(entry)
             sizes.append(self._outgoing.put(frames) if frames is not None else 0)
-        self.handed_bytes += sum(sizes)
+        self.written_bytes += sum(sizes)
         self._unwritten = self._outgoing.nbytes
         self._write_on()
         return sizes
@@ -105,15 +105,15 @@ class StompProtocol(TcpConnection):
     def send_reply(self, reply: Reply) -> None:
         self._session.answer(reply)
 
-    def say(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
+    def write_frame(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
         """Send a frame at once; `behind` the messages that are on their way; or in their place, as the `last`."""
         assert self._transport is not None
         if self._progress.closed or self._closing:
             return
         if last:
-            self.handed_bytes -= self._outgoing.drop()
+            self.written_bytes -= self._outgoing.drop()
             self._unwritten = 0
-        self.handed_bytes += len(frame)
+        self.written_bytes += len(frame)
         if behind and self._outgoing:
             self._outgoing.put(frame)
             self._unwritten = self._outgoing.nbytes
@@ -126,7 +126,7 @@ class StompProtocol(TcpConnection):
         """Nothing follows. What the client still sends is read and forgotten, else the kernel would throw away with it what the
         client hasn't read; it closes when it has read the end, or is closed."""
         assert self._transport is not None
-        self._closing, self.writable = True, False
+        self._closing, self.is_writable = True, False
         self._heard_by_turns()
         if not self._transport.is_closing() and self._transport.can_write_eof():
             with contextlib.suppress(OSError):  # the peer was gone first
@@ -140,14 +140,14 @@ class StompProtocol(TcpConnection):
         if self._transport is None or self._transport.is_closing():
             return
         if not self._closing:
-            self._session.lost()
-            self.handed_bytes -= self._outgoing.drop()
+            self._session.on_connection_lost()
+            self.written_bytes -= self._outgoing.drop()
             self._unwritten = 0
             self._end_writing()
         if not self._transport.can_write_eof():
             self.close_soon()
             return
-        self.taken_bytes()
+        self.acked_bytes()
         self.resume_reading()
         asyncio.get_running_loop().call_later(CLOSE_AFTER_S, self._transport.abort)
 

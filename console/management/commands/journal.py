@@ -126,12 +126,12 @@ class Command(SafeCommand):
     def _verify(self, place: LogLocation, options: dict[str, Any]) -> None:
         bad = 0
         for report in inspect.verify_segments(*place):
-            bad += not report.ok
+            bad += not report.is_ok
             if options["json"]:
                 self._line(report.as_dict())
                 continue
             self.stdout.write(
-                f"{'ok ' if report.ok else 'BAD'} {report.path.name}  {report.records:,} records"
+                f"{'ok ' if report.is_ok else 'BAD'} {report.path.name}  {report.records:,} records"
             )
             if report.skipped_from:
                 self.stdout.write(

@@ -195,11 +195,11 @@ class Command(SafeCommand):
         imported = loaded.imported
         for sentence in loaded.warnings:
             self.stderr.write(f"warning: {sentence}")
-        for taken in imported.taken:
+        for taken in imported.imported:
             self._tell_one("taken", taken.line, taken.where, taken.what, taken.into)
-        for left in imported.left_out:
+        for left in imported.skipped:
             self._tell_one("left out", left.line, left.where, left.what, left.why)
-        for other in imported.not_about_policy:
+        for other in imported.unrelated:
             self._tell_one("not about policy", other.line, other.where, other.what)
 
     def _tell_one(self, word: str, line: int, where: str, *texts: str) -> None:

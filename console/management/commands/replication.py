@@ -204,13 +204,13 @@ class Command(SafeCommand):
             )
             if links.links or links.away or status is None:
                 show_links(links, console)
-        if not (links.is_well and (status is None or is_group_healthy(status))):
+        if not (links.is_healthy and (status is None or is_group_healthy(status))):
             sys.exit(1)
 
     def _links(self, instance: str, json: bool, **options: Any) -> None:
         links = current_links(instance)
         self._line(links_as_json(links)) if json else show_links(links, self._console())
-        if not links.is_well:
+        if not links.is_healthy:
             sys.exit(1)
 
     def _change(self, change: str, instance: str, member: str, json: bool, **options: Any) -> None:

@@ -168,7 +168,7 @@ def run_grep(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> li
     with progress_bar("Searching") as show:
         search = LogSearch(place, parse_query(options), show)
         for found in search:
-            rows = found.chosen[:left]
+            rows = found.selected_rows[:left]
             out.writelines(
                 line.decode() + "\n"
                 for line in record_lines(found.batch, rows, place.instance, found.segment)

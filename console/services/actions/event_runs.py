@@ -128,7 +128,7 @@ def _start(
         if raised_by is not None and behind.asks(raised_by)
         else Actor(ActorKind.ACTION, action.name)
     )
-    once = runs.IdempotencyKey.of(f"{action.pk}|{event.once}"[:200]) if event.once else None
+    once = runs.IdempotencyKey.for_request(f"{action.pk}|{event.once}"[:200]) if event.once else None
     if once is not None and runs.find_by_key(actor, once) is not None:
         return None
     now = timezone.now()

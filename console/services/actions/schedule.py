@@ -31,7 +31,7 @@ class IntervalSchedule:
 
     every: timedelta
 
-    def after(self, moment: datetime, start: datetime) -> Iterator[datetime]:
+    def next_after(self, moment: datetime, start: datetime) -> Iterator[datetime]:
         """The firings after a moment, without end."""
         passed = max(0, (moment - start) // self.every)
         number = passed + 1
@@ -39,7 +39,7 @@ class IntervalSchedule:
             yield start + number * self.every
             number += 1
 
-    def newest(self, moment: datetime, start: datetime) -> datetime | None:
+    def latest_before(self, moment: datetime, start: datetime) -> datetime | None:
         """The newest firing at or before a moment; None before the first."""
         passed = (moment - start) // self.every
         return start + passed * self.every if passed >= 1 else None
@@ -52,11 +52,11 @@ class CronSchedule:
     cron: str
     zone: ZoneInfo
 
-    def after(self, moment: datetime, start: datetime) -> Iterator[datetime]:
+    def next_after(self, moment: datetime, start: datetime) -> Iterator[datetime]:
         """The firings after a moment, UTC. Ends when the expression names no later one."""
         return (due.astimezone(UTC) for due in CronSim(self.cron, moment.astimezone(self.zone)))
 
-    def newest(self, moment: datetime, start: datetime) -> datetime | None:
+    def latest_before(self, moment: datetime, start: datetime) -> datetime | None:
         """The newest firing at or before a moment and not before the start; None when there is none."""
         back = CronSim(self.cron, (moment + timedelta(seconds=1)).astimezone(self.zone), reverse=True)
         found = next((due.astimezone(UTC) for due in back if due <= moment), None)
@@ -88,7 +88,7 @@ def parse_schedule(text: str, local: ZoneInfo) -> Schedule:
 
 def next_firings(schedule: Schedule, after: datetime, start: datetime, count: int = 5) -> list[datetime]:
     """The next firings after a moment, at most `count`."""
-    return list(islice(schedule.after(after, start), count))
+    return list(islice(schedule.next_after(after, start), count))
 
 
 def _interval(age: str, text: str) -> IntervalSchedule:

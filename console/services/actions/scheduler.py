@@ -77,7 +77,7 @@ def _fire(
     action: Action, trigger: Mapping[str, str], parsed: schedule.Schedule, now: datetime, member: str
 ) -> ActionRun | None:
     start = interval_start(action) if isinstance(parsed, schedule.IntervalSchedule) else action.started_at
-    due_at = parsed.newest(now, start)
+    due_at = parsed.latest_before(now, start)
     if due_at is None or (action.missed == MissedRunPolicy.SKIP and now - due_at > PUNCTUAL):
         return None
     mine = ActionRun.objects.filter(action=action, member=member)

@@ -60,7 +60,7 @@ def import_policy(system: str, text: str) -> ImportReport:
         raise OperatorError("bad_import", "The file holds half a surrogate pair.", "Save it as UTF-8.")
     imported = READERS[system](text.removeprefix("\ufeff"))
     if imported.is_empty():
-        raise imported.nothing_taken(import_hint(system))
+        raise imported.nothing_imported_error(import_hint(system))
     return imported
 
 

@@ -149,7 +149,7 @@ class _PolicyEntry:
 def import_activemq(text: str) -> ImportReport:
     """Each `<policyEntry topic="...">` as an entry of `activemq`, one for each topic of a composite destination."""
     root = parse_xml(text)
-    imported = ImportReport(root.leaves())
+    imported = ImportReport(root.all_leaves())
     entries: list[_PolicyEntry] = []
     beans = {leaf.value: one for one in root.walk() if (leaf := one.attributes.get("id")) is not None}
     has_widest = any(_is_of_every_topic(one) for one in root.walk())
@@ -248,14 +248,16 @@ def _default_entry(
     """
     for child in element.children:
         if child.name != "policyEntry":
-            imported.leave_out(child, NO_SUCH_SETTING)
+            imported.record_skipped(child, NO_SUCH_SETTING)
         elif has_widest:
-            imported.leave_out(child, "The entry of > matches every topic, so ActiveMQ never uses this one.")
+            imported.record_skipped(
+                child, "The entry of > matches every topic, so ActiveMQ never uses this one."
+            )
         elif first := next((entry for entry in entries if entry.topic is None), None):
             first.shadow = _TWICE
-            imported.leave_out(child, "There is one default entry: the first was taken.")
+            imported.record_skipped(child, "There is one default entry: the first was taken.")
         elif not _fits(entries, [">"]):
-            imported.leave_out(child, _TOO_MANY)
+            imported.record_skipped(child, _TOO_MANY)
         else:
             entries.append(_settings(imported, _PolicyEntry(child, None, [">"]), beans))
 
@@ -267,7 +269,7 @@ def _entry(imported: ImportReport, element: XmlElement, entries: list[_PolicyEnt
     topic = element.attributes.get("topic")
     if topic is None:
         queues = "queue" in element.attributes
-        imported.leave_out(
+        imported.record_skipped(
             element,
             "It is for queues: what a queue owes stays in the log here, and nothing of it is discarded."
             if queues
@@ -277,15 +279,15 @@ def _entry(imported: ImportReport, element: XmlElement, entries: list[_PolicyEnt
     try:
         patterns = topic_patterns(topic.value)
     except ClientError as problem:
-        imported.leave_out(element, f"{problem.sentence} {problem.fix}")
+        imported.record_skipped(element, f"{problem.sentence} {problem.fix}")
         return
     known = [pattern for entry in entries for pattern in entry.patterns]
     if not _fits(entries, patterns):
-        imported.leave_out(element, _TOO_MANY)
+        imported.record_skipped(element, _TOO_MANY)
     elif twice := next(
         (pattern for pattern in patterns if pattern in known or patterns.count(pattern) > 1), None
     ):
-        imported.leave_out(element, f"There is one entry for a topic: the first for {twice} was taken.")
+        imported.record_skipped(element, f"There is one entry for a topic: the first for {twice} was taken.")
         for entry in entries:
             entry.shadow = _TWICE if set(entry.patterns) & set(patterns) else entry.shadow
     else:
@@ -299,14 +301,14 @@ def _settings(imported: ImportReport, entry: _PolicyEntry, beans: Beans) -> _Pol
         if name in _REFERS and leaf.value.startswith("#"):
             _reference(imported, entry, name, leaf, beans)
         elif name not in ("topic", "topicPrefetch"):
-            imported.leave_out(leaf, _ATTRIBUTES.get(name, NO_SUCH_SETTING))
+            imported.record_skipped(leaf, _ATTRIBUTES.get(name, NO_SUCH_SETTING))
     for child in entry.element.children:
         if child.name == "pendingMessageLimitStrategy":
             _pending(imported, entry, child, beans)
         elif child.name == "slowConsumerStrategy":
             _slow(imported, entry, child, beans)
         else:
-            imported.leave_out(child, _ELEMENTS.get(child.name, NO_SUCH_SETTING))
+            imported.record_skipped(child, _ELEMENTS.get(child.name, NO_SUCH_SETTING))
     return entry
 
 
@@ -327,7 +329,7 @@ def _reference(imported: ImportReport, entry: _PolicyEntry, name: str, leaf: Xml
     """Read a strategy that stands elsewhere in the file, as `slowConsumerStrategy="#id"`."""
     bean = beans.get(leaf.value.removeprefix("#"))
     if bean is None:
-        imported.leave_out(
+        imported.record_skipped(
             leaf, f"No bean of this file has the id {leaf.value[1:80]!r}: write the strategy into the entry."
         )
         return
@@ -347,7 +349,7 @@ def _strategies(
                 entry.found.append(_Strategy(leaf, "the strategy that it refers to"))
                 child = beans[leaf.value]
             else:
-                imported.leave_out(leaf, f"No bean of this file has the id {leaf.value[:80]!r}.")
+                imported.record_skipped(leaf, f"No bean of this file has the id {leaf.value[:80]!r}.")
         if child.name == "bean" and (kind := child.attributes.get("class")) is not None:
             child = _bean_strategy(entry, child, kind)
         found.append(child)
@@ -389,7 +391,7 @@ def _pending(imported: ImportReport, entry: _PolicyEntry, element: XmlElement, b
         elif child.name == "prefetchRatePendingMessageLimitStrategy":
             # Its own default is 0.5; guides that print 2.5 or 3 set it.
             _strategy(imported, entry, child, RATE, "multiplier", parse_number, 0.5)
-    imported.leave_out(element, NO_SUCH_SETTING)
+    imported.record_skipped(element, NO_SUCH_SETTING)
 
 
 def _strategy(
@@ -415,23 +417,23 @@ def _slow(imported: ImportReport, entry: _PolicyEntry, element: XmlElement, bean
     for child in _strategies(imported, entry, element, beans):
         strategy = _ABORTS.get(child.name)
         if strategy is None:
-            imported.leave_out(
+            imported.record_skipped(
                 child, f"Only {' and '.join(_ABORTS)} are taken over, as they stand in ActiveMQ."
             )
         elif ABORT in entry.settings or ABORT_ACK in entry.settings:
-            imported.leave_out(child, "An entry has one strategy: the first was taken.")
+            imported.record_skipped(child, "An entry has one strategy: the first was taken.")
         elif strategy is ABORT and entry.excess:
             _leave_out_strategy(imported, entry, child, _WIDE_WINDOW)
         else:
             _abort(imported, entry, child, strategy)
-    imported.leave_out(element, NO_SUCH_SETTING)
+    imported.record_skipped(element, NO_SUCH_SETTING)
 
 
 def _leave_out_strategy(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, why: str) -> None:
     """Leave out a strategy with all that it says, a bean's properties included."""
-    leaves = set(strategy.leaves())
+    leaves = set(strategy.all_leaves())
     for leaf in leaves:
-        imported.leave_out(leaf, why)
+        imported.record_skipped(leaf, why)
     words = {strategy.name, *strategy.attributes}
     entry.found = [one for one in entry.found if one.leaf not in leaves and one.setting not in words]
 
@@ -459,7 +461,7 @@ def _abort(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, ke
             _set(imported, entry, leaf, "abort_connection", parse_bool(leaf.value))
             continue
         else:
-            imported.leave_out(leaf, _about_strategy(name, leaf, key))
+            imported.record_skipped(leaf, _about_strategy(name, leaf, key))
             continue
         if why := _why_not(leaf, setting, value):
             _leave_out_strategy(
@@ -489,7 +491,7 @@ def _ever_aborts(settings: Mapping[str, Any], strategy: str) -> bool:
 def _remark_on_strategy(entry: _PolicyEntry, strategy: XmlElement, key: str) -> None:
     """Say beside the strategy's first setting how its effect differs from ActiveMQ's."""
     told = "nobody is aborted, as there" if not entry.settings[key] else _DIFFERS.get(key, "")
-    leaves = set(strategy.leaves())
+    leaves = set(strategy.all_leaves())
     for place, one in enumerate(entry.found):
         if told and one.leaf in leaves:
             entry.found[place] = _Strategy(one.leaf, f"{one.setting}; {told}")
@@ -513,7 +515,7 @@ def _set(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf, key: str, v
     if key in entry.settings:
         why = "The entry says this twice: the first was taken."
     if why:
-        imported.leave_out(leaf, why)
+        imported.record_skipped(leaf, why)
     else:
         entry.settings[key] = value
         remark = _DIFFERS.get(key)
@@ -548,7 +550,7 @@ def _made(imported: ImportReport, entry: _PolicyEntry, entries: list[_PolicyEntr
     ]
     if not any(len(one) > 1 for one in made):
         if entry.topic is not None:
-            imported.leave_out(entry.topic, "Its entry has no setting that is taken over.")
+            imported.record_skipped(entry.topic, "Its entry has no setting that is taken over.")
         return []
     for one in made:
         one.setdefault("prefetch", MAX_PREFETCH)  # limits count beyond it
@@ -570,11 +572,11 @@ def _made(imported: ImportReport, entry: _PolicyEntry, entries: list[_PolicyEntr
     if entry.shadow:
         alone += f"; {entry.shadow}"
     if entry.topic is not None:
-        imported.take(entry.topic, part, f"topic{below}{alone}{whole_prefetch}")
+        imported.record_imported(entry.topic, part, f"topic{below}{alone}{whole_prefetch}")
     elif alone:
         entry.found[0] = _Strategy(entry.found[0].leaf, f"{entry.found[0].setting}{alone}")
     for leaf, setting in entry.found:
-        imported.take(leaf, part, setting)
+        imported.record_imported(leaf, part, setting)
     return made
 
 
@@ -592,20 +594,20 @@ def _silent(pattern: str, entry: _PolicyEntry, entries: list[_PolicyEntry]) -> d
 def _usage(imported: ImportReport, element: XmlElement) -> None:
     """The limits of the whole broker: named, since what passing them does is something else here."""
     for one in element.walk():
-        for leaf in one.leaves() if one.name in ("memoryUsage", "storeUsage", "tempUsage") else ():
+        for leaf in one.all_leaves() if one.name in ("memoryUsage", "storeUsage", "tempUsage") else ():
             if one.name == "storeUsage":
-                imported.leave_out(
+                imported.record_skipped(
                     leaf, "The journal has no limit of bytes: an action removes what is older than an age."
                 )
                 continue
             kind, setting, does = _USAGE[one.name]
             limit = _nbytes(leaf.value) if leaf.name == "limit" else None
             wanted = f"{setting} {limit}" if limit is not None else setting
-            imported.leave_out(
+            imported.record_skipped(
                 leaf,
                 f"{_BLOCKS} A limit of {kind} {does}: if that is meant, set {wanted} (bytes) of the pool.",
             )
-    imported.leave_out(element, _BLOCKS)
+    imported.record_skipped(element, _BLOCKS)
 
 
 def _nbytes(text: str) -> int | None:
@@ -616,12 +618,12 @@ def _nbytes(text: str) -> int | None:
 def _others(imported: ImportReport, element: XmlElement) -> None:
     """What stands around the policies."""
     if element.name in _NOT_POLICY:
-        imported.not_policy(element)
+        imported.record_unrelated(element)
     elif element.name in _ELEMENTS:
-        imported.leave_out(element, _ELEMENTS[element.name])
+        imported.record_skipped(element, _ELEMENTS[element.name])
     else:
         for name, leaf in element.attributes.items() if element.name in ("broker", "beans") else ():
             if name in _NOT_POLICY_OF_BROKER:
-                imported.not_policy(leaf)
+                imported.record_unrelated(leaf)
         for child in element.children:
             _others(imported, child)

@@ -81,7 +81,7 @@ _NO_TRANSPORT: Final = "No transport that is taken over takes it from here."
 def import_amps(text: str) -> ImportReport:
     """An `<AMPSConfig>`, or one of its parts by itself. The instance keeps its own name: bookmarks carry it."""
     root = parse_xml(text)
-    imported = ImportReport(root.leaves())
+    imported = ImportReport(root.all_leaves())
     parts = root.children if root.name == "AMPSConfig" else [root]
     imported.document |= _limits(imported, parts, "")
     if transports := _TransportReader(imported, parts).read():
@@ -94,11 +94,11 @@ def import_amps(text: str) -> ImportReport:
             read_actions(imported, part)
     for part in parts:
         if part.name in _NOT_POLICY:
-            imported.not_policy(part)
+            imported.record_unrelated(part)
         elif part.name in _SECTIONS:
-            imported.leave_out(part, _SECTIONS[part.name])
+            imported.record_skipped(part, _SECTIONS[part.name])
         elif part.name in ("Authentication", "Entitlement"):
-            imported.leave_out(part, _NO_TRANSPORT)
+            imported.record_skipped(part, _NO_TRANSPORT)
     return imported
 
 
@@ -115,10 +115,10 @@ def _limits(imported: ImportReport, elements: Sequence[XmlElement], part: str) -
         if setting in made.get(group, {}):
             why = "It stands here twice: the first was taken."
         if why:
-            imported.leave_out(leaf, why)
+            imported.record_skipped(leaf, why)
         else:
             made.setdefault(group, {})[setting] = value
-            imported.take(leaf, part or group, f"{group}.{setting}" if part else setting)
+            imported.record_imported(leaf, part or group, f"{group}.{setting}" if part else setting)
     return made
 
 
@@ -151,7 +151,7 @@ class _TransportReader:
 
     def _one(self, element: XmlElement) -> None:
         if why := self._why_not(element):
-            self._imported.leave_out(element, why)
+            self._imported.record_skipped(element, why)
             return
         address = leaf_value(element.text_of("InetAddr"))
         transport: dict[str, Any] = {
@@ -206,7 +206,7 @@ class _TransportReader:
             settings["Protocol"] = "kind"
         for name, setting in settings.items():
             if (leaf := element.text_of(name)) is not None:
-                self._imported.take(leaf, part, setting)
+                self._imported.record_imported(leaf, part, setting)
 
     def _access(self, element: XmlElement, part: str) -> dict[str, Any]:
         """A module for authentication becomes passwords, one for entitlement a restricted transport: closed at first."""
@@ -221,12 +221,12 @@ class _TransportReader:
                 continue
             value = made[setting] = opened if leaf.value.startswith(_ALLOWS_ALL) else closed
             more = ", users and entitlements are set under access" if value == closed else ""
-            self._imported.take(
+            self._imported.record_imported(
                 leaf,
                 part if element.child(name) is found else "transports",
                 f"{setting} {str(value).lower()}{more}",
             )
-            self._imported.leave_out(
+            self._imported.record_skipped(
                 found, "The module's options don't come along: set users and entitlements under access."
             )
         return made
@@ -235,12 +235,12 @@ class _TransportReader:
         if parse_bool(leaf_value(element.text_of("VerifyClient"))) is not True:
             for name in ("VerifyClient", "CAFile", "CAPath"):
                 if (one := element.child(name)) is not None:
-                    self._imported.leave_out(
+                    self._imported.record_skipped(
                         one, "Clients aren't asked for certificates unless VerifyClient is true."
                     )
         for child in element.children:
             if child.name not in _LIMITS:
-                self._imported.leave_out(child, _OF_TRANSPORT.get(child.name, NO_SUCH_SETTING))
+                self._imported.record_skipped(child, _OF_TRANSPORT.get(child.name, NO_SUCH_SETTING))
 
 
 def _kind(element: XmlElement) -> str | None:
@@ -268,10 +268,10 @@ def _transaction_log(imported: ImportReport, element: XmlElement) -> dict[str, A
         elif child.name in _JOURNAL and child.text is not None:
             _journal(imported, child.text, made)
         else:
-            imported.leave_out(child, NO_SUCH_SETTING)
+            imported.record_skipped(child, NO_SUCH_SETTING)
     empty = element.text is not None and not element.text.value
     if element.text is not None and empty:
-        imported.take(element.text, "instance", "no topic is journaled")
+        imported.record_imported(element.text, "instance", "no topic is journaled")
     if topics or empty or (made and element.child("Topic") is None):
         made |= {"unjournaled_topics": [], "journaled_topics": topics}
     return made
@@ -286,10 +286,10 @@ def _journal(imported: ImportReport, leaf: XmlLeaf, made: dict[str, Any]) -> Non
     if setting in made:
         why = "It stands here twice: the first was taken."
     if why:
-        imported.leave_out(leaf, why)
+        imported.record_skipped(leaf, why)
     else:
         made[setting] = value
-        imported.take(leaf, "instance", setting)
+        imported.record_imported(leaf, "instance", setting)
 
 
 def _topic(imported: ImportReport, element: XmlElement, before: int) -> list[str | dict[str, str]]:
@@ -299,39 +299,39 @@ def _topic(imported: ImportReport, element: XmlElement, before: int) -> list[str
     try:
         TopicPattern.parse(pattern)
     except ClientError as problem:
-        imported.leave_out(element, f"{problem.sentence} {problem.fix}")
+        imported.record_skipped(element, f"{problem.sentence} {problem.fix}")
         return []
     if name is None or before >= MAX_TEXTS:
-        imported.leave_out(element, f"A policy has at most {MAX_TEXTS} journaled topics.")
+        imported.record_skipped(element, f"A policy has at most {MAX_TEXTS} journaled topics.")
         return []
     part = f"journaled topic {pattern}"
-    imported.take(name, part, "topic")
+    imported.record_imported(name, part, "topic")
     message_type = _MESSAGE_TYPES.get(leaf_value(kind) or "json", "binary")
     if kind is not None and kind.value in _MESSAGE_TYPES:
-        imported.take(kind, part, f"message_type {message_type}")
+        imported.record_imported(kind, part, f"message_type {message_type}")
     elif kind is not None:
-        imported.leave_out(kind, "Its messages are kept as binary: filters can't look into them.")
+        imported.record_skipped(kind, "Its messages are kept as binary: filters can't look into them.")
     selected = _filter(imported, chosen, message_type, part) if chosen is not None else None
-    imported.leave_out(element, NO_SUCH_SETTING)
-    return [JournaledTopic(pattern, message_type, selected).as_json()]
+    imported.record_skipped(element, NO_SUCH_SETTING)
+    return [JournaledTopic(pattern, message_type, selected).to_json()]
 
 
 def _filter(imported: ImportReport, leaf: XmlLeaf, message_type: str, part: str) -> str | None:
     """A journaled topic's filter; None when it can't be one, and then all of the topic's messages are journaled."""
     if len(leaf.value) > MAX_TEXT:
-        imported.leave_out(
+        imported.record_skipped(
             leaf, f"All messages of the topic are journaled: a filter has at most {MAX_TEXT} characters."
         )
         return None
     try:
         compile_filter(leaf.value)
     except ClientError as problem:
-        imported.leave_out(leaf, f"All messages of the topic are journaled: {problem.sentence}")
+        imported.record_skipped(leaf, f"All messages of the topic are journaled: {problem.sentence}")
         return None
     if message_type == "binary":
-        imported.leave_out(
+        imported.record_skipped(
             leaf, "All messages of the topic are journaled: a filter can't look into binary ones."
         )
         return None
-    imported.take(leaf, part, "filter")
+    imported.record_imported(leaf, part, "filter")
     return leaf.value

@@ -66,7 +66,7 @@ def read_actions(imported: ImportReport, element: XmlElement) -> None:
         for child in one.children:
             _part(imported, child, parts)
         if not (parts.whole and parts.on and parts.do):
-            imported.leave_out(one, _HALF)
+            imported.record_skipped(one, _HALF)
             continue
         name = _free(imported, _name(one) or f"imported {place}")
         made: dict[str, Any] = {"name": name, "when": parts.on, "steps": parts.do}
@@ -74,8 +74,8 @@ def read_actions(imported: ImportReport, element: XmlElement) -> None:
             made["description"] = parts.description
         imported.actions.append(made)
         for leaf, setting in parts.taken:
-            imported.take(leaf, f"action {name}", setting)
-        imported.leave_out(one, "It isn't an option here.")
+            imported.record_imported(leaf, f"action {name}", setting)
+        imported.record_skipped(one, "It isn't an option here.")
 
 
 def _part(imported: ImportReport, element: XmlElement, parts: _ActionParts) -> None:
@@ -86,7 +86,7 @@ def _part(imported: ImportReport, element: XmlElement, parts: _ActionParts) -> N
     found = table.get(module) if element.name in ("On", "Do") else None
     if found is None or leaf is None:
         parts.whole = False
-        imported.leave_out(element, _WHY.get(module, _NOTHING))
+        imported.record_skipped(element, _WHY.get(module, _NOTHING))
         return
     kind, names = found
     made = {word: kind}
@@ -113,7 +113,7 @@ def _option(
         parts.description = leaf.value[:MAX_DESCRIPTION]
         parts.taken.append((leaf, "description"))
     elif leaf.name == "MessageType":
-        imported.leave_out(leaf, _MESSAGE_TYPE)
+        imported.record_skipped(leaf, _MESSAGE_TYPE)
 
 
 def _name(element: XmlElement) -> str:

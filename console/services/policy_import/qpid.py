@@ -103,7 +103,7 @@ def import_qpid(text: str) -> ImportReport:
             "with notify.",
         )
     root = parse_xml(text)
-    imported = ImportReport(root.leaves())
+    imported = ImportReport(root.all_leaves())
     reading = _QpidReader(imported)
     for topics in (
         element for name in ("topics", "queues") for element in root.walk() if element.name == name
@@ -184,7 +184,7 @@ class _QpidReader:
         for detection in (child for child in element.children if child.name == _DETECTION):
             if self._everything:
                 self._twice |= {"#"} if element.name == "topics" else set()
-                self.imported.leave_out(
+                self.imported.record_skipped(
                     detection, "There is one entry for all topics: the one of <topics>, or the first."
                 )
                 continue
@@ -214,27 +214,27 @@ class _QpidReader:
             except ClientError as problem:
                 why = f"{problem.sentence} {problem.fix}"
         if why or name is None:
-            self.imported.leave_out(element, why)
+            self.imported.record_skipped(element, why)
             known = any(entry["topic"] == key for entry in self.entries)
             self._has_unknown_topics |= not known
             self._twice |= {key} if known else set()
         elif subscription is not None:
             self._subscription(element, subscription.text, limits, key)
-            self.imported.take(name, f"rules {leaf_value(subscription.text)} {key}", "topic")
+            self.imported.record_imported(name, f"rules {leaf_value(subscription.text)} {key}", "topic")
         elif made := self._limits(limits, key):
             alone = sorted(set(self._everything) - set(made))
             none = (
                 f"; without the limits of all topics ({', '.join(alone)}), which it replaces" if alone else ""
             )
-            self.imported.take(name, f"qpid {key}", f"topic{none}")
+            self.imported.record_imported(name, f"qpid {key}", f"topic{none}")
             self.entries.append(made)
         elif self._everything:
-            self.imported.take(
+            self.imported.record_imported(
                 name, f"qpid {key}", "topic, without any limit, as none of its own is taken over"
             )
             self.entries.append({"topic": key})
         else:
-            self.imported.leave_out(name, "Its entry has no limit that is taken over.")
+            self.imported.record_skipped(name, "Its entry has no limit that is taken over.")
 
     def _fits(self, key: str) -> bool:
         """Return whether a policy has room for an entry of this key and for those beside it."""
@@ -255,20 +255,22 @@ class _QpidReader:
         client, _, subscription = leaf_value(name).partition(":")
         scope = {"client": client, "subscription": subscription, **({"topic": topic} if topic else {})}
         if name is None or not is_name(client) or not _is_subscription(subscription):
-            self.imported.leave_out(element, _NO_SUBSCRIPTION)
+            self.imported.record_skipped(element, _NO_SUBSCRIPTION)
         elif same := [rule for rule in self.rules if rule["scope"] == scope]:
             for rule in same:
                 rule["mode"] = EnforcementMode.SHADOW.value
             self.imported.remark(f"rules {client}:{subscription} {topic}".rstrip(), _TWICE)
-            self.imported.leave_out(element, "There is one entry for a subscription: the first was taken.")
+            self.imported.record_skipped(
+                element, "There is one entry for a subscription: the first was taken."
+            )
         elif len(self.rules) > MAX_RULES - len(_LIMIT_SIGNALS):
-            self.imported.leave_out(element, f"A policy has at most {MAX_RULES} rules.")
+            self.imported.record_skipped(element, f"A policy has at most {MAX_RULES} rules.")
         elif made := self._limits(limits, f"{client}:{subscription} {topic}".rstrip(), "rules"):
             del made["topic"]
-            self.imported.take(name, f"rules {client}:{subscription} {topic}".rstrip(), _OF_ONE)
+            self.imported.record_imported(name, f"rules {client}:{subscription} {topic}".rstrip(), _OF_ONE)
             self.rules += [_rule(setting, limit, scope) for setting, limit in made.items()]
         else:
-            self.imported.leave_out(name, "Its entry has no limit that is taken over.")
+            self.imported.record_skipped(name, "Its entry has no limit that is taken over.")
 
     def whole(self, entry: dict[str, Any]) -> dict[str, Any]:
         """Return an entry that also says "no limit" for each limit that an entry laid under it has."""
@@ -293,7 +295,7 @@ class _QpidReader:
         made: dict[str, Any] = {}
         acts = [child for child in element.children if child.name == "policy"]
         if acts and not any(_deletes(child) for child in acts):
-            self.imported.leave_out(element, _NO_DELETE)
+            self.imported.record_skipped(element, _NO_DELETE)
             return {}
         for child in element.children:
             leaf, setting = child.text, _LIMITS.get(child.name)
@@ -301,9 +303,9 @@ class _QpidReader:
                 self._limit(leaf, f"{into} {key}", setting, made)
             elif child.name == "policy":
                 self._policy(child, f"{into} {key}")
-        self.imported.leave_out(element, NO_SUCH_SETTING)
+        self.imported.record_skipped(element, NO_SUCH_SETTING)
         if not made:
-            self.imported.withdraw(f"{into} {key}", "Its entry has no limit that is taken over.")
+            self.imported.undo_part(f"{into} {key}", "Its entry has no limit that is taken over.")
             return {}
         return {"topic": key, **made}
 
@@ -315,24 +317,24 @@ class _QpidReader:
         if setting in made:
             why = "The entry says this twice: the first was taken."
         if why:
-            self.imported.leave_out(leaf, why)
+            self.imported.record_skipped(leaf, why)
         else:
             made[setting] = value
-            self.imported.take(leaf, part, setting)
+            self.imported.record_imported(leaf, part, setting)
 
     def _policy(self, element: XmlElement, part: str) -> None:
         name = element.attributes.get("name") or element.text_of("name")
         if name is None or not _deletes(element):
-            self.imported.leave_out(element, _NO_DELETE)
+            self.imported.record_skipped(element, _NO_DELETE)
             return
-        self.imported.take(name, part, "its limits disconnect")
+        self.imported.record_imported(name, part, "its limits disconnect")
         for one in element.walk():
             if one.name == "delete-persistent":
-                self.imported.leave_out(one, _DELETES)
+                self.imported.record_skipped(one, _DELETES)
             elif one.name == "option":
                 self._option(one, part)
             elif one.name.lower() == "topicdelete" and one.text is not None:
-                self.imported.take(one.text, part, "durable subscriptions are kept")
+                self.imported.record_imported(one.text, part, "durable subscriptions are kept")
 
     def _option(self, element: XmlElement, part: str) -> None:
         option, value = element.attributes.get("name"), element.attributes.get("value")
@@ -342,20 +344,20 @@ class _QpidReader:
             or option.value != "delete-persistent"
             or parse_bool(value.value) is None
         ):
-            self.imported.leave_out(element, "It isn't an option of this policy.")
+            self.imported.record_skipped(element, "It isn't an option of this policy.")
         elif parse_bool(value.value):
-            self.imported.leave_out(element, _DELETES)
+            self.imported.record_skipped(element, _DELETES)
         else:
             for leaf in (option, value):
-                self.imported.take(leaf, part, "durable subscriptions are kept")
+                self.imported.record_imported(leaf, part, "durable subscriptions are kept")
 
 
 def _others(imported: ImportReport, element: XmlElement) -> None:
     """What stands around the limits of topics."""
     if element.name in _REASONS:
-        imported.leave_out(element, _REASONS[element.name])
+        imported.record_skipped(element, _REASONS[element.name])
     elif element.name in _NOT_POLICY:
-        imported.not_policy(element)
+        imported.record_unrelated(element)
     else:
         names = (
             (element.text_of("name"), element.attributes.get("name"))
@@ -364,6 +366,6 @@ def _others(imported: ImportReport, element: XmlElement) -> None:
         )
         for leaf in names:
             if leaf is not None:
-                imported.not_policy(leaf)
+                imported.record_unrelated(leaf)
         for child in element.children:
             _others(imported, child)

@@ -67,23 +67,23 @@ class ImportReport:
         self.actions: list[dict[str, Any]] = []
         self._fates: dict[XmlLeaf, _LeafOutcome | None] = dict.fromkeys(leaves)
 
-    def take(self, leaf: XmlLeaf, part: str, setting: str) -> None:
+    def record_imported(self, leaf: XmlLeaf, part: str, setting: str) -> None:
         """A leaf goes into a setting of a part of the result, such as "pool" or "transport tcp"."""
         self._fates[leaf] = _LeafOutcome(part, setting)
 
-    def leave_out(self, what: XmlLeaf | XmlElement, why: str) -> None:
+    def record_skipped(self, what: XmlLeaf | XmlElement, why: str) -> None:
         """A leaf isn't taken over, or of an element all leaves, unless it is settled what becomes of them."""
-        for leaf in (what,) if isinstance(what, XmlLeaf) else what.leaves():
+        for leaf in (what,) if isinstance(what, XmlLeaf) else what.all_leaves():
             if leaf is what or self._fates[leaf] is None:
                 self._fates[leaf] = _LeafOutcome(why=why)
 
-    def not_policy(self, what: XmlLeaf | XmlElement) -> None:
+    def record_unrelated(self, what: XmlLeaf | XmlElement) -> None:
         """A leaf isn't about policy, or of an element all leaves, unless it is settled what becomes of them."""
-        for leaf in (what,) if isinstance(what, XmlLeaf) else what.leaves():
+        for leaf in (what,) if isinstance(what, XmlLeaf) else what.all_leaves():
             if self._fates[leaf] is None:
                 self._fates[leaf] = _LeafOutcome()
 
-    def withdraw(self, part: str, why: str, setting: str = "") -> None:
+    def undo_part(self, part: str, why: str, setting: str = "") -> None:
         """Leave out what was taken into a part, or into one setting of it, because that can't be made after
         all."""
         for leaf, fate in self._fates.items():
@@ -102,32 +102,32 @@ class ImportReport:
         return not self.document and not self.actions
 
     @property
-    def taken(self) -> list[ImportedSetting]:
+    def imported(self) -> list[ImportedSetting]:
         """What was taken over, in the order of the file."""
-        return [ImportedSetting(leaf.where, leaf.line, leaf.what, f"{fate.part}: {fate.setting}")
+        return [ImportedSetting(leaf.where, leaf.line, leaf.description, f"{fate.part}: {fate.setting}")
                 for leaf, fate in self._settled() if fate.part]  # fmt: skip
 
     @property
-    def left_out(self) -> list[SkippedSetting]:
+    def skipped(self) -> list[SkippedSetting]:
         """What wasn't, in the order of the file."""
         return [
-            SkippedSetting(leaf.where, leaf.line, leaf.what, fate.why)
+            SkippedSetting(leaf.where, leaf.line, leaf.description, fate.why)
             for leaf, fate in self._settled()
             if fate.why
         ]
 
     @property
-    def not_about_policy(self) -> list[UnrelatedSetting]:
+    def unrelated(self) -> list[UnrelatedSetting]:
         """What no policy speaks of, in the order of the file."""
         return [
-            UnrelatedSetting(leaf.where, leaf.line, leaf.what)
+            UnrelatedSetting(leaf.where, leaf.line, leaf.description)
             for leaf, fate in self._settled()
             if not (fate.part or fate.why)
         ]
 
-    def nothing_taken(self, hint: str) -> OperatorError:
+    def nothing_imported_error(self, hint: str) -> OperatorError:
         """The refusal of a file that nothing was taken of; details["left_out"] has reasons, 20 at most."""
-        left, others = self.left_out, len(self.not_about_policy)
+        left, others = self.skipped, len(self.unrelated)
         known = [one for one in left if one.why != UNKNOWN] or left
         return OperatorError(
             "nothing_imported",

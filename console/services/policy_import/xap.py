@@ -58,7 +58,7 @@ def import_xap(text: str) -> ImportReport:
     """The slow-consumer properties as the instance's entry of `xap`. Everything else is about other parts of XAP."""
     if text.lstrip().startswith("<"):
         root = parse_xml(text)
-        leaves, found = list(root.leaves()), list(_properties_of(root))
+        leaves, found = list(root.all_leaves()), list(_properties_of(root))
     else:
         leaves = list(parse_options(text))
         found = [_JvmProperty(_name(leaf), leaf) for leaf in leaves]
@@ -71,10 +71,10 @@ def import_xap(text: str) -> ImportReport:
     settled = {leaf for one in found if _is_known(one.name) for leaf in (one.value, *one.beside)}
     for leaf in leaves:
         if leaf not in settled and (PREFIX in leaf.name or PREFIX in leaf.value):
-            imported.leave_out(
+            imported.record_skipped(
                 leaf, 'Write each property as <prop key="…">, as -Dname=value, or on a line of its own.'
             )
-        imported.not_policy(leaf)
+        imported.record_unrelated(leaf)
     return imported
 
 
@@ -104,9 +104,9 @@ def _property(imported: ImportReport, one: _JvmProperty, made: dict[str, Any]) -
             made[setting] = value
     for leaf in (one.value, *one.beside):
         if why:
-            imported.leave_out(leaf, why)
+            imported.record_skipped(leaf, why)
         else:
-            imported.take(leaf, "xap", setting)
+            imported.record_imported(leaf, "xap", setting)
 
 
 def parse_options(text: str) -> Iterator[XmlLeaf]:

@@ -42,7 +42,7 @@ class XmlLeaf:
     secret: bool = False
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """`name=value` for whoever reads the result, cut to 200 characters. A password's value reads "set"."""
         # As much as is shown is looked at: what a regular expression takes on a long text isn't bounded.
         told = " ".join(self.value[: MAX_SHOWN * 2].split())
@@ -67,7 +67,7 @@ class XmlElement:
         for child in self.children:
             yield from child.walk()
 
-    def leaves(self) -> Iterator[XmlLeaf]:
+    def all_leaves(self) -> Iterator[XmlLeaf]:
         """All leaves within it, in the order of the file."""
         for element in self.walk():
             yield from element.attributes.values()

@@ -54,10 +54,10 @@ async def test_what_the_kernel_takes_at_once_is_not_waited_for_and_the_rest_is(
     protocol.sendData(large)
     assert protocol.room.is_set() and protocol.transport.got == large
     protocol.sendData(large)
-    assert not protocol.room.is_set() and protocol.held_bytes() == len(large) - 100
+    assert not protocol.room.is_set() and protocol.unsent_bytes() == len(large) - 100
     protocol.sendData(small)
     protocol.transport.room = 1 << 20
-    while protocol.held_bytes():
+    while protocol.unsent_bytes():
         protocol.transport.doWrite()
     assert protocol.room.is_set() and protocol.transport.got == large + large + small, "in order"
 
@@ -86,7 +86,7 @@ async def test_large_messages_that_wait_are_counted_and_no_more_are_read(
         assert counted.held == number * INCOMING_BYTES // 4
     assert not protocol.reading, "of small ones many more may wait"
     await protocol.application_queue.get()
-    protocol.taken()
+    protocol.on_message_consumed()
     assert counted.held == 3 * INCOMING_BYTES // 4 and protocol.resuming
 
 

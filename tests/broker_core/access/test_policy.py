@@ -113,15 +113,15 @@ def test_on_a_transport_that_is_not_there_nobody_may_do_anything() -> None:
 
 def test_a_user_may_be_kept_to_names_of_clients() -> None:
     access = AccessPolicy(policy(user("maria", clients=("maria", "desk-*")), user("vera")))
-    assert [access.may_be("maria", name) for name in ("maria", "desk-1", "maria-2", "desk")] == [
+    assert [access.may_use_client_name("maria", name) for name in ("maria", "desk-1", "maria-2", "desk")] == [
         True,
         True,
         False,
         False,
     ]
-    assert access.may_be("vera", "anything") and access.may_be("", "anything")
+    assert access.may_use_client_name("vera", "anything") and access.may_use_client_name("", "anything")
     asked = [("maria", "desk-1"), ("maria", "other"), ("vera", "other"), ("nobody", "other")]
-    assert [access.has(*one) for one in asked] == [True, False, True, False]
+    assert [access.is_user_allowed(*one) for one in asked] == [True, False, True, False]
 
 
 def test_a_revision_that_changes_what_a_user_may_do_gives_other_rights() -> None:

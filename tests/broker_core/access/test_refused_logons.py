@@ -51,6 +51,6 @@ def test_what_nobody_stores_is_bounded_and_keeps_the_newest_in_order() -> None:
             refusals.add(minute, f"r{remote}", "tcp", "bad_logon", "", "")
     taken = refusals.take(100)
     assert (len(taken), refusals.dropped) == (MAX_WAITING, 100 * (REMOTES + 1) - MAX_WAITING)
-    refusals.put_back(taken[:3])
+    refusals.restore(taken[:3])
     refusals.add(100, "new", "tcp", "bad_logon", "", "")
     assert [entry.minute for entry in refusals.take(101)] == [*(one.minute for one in taken[:3]), 100]

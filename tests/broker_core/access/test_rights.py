@@ -24,7 +24,7 @@ def rights(*entitlements: object, name: str = "maria") -> Rights:
 
 
 def granted(made: Rights, topic: str, filter: str | None = None) -> tuple[str, str | None, bool]:
-    found = made.subscription(TopicPattern.parse(topic), compile_filter(filter) if filter else None)
+    found = made.check_subscribe(TopicPattern.parse(topic), compile_filter(filter) if filter else None)
     return found.pattern.text, found.filter and found.filter.text, found.narrowed
 
 
@@ -85,24 +85,24 @@ def test_a_pattern_that_is_covered_is_served_as_asked() -> None:
 
 def test_a_broader_pattern_is_narrowed_and_says_so() -> None:
     made = rights(entitlement("*", subscribe="orders.> quotes.*"))
-    found = made.subscription(TopicPattern.parse(">"), None)
+    found = made.check_subscribe(TopicPattern.parse(">"), None)
     assert found.narrowed
     assert [
         topic
         for topic in ("orders.a.b", "quotes.a", "quotes.a.b", "x", "$SLUICE.x")
         if found.pattern.matches(topic)
     ] == ["orders.a.b", "quotes.a"]
-    expression = made.subscription(TopicPattern.parse("~.*eu"), None)
+    expression = made.check_subscribe(TopicPattern.parse("~.*eu"), None)
     assert expression.narrowed
     assert expression.pattern.matches("orders.eu") and not expression.pattern.matches("x.eu")
 
 
 def test_narrowed_patterns_of_different_rights_are_told_apart() -> None:
     asked = TopicPattern.parse(">")
-    one = rights(entitlement("*", subscribe="a.>")).subscription(asked, None).pattern
-    other = rights(entitlement("*", subscribe="b.>")).subscription(asked, None).pattern
+    one = rights(entitlement("*", subscribe="a.>")).check_subscribe(asked, None).pattern
+    other = rights(entitlement("*", subscribe="b.>")).check_subscribe(asked, None).pattern
     assert one != other and one != asked
-    assert one == rights(entitlement("*", subscribe="a.>")).subscription(asked, None).pattern
+    assert one == rights(entitlement("*", subscribe="a.>")).check_subscribe(asked, None).pattern
 
 
 def test_what_nothing_allows_is_refused() -> None:
@@ -122,7 +122,7 @@ def test_an_entitlements_filter_is_added_to_every_subscription() -> None:
 
 def test_no_text_of_a_filter_breaks_out_of_the_one_that_is_added() -> None:
     made = rights(entitlement("*", subscribe="a", filter="/region = 'eu'"))
-    found = made.subscription(TopicPattern.parse("a"), compile_filter("/x = 1 OR 1 = 1")).filter
+    found = made.check_subscribe(TopicPattern.parse("a"), compile_filter("/x = 1 OR 1 = 1")).filter
     assert found is not None
     assert not found.matches_object({"region": "us", "x": 1})
     assert found.matches_object({"region": "eu"})
@@ -133,7 +133,7 @@ def test_two_filters_for_the_same_topics_pass_what_one_of_them_passes() -> None:
         entitlement("*", subscribe="a.>", filter="/x = 1"),
         entitlement("maria", subscribe="a.*", filter="/y = 1"),
     )
-    found = made.subscription(TopicPattern.parse("a.b"), None).filter
+    found = made.check_subscribe(TopicPattern.parse("a.b"), None).filter
     assert found is not None
     assert [found.matches_object(m) for m in ({"x": 1}, {"y": 1}, {"z": 1})] == [True, True, False]
     unfiltered = rights(
@@ -181,7 +181,7 @@ def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_all
         and any(one.matches(topic) and passes(own, message) for one, own in compiled)
     }
     try:
-        found = made.subscription(pattern, chosen)
+        found = made.check_subscribe(pattern, chosen)
     except ClientError as error:
         assert "different filters" in error.sentence or not expected
         return
@@ -225,7 +225,7 @@ def test_who_may_have_everything_has_not_the_brokers_own_and_the_other_way_round
     )
     expression = TopicPattern.parse("~.*")
     for made, sees, lacks in ((everything, "a.b", "$SLUICE.x"), (own, "$SLUICE.x", "a.b")):
-        found = made.subscription(expression, None)
+        found = made.check_subscribe(expression, None)
         assert not found.pattern.matches(lacks)
         assert found.pattern.matches(sees) is expression.matches(sees)
 
@@ -233,10 +233,10 @@ def test_who_may_have_everything_has_not_the_brokers_own_and_the_other_way_round
 def test_an_expression_is_never_taken_for_covered_unless_it_is_the_same() -> None:
     made = rights(entitlement("*", subscribe="~a[.].*"))
     assert granted(made, "~a[.].*") == ("~a[.].*", None, False)
-    found = made.subscription(TopicPattern.parse("~.*[.]b"), None)
+    found = made.check_subscribe(TopicPattern.parse("~.*[.]b"), None)
     assert found.narrowed and found.pattern.text == "~.*[.]b within ~a[.].*"
     assert [t for t in ("a.b", "a.c", "c.b", "b") if found.pattern.matches(t)] == ["a.b"]
-    narrowed = made.subscription(TopicPattern.parse("a.>"), None)
+    narrowed = made.check_subscribe(TopicPattern.parse("a.>"), None)
     assert narrowed.narrowed and narrowed.pattern.matches("a.x")
     with pytest.raises(ClientError, match="not_entitled"):
         granted(made, "b.c")
@@ -306,7 +306,7 @@ def test_narrowed_filters_are_those_of_what_is_left() -> None:
         entitlement("*", subscribe="a.x", filter="/x = 1"),
         entitlement("*", subscribe="b.>", filter="/y = 1"),
     )
-    found = made.subscription(TopicPattern.parse("a.*"), compile_filter("/z = 1"))
+    found = made.check_subscribe(TopicPattern.parse("a.*"), compile_filter("/z = 1"))
     assert found.narrowed and found.filter is not None
     assert found.filter.matches_object({"x": 1, "z": 1})
     assert not found.filter.matches_object({"y": 1, "z": 1})

@@ -36,56 +36,56 @@ def test_what_waits_is_bounded_and_who_reads_gets_more(most: int, steps: list[tu
     broker = Broker()
     credit = CreditWindow("s", most, broker.give)
     waits: list[int] = []
-    broker.sent, broker.upto, answered = 0, credit.ask(), False
+    broker.sent, broker.upto, answered = 0, credit.initial_credit(), False
     for step, nbytes in steps:
         if step == "send" and answered and broker.sent < broker.upto:
-            assert credit.received(nbytes)
+            assert credit.on_delivery(nbytes)
             broker.sent += nbytes
             waits.append(nbytes)
         elif step == "take" and waits:
-            credit.taken(waits.pop(0))
+            credit.on_consumed(waits.pop(0))
         elif step == "connect":
-            broker.sent, broker.upto, answered = 0, credit.ask(), False
+            broker.sent, broker.upto, answered = 0, credit.initial_credit(), False
         elif step == "answer" and not answered:
-            credit.begun()
+            credit.on_subscribed()
             answered = True
         assert credit.held == sum(waits)
         assert credit.held < most + 300
     if not answered:
-        credit.begun()
+        credit.on_subscribed()
     for nbytes in waits:
-        credit.taken(nbytes)
+        credit.on_consumed(nbytes)
     assert broker.sent < broker.upto, "who has read everything is sent more"
 
 
 def test_more_than_there_was_room_for_is_told() -> None:
     credit = CreditWindow("s", 10, pytest.fail)
-    assert credit.ask() == 10
-    credit.begun()
-    assert credit.received(9) and credit.received(9)
-    assert not credit.received(1)
+    assert credit.initial_credit() == 10
+    credit.on_subscribed()
+    assert credit.on_delivery(9) and credit.on_delivery(9)
+    assert not credit.on_delivery(1)
 
 
 def test_room_is_given_in_steps_but_for_who_waits_for_it() -> None:
     given_: list[int] = []
     credit = CreditWindow("s", 1_000_000, lambda command: given_.append(command.upto))
-    credit.ask()
-    credit.begun()
-    credit.received(900_000)
-    credit.taken(200_000)
+    credit.initial_credit()
+    credit.on_subscribed()
+    credit.on_delivery(900_000)
+    credit.on_consumed(200_000)
     assert given_ == []
-    credit.taken(50_000)
+    credit.on_consumed(50_000)
     assert given_ == [1_250_000]
-    credit.received(400_000)
-    credit.taken(40_000)
+    credit.on_delivery(400_000)
+    credit.on_consumed(40_000)
     assert given_ == [1_250_000, 1_290_000]
 
 
 def test_nothing_is_said_of_a_subscription_that_is_over() -> None:
     credit = CreditWindow("s", 100, pytest.fail)
-    credit.ask()
-    credit.begun()
-    credit.received(100)
-    credit.end()
-    credit.taken(100)
+    credit.initial_credit()
+    credit.on_subscribed()
+    credit.on_delivery(100)
+    credit.on_unsubscribed()
+    credit.on_consumed(100)
     assert credit.held == 0

@@ -27,13 +27,13 @@ def test_the_most_recent_bookmark_moves_only_past_what_is_done_from_the_front() 
     progress = CompletionTracker()
     progress.add(batch(10, 3))
     progress.add(batch(13, 2))
-    assert not progress.done(11)
-    assert progress.done(10)
+    assert not progress.mark_record_done(11)
+    assert progress.mark_record_done(10)
     assert progress.most_recent == 11
-    assert not progress.done(13)
-    assert progress.done(12)
+    assert not progress.mark_record_done(13)
+    assert progress.mark_record_done(12)
     assert progress.most_recent == 13
-    assert progress.done(14)
+    assert progress.mark_record_done(14)
     assert progress.most_recent == 14
 
 
@@ -47,14 +47,16 @@ def test_what_is_done_after_an_undone_record_survives_the_process_until_that_is_
     store.record_done("t", "i", 2, 2)
     store.close()
     again = FileBookmarkStore(tmp_path / "marks")
-    assert list(again.done_after("s", "i") or ()) == [(6, 7), (9, 9)]
+    assert list(again.processed_ranges("s", "i") or ()) == [(6, 7), (9, 9)]
     again.record("s", "i", 7)
     again.compact()
     again.close()
     third = FileBookmarkStore(tmp_path / "marks")
-    assert (third.most_recent("s"), list(third.done_after("s", "i") or ())) == ("i|7|", [(9, 9)])
+    assert (third.most_recent("s"), list(third.processed_ranges("s", "i") or ())) == ("i|7|", [(9, 9)])
     third.forget("s")
-    assert third.done_after("s", "i") is None and list(third.done_after("t", "i") or ()) == [(2, 2)]
+    assert third.processed_ranges("s", "i") is None and list(third.processed_ranges("t", "i") or ()) == [
+        (2, 2)
+    ]
     third.close()
 
 
@@ -63,13 +65,13 @@ def test_whole_batches_and_filtered_batches_count_too() -> None:
     filtered = batch(1, 10).select(np.array([2, 5, 9]))
     progress.add(filtered)
     progress.add(batch(20, 2))
-    assert not progress.batch_done(batch(20, 2))
-    assert progress.done(3)
+    assert not progress.mark_batch_done(batch(20, 2))
+    assert progress.mark_record_done(3)
     assert progress.most_recent == 3
-    assert not progress.done(4)  # never delivered
-    assert not progress.done(99)
-    assert progress.done(6)
-    assert progress.done(10)
+    assert not progress.mark_record_done(4)  # never delivered
+    assert not progress.mark_record_done(99)
+    assert progress.mark_record_done(6)
+    assert progress.mark_record_done(10)
     assert progress.most_recent == 21
 
 
@@ -89,7 +91,7 @@ def test_in_any_order_it_is_the_last_record_before_the_first_that_is_not_done(
     done: set[int] = set()
     for sequence in order:
         before = progress.most_recent
-        moved = progress.done(sequence)
+        moved = progress.mark_record_done(sequence)
         done.add(sequence)
         expected = next(number for number in range(1, first + 1) if number not in done) - 1
         assert progress.most_recent == expected
@@ -254,11 +256,11 @@ def test_a_resume_point_is_taken_when_everything_before_it_is_done_and_never_ear
         following += count + gap
         if data.draw(st.booleans()):
             points.append(following - 1)
-            progress.reached(following - 1)
+            progress.advance_to(following - 1)
         while open_ and data.draw(st.booleans()):
             done = data.draw(st.sampled_from(sorted(open_)))
             open_.discard(done)
-            progress.done(done)
+            progress.mark_record_done(done)
         assert progress.most_recent < min(open_, default=following), "something before it isn't done"
         reachable = [point for point in points if point < min(open_, default=following)]
         assert progress.most_recent >= reachable[-1]

@@ -166,7 +166,7 @@ async def test_a_broker_that_stands_still_while_everything_is_sent_again_is_left
     ).start()
     for _ in range(32):
         await client.publish("a", b"x" * 1_000_000)
-    client._publisher.send_gathered()
+    client._publisher.flush_batch()
     broker.deaf = True
     broker.drop()
     await broker.until(lambda: len(broker.peers) == 1)

@@ -275,7 +275,7 @@ async def test_an_answer_that_speaks_of_more_than_was_numbered_lets_no_message_b
 
 def test_each_address_has_its_turn_and_only_a_whole_round_grows_the_delay() -> None:
     turns = AddressRotation(3, ReconnectPolicy(first_delay=1, longest_delay=100, jitter=0))
-    assert [(turns.current, turns.failed(), turns.whole_round) for _ in range(7)] == [
+    assert [(turns.current, turns.on_failure(), turns.is_round_complete) for _ in range(7)] == [
         (0, 1, False),
         (1, 1, False),
         (2, 1, True),
@@ -285,7 +285,7 @@ def test_each_address_has_its_turn_and_only_a_whole_round_grows_the_delay() -> N
         (0, 4, True),
     ]
     turns.note_connection("broker_away", 101, moved=True)
-    assert (turns.current, turns.whole_round, turns.failed()) == (1, False, 1)
+    assert (turns.current, turns.is_round_complete, turns.on_failure()) == (1, False, 1)
 
 
 @pytest.mark.parametrize(
@@ -306,5 +306,5 @@ def test_delays_grow_while_connections_end_for_the_same_reason(
     turns, found = AddressRotation(1, ReconnectPolicy(first_delay=1, longest_delay=8, jitter=0)), []
     for code in codes:
         turns.note_connection(code, up_s, moved=moved)
-        found.append(turns.failed())
+        found.append(turns.on_failure())
     assert found == delays

@@ -66,7 +66,7 @@ async def test_what_was_steered_holds_on_the_next_connection(broker: Broker) -> 
             )
         )
         (target,) = broker.engine.roster.clients["reader"].subscriptions.values()
-        assert (target.cursor.paused, target.rate) == (True, None)
+        assert (target.cursor.is_paused, target.rate) == (True, None)
         await subscription.resume()
         rest = await taken(subscription, 300 - len(firsts))
         assert firsts + rest == list(range(1, 301))

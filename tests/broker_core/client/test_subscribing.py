@@ -130,7 +130,7 @@ async def test_a_live_subscription_comes_back_live(broker: FakeBroker) -> None:
 async def test_now_resumes_where_it_was_when_the_broker_said_where_that_is(broker: FakeBroker) -> None:
     async with client(broker) as subscriber:
         subscription = await subscriber.subscribe("a", bookmark=NOW)
-        subscription.accepted(f"{INSTANCE}|41|")
+        subscription.on_accepted(f"{INSTANCE}|41|")
         broker.drop()
         await broker.until(lambda: len(subscribes(broker)) == 2)
         assert subscribes(broker)[-1].bookmark == f"{INSTANCE}|41|"

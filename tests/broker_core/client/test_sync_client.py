@@ -189,7 +189,7 @@ def test_an_error_takes_only_its_own_messages_with_it(broker: FakeBroker) -> Non
 def on_the_loop(publisher: SyncClient, work: Callable[[], object]) -> None:
     """Keep the client's loop busy meanwhile, so that all of it stands in line when the loop goes on."""
     done, busy = threading.Event(), threading.Event()
-    publisher._loop.tell(lambda: (busy.set(), done.wait(10)))
+    publisher._loop.call_soon(lambda: (busy.set(), done.wait(10)))
     assert busy.wait(10)
     work()
     done.set()
@@ -201,12 +201,14 @@ def test_a_flush_whose_time_is_over_leaves_the_line_as_it_is(broker: FakeBroker)
         flushes: list[Future[None]] = []
 
         def flush_and_publish() -> None:
-            flushes.append(publisher._loop.begin(publisher.flushed()))  # comes first, so it takes the line
+            flushes.append(
+                publisher._loop.submit(publisher.wait_flushed())
+            )  # comes first, so it takes the line
             for number in range(100):
                 publisher.publish("a", f"{number:0100}")
 
         on_the_loop(publisher, flush_and_publish)
-        publisher._loop.ask(asyncio.sleep(0))
+        publisher._loop.call(asyncio.sleep(0))
         with pytest.raises(TimeoutError):
             flushes[0].result(0.05)
         flushes[0].cancel()
@@ -237,7 +239,9 @@ def test_publishing_raises_for_good_once_the_client_has_given_up(broker: FakeBro
             publisher.publish("a", b"x" * 1_000)
 
     on_the_loop(publisher, fill)
-    publisher._loop.ask(asyncio.sleep(0))  # by now the whole line is taken, and its beginning fills the store
+    publisher._loop.call(
+        asyncio.sleep(0)
+    )  # by now the whole line is taken, and its beginning fills the store
     fill()
     for thread in threads:
         thread.start()

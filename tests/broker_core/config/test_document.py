@@ -74,12 +74,12 @@ def test_each_setting_is_named_those_of_transports_too(tmp_path: Path) -> None:
 
 
 async def test_a_broker_neither_starts_with_one_nor_takes_it_from_a_revision(tmp_path: Path) -> None:
-    paths = BrokerPaths.under(tmp_path, "test-1")
+    paths = BrokerPaths.in_home(tmp_path, "test-1")
     with pytest.raises(OperatorError) as caught:
         Broker(naming(spool="/etc"), paths, no_websocket, roots=(tmp_path,))
     assert caught.value.code == "outside_roots" and not paths.journal.exists()
     async with running_broker(tmp_path / "home", roots=(tmp_path,)) as broker:
-        for check in (broker.check_spools, broker.apply):
+        for check in (broker.check_spool_directories, broker.apply):
             with pytest.raises(OperatorError) as caught:
                 await check(replace(naming(spool="/etc/x"), revision=2))
             assert caught.value.code == "outside_roots"
@@ -134,10 +134,10 @@ def test_spools_and_segments_lie_apart_from_each_other_and_from_the_defaults(
 async def test_a_broker_takes_no_served_directory_at_its_start_and_none_by_a_revision(tmp_path: Path) -> None:
     served = tmp_path / "static"
     with pytest.raises(OperatorError) as caught:
-        Broker(naming(served), BrokerPaths.under(tmp_path, "test-1"), no_websocket, reserved=(served,))
+        Broker(naming(served), BrokerPaths.in_home(tmp_path, "test-1"), no_websocket, reserved=(served,))
     assert caught.value.code == "outside_roots"
     async with running_broker(tmp_path / "home", reserved=(served,)) as broker:
-        for check in (broker.check_spools, broker.apply):
+        for check in (broker.check_spool_directories, broker.apply):
             with pytest.raises(OperatorError) as caught:
                 await check(replace(naming(spool=served / "x"), revision=2))
             assert caught.value.code == "outside_roots"

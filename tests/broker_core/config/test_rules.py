@@ -51,7 +51,7 @@ def test_a_layer_keeps_what_it_does_not_set() -> None:
     made = PolicyDocument.from_dict(
         document(rules=[rule(), {"name": "old", "scope": {"user": "u"}, "limit": 9}])
     )
-    whole = made.rules[1].over(made.rules[0])
+    whole = made.rules[1].merge_over(made.rules[0])
     assert (whole.limit, whole.hold_ms, whole.mode, whole.scope) == (
         9,
         2_000,

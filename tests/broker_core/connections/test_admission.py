@@ -133,23 +133,23 @@ def test_those_who_were_told_to_go_are_dropped_when_they_are_many(monkeypatch: p
     class Guest:
         def __init__(self, remote: str) -> None:
             self.remote = remote
-            hall.enters(self)
+            hall.add_pending(self)
 
         def make_room(self) -> None:
             ended.append(("told", self.remote))
-            hall.leaves(self)
+            hall.mark_closing(self)
 
         def drop(self) -> None:
             ended.append(("dropped", self.remote))
-            hall.gone(self)
+            hall.remove_closing(self)
 
     lone, first, second = Guest("a:1"), Guest("b:1"), Guest("b:2")
     assert ended == [("told", "b:1")], "of the address that has most"
     Guest("b:3")
     assert ended[1:] == [("told", "b:2"), ("dropped", "b:1")]
-    hall.known(lone)
-    hall.gone(first)
-    hall.gone(second)
+    hall.mark_authenticated(lone)
+    hall.remove_closing(first)
+    hall.remove_closing(second)
     assert hall.guests == 1
 
 
@@ -202,22 +202,22 @@ async def test_an_address_has_its_share_of_the_connections(
 def test_an_address_has_its_share_of_the_logons() -> None:
     room = PendingConnections()
     for _ in range(admission.LOGONS_AT_ONCE):
-        room.logs_on("10.0.0.1:5", 0)
+        room.check_logon_rate("10.0.0.1:5", 0)
     with pytest.raises(ClientError) as caught:
-        room.logs_on("10.0.0.1:6", 0)
+        room.check_logon_rate("10.0.0.1:6", 0)
     assert (caught.value.code, caught.value.details["retry_after_ms"]) == ("too_many_logons", 1_000)
-    room.logs_on("10.0.0.2:5", 0)
+    room.check_logon_rate("10.0.0.2:5", 0)
     for _ in range(admission.LOGONS_A_SECOND):
-        room.logs_on("10.0.0.1:5", 1_000)
+        room.check_logon_rate("10.0.0.1:5", 1_000)
     with pytest.raises(ClientError):
-        room.logs_on("10.0.0.1:5", 1_000)
+        room.check_logon_rate("10.0.0.1:5", 1_000)
 
 
 def test_no_more_addresses_are_remembered_than_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "MAX_REMEMBERED", 3)
     room = PendingConnections()
     for number in range(10):
-        room.logs_on(f"10.0.0.{number}:1", 0)
+        room.check_logon_rate(f"10.0.0.{number}:1", 0)
     assert len(room._logons) == 3
 
 
@@ -304,19 +304,19 @@ def test_the_pool_gives_up_the_oldest_frame_of_the_largest_share(monkeypatch: py
 
     def frame(share: str, name: str) -> InputBufferUsage:
         made = InputBufferUsage(hall, lambda _: gone.append(name))
-        made.logged_on(share)
+        made.on_logged_on(share)
         return made
 
     first, second, third = frame("maria", "first"), frame("maria", "second"), frame("maria", "third")
     other = frame("vera", "other")
     for one, nbytes in ((first, 30), (second, 30), (third, 10), (other, 25)):
-        one.hold(nbytes)
+        one.set_bytes(nbytes)
     assert (hall.pool.nbytes, gone) == (95, [])
     first.progress()  # a frame became whole: what first holds now is younger
-    other.hold(35)
+    other.set_bytes(35)
     assert (hall.pool.nbytes, gone) == (75, ["second"])
     with pytest.raises(ClientError, match="input_full"):
-        frame("joe", "large").hold(101)
+        frame("joe", "large").set_bytes(101)
 
 
 @settings(max_examples=200)
@@ -332,13 +332,13 @@ def test_the_pool_adds_up_after_any_steps(steps: list[tuple[int, str, int]]) -> 
         hall = PendingConnections()
         frames = [InputBufferUsage(hall, lambda _: None) for _ in range(8)]
         for number, one in enumerate(frames):
-            one.logged_on(f"user-{number % 3}")
+            one.on_logged_on(f"user-{number % 3}")
         for number, step, nbytes in steps:
             if step == "progress":
                 frames[number].progress()
                 continue
             try:
-                frames[number].hold(nbytes)
+                frames[number].set_bytes(nbytes)
             except ClientError:
-                frames[number].hold(0)
+                frames[number].set_bytes(0)
             assert hall.pool.nbytes == hall.input == sum(one.nbytes for one in frames) <= 90

@@ -35,9 +35,9 @@ class Peer:
         self.taken.append(item)
         self.clock.passes(SLOW)
         if item == "logon":
-            self.inbox.hold(InputHold.LOGON)
+            self.inbox.pause(InputHold.LOGON)
         if item == "publish":
-            self.inbox.hold(InputHold.JOURNAL)
+            self.inbox.pause(InputHold.JOURNAL)
 
     def pause_reading(self) -> None:
         assert self.reading
@@ -107,7 +107,7 @@ async def test_nothing_is_taken_while_a_logon_is_checked_also_of_the_same_read(p
     peer.inbox.put(["flush"])
     await turn()
     assert peer.taken == ["logon"] and not peer.reading
-    peer.inbox.release(InputHold.LOGON)
+    peer.inbox.resume(InputHold.LOGON)
     assert peer.taken == ["logon", "subscribe", "flush"] and peer.reading
 
 
@@ -118,7 +118,7 @@ async def test_what_waits_is_counted_until_it_is_taken_or_is_nobodys(peer: Peer)
     assert peer.anteroom.held == whole, (
         "tiny commands take more than their bytes, and a read stays until all of it is taken"
     )
-    peer.inbox.release(InputHold.LOGON)
+    peer.inbox.resume(InputHold.LOGON)
     while not peer.reading:
         await turn()
     assert peer.anteroom.held == 0
@@ -129,12 +129,12 @@ async def test_what_waits_is_counted_until_it_is_taken_or_is_nobodys(peer: Peer)
 
 async def test_a_client_is_read_from_when_no_reason_is_left_not_to(peer: Peer) -> None:
     peer.inbox.put(["publish", "logon", "next"])
-    peer.inbox.release(InputHold.JOURNAL)
+    peer.inbox.resume(InputHold.JOURNAL)
     assert peer.taken == ["publish", "logon"] and not peer.reading
-    peer.inbox.hold(InputHold.JOURNAL)
-    peer.inbox.release(InputHold.LOGON)
+    peer.inbox.pause(InputHold.JOURNAL)
+    peer.inbox.resume(InputHold.LOGON)
     assert len(peer.taken) == 2 and not peer.reading
-    peer.inbox.release(InputHold.JOURNAL)
+    peer.inbox.resume(InputHold.JOURNAL)
     assert len(peer.taken) == 3 and peer.reading
 
 

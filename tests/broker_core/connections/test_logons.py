@@ -180,17 +180,17 @@ async def test_who_waits_for_the_password_isnt_driven_out_and_whoever_comes_agai
 def test_a_changed_password_is_checked_anew() -> None:
     known = VerifiedPasswordCache()
     known.add("maria", "right", HASHED)
-    assert known.holds("maria", "right", HASHED)
+    assert known.is_verified("maria", "right", HASHED)
     other = hash_password("right")
-    assert not known.holds("maria", "right", other) and not known.holds("maria", "wrong", HASHED)
-    assert not known.holds("vera", "right", HASHED)
+    assert not known.is_verified("maria", "right", other) and not known.is_verified("maria", "wrong", HASHED)
+    assert not known.is_verified("vera", "right", HASHED)
 
 
 async def test_guesses_get_slower_and_then_have_to_wait_whatever_they_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delays: list[int] = []
-    original = FailedLogonTracker.failed
+    original = FailedLogonTracker.record_failure
 
     def failed(self: FailedLogonTracker, remote: str, user: str, now: int) -> int:
         delays.append(original(self, remote, user, now))
@@ -219,7 +219,7 @@ async def test_tokens(tmp_path: Path) -> None:
 async def test_a_right_token_is_taken_although_others_at_its_address_guess(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = FailedLogonTracker.failed
+    original = FailedLogonTracker.record_failure
 
     def failed(self: FailedLogonTracker, remote: str, user: str, now: int) -> int:
         original(self, remote, user, now)
@@ -266,7 +266,7 @@ async def test_a_name_stays_its_users_with_its_numbers_and_durables_when_that_is
         without = replace(policy(user("vera"), restricted=False), revision=2)
         await broker.apply(replace(made, access=without.access, revision=2))
         async with AsyncClient(address_of(broker), "feed", token="vera", reconnect=ONCE):
-            assert broker.engine.owners.of("feed") == "vera", "there is no maria any more"
+            assert broker.engine.owners.names_of("feed") == "vera", "there is no maria any more"
 
 
 async def test_what_a_user_may_not_publish_is_refused_and_the_rest_goes_through(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ async def test_a_snapshot_and_a_durable_subscription_show_no_more_than_others(tm
         await until(
             lambda: (
                 not any(
-                    target.cursor.reading
+                    target.cursor.is_behind
                     for target in broker.engine.roster.clients["m"].subscriptions.values()
                 )
             )
@@ -367,7 +367,7 @@ async def test_a_snapshot_and_a_durable_subscription_show_no_more_than_others(tm
         writer.close()
         assert bodies == [b'{"k":0,"region":"eu"}'] * 2
         assert refused == ["not_entitled"]
-        assert [durable.name for durable in broker.engine.durables.listed()] == ["d"]
+        assert [durable.name for durable in broker.engine.durables.list_entries()] == ["d"]
 
 
 async def test_a_revision_closes_whom_it_gives_other_rights_and_nobody_else(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
 def kept(path: Path) -> ClientNameOwners:
     made = ClientNameOwners(path)
     made.claim("feed", "maria")
-    made.write(made.encoded())
+    made.write(made.encode())
     return made
 
 
@@ -36,7 +36,7 @@ def test_it_is_there_after_a_restart_and_unchanged_until_somebody_comes(path: Pa
     made.claim("feed", "maria")
     assert not made.changed
     again = ClientNameOwners(path)
-    assert (again.of("feed"), again.of("other"), again.changed) == ("maria", None, False)
+    assert (again.names_of("feed"), again.names_of("other"), again.changed) == ("maria", None, False)
     again.claim("feed", "vera")
     assert again.changed
 
@@ -63,4 +63,4 @@ def test_the_names_that_logged_on_last_are_kept(path: Path, monkeypatch: pytest.
     made = ClientNameOwners(path)
     for name in ("a", "b", "a", "c"):
         made.claim(name, "maria")
-    assert [made.of(name) for name in ("a", "b", "c")] == ["maria", None, "maria"]
+    assert [made.names_of(name) for name in ("a", "b", "c")] == ["maria", None, "maria"]

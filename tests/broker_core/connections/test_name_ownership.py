@@ -116,7 +116,7 @@ class Side:
         self.clients: dict[str, Connected] = {}
         self.owners = ClientNameOwners(directory / f"{run}.owners")
         roster = SimpleNamespace(clients=self.clients, on_logged_on=None)
-        logons = SimpleNamespace(owners=self.owners, owner_of=self.owners.of)
+        logons = SimpleNamespace(owners=self.owners, owner_of=self.owners.names_of)
         self.notices = NameNotices(
             cast(ConnectionTable, roster), cast(LogonAuthenticator, logons), ManualClock(now_ns).now_ns, run
         )
@@ -173,7 +173,7 @@ def test_a_name_that_another_member_knows_as_a_users_is_not_anybodys(tmp_path: P
         somebody = b.log_on("orders", other)
         exchange(a, b)
         assert (owner.closed, somebody.closed) == ([], ["name_taken"])
-        assert (a.owners.of("orders"), b.owners.of("orders")) == ("maria", "maria")
+        assert (a.owners.names_of("orders"), b.owners.names_of("orders")) == ("maria", "maria")
     del a.clients["orders"]
     away = b.log_on("orders", "maria")
     exchange(a, b)

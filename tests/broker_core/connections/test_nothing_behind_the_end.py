@@ -35,7 +35,7 @@ async def _asks_until_it_is_closed(broker: Broker) -> None:
                 await loop.sock_sendall(client, b"".join(map(encode_command, asked)))
 
         asking = asyncio.create_task(ask_on())
-        await until(lambda: member.closed)
+        await until(lambda: member.is_closed)
         asking.cancel()
         await asyncio.wait([asking])
 

@@ -48,7 +48,7 @@ def test_of_those_who_speak_at_once_a_few_are_heard_in_a_turn_and_each_once(
         door, heard = PreLogonReadQueue(ManualClock()), list[int]()
         for number, (peer, own) in enumerate(crowd):
             peer.send(b"x")
-            door.watch(own.fileno(), lambda number=number: heard.append(number))
+            door.add_reader(own.fileno(), lambda number=number: heard.append(number))
         parts = await turns_until(heard, len(crowd))
         assert max(parts) <= HEARD_A_TURN and sorted(heard) == list(range(len(crowd)))
 
@@ -70,7 +70,7 @@ def test_who_costs_more_than_a_turns_budget_is_heard_alone(
 
         for peer, own in crowd[:6]:
             peer.send(b"x")
-            door.watch(own.fileno(), costly)
+            door.add_reader(own.fileno(), costly)
         assert await turns_until(heard, 6) == [1] * 6
 
     with asyncio.Runner(loop_factory=loop) as runner:
@@ -85,11 +85,11 @@ async def test_who_is_heard_again_waits_behind_the_others(
 
     def again(number: int, own: socket.socket) -> None:
         heard.append(number)
-        door.watch(own.fileno(), lambda: again(number, own))  # what it sent is still there
+        door.add_reader(own.fileno(), lambda: again(number, own))  # what it sent is still there
 
     for number, (peer, own) in enumerate(crowd):
         peer.send(b"x")
-        door.watch(own.fileno(), lambda number=number, own=own: again(number, own))
+        door.add_reader(own.fileno(), lambda number=number, own=own: again(number, own))
     await turns_until(heard, 2 * len(crowd))
     assert sorted(heard[: 2 * len(crowd)]) == sorted(2 * list(range(len(crowd))))
 
@@ -107,20 +107,20 @@ async def test_who_was_forgotten_is_not_heard_and_a_descriptor_may_be_anothers_b
         heard.append("latter")
 
     first_peer.send(b"x")
-    door.watch(first.fileno(), former)
+    door.add_reader(first.fileno(), former)
     descriptor = first.fileno()
     first.close()
     taken = socket.socket(fileno=socket.dup(second.fileno()))
     assert taken.fileno() == descriptor, "the lowest that is free"
     second_peer.send(b"x")
-    door.watch(taken.fileno(), latter)
-    door.forget(descriptor, former)
+    door.add_reader(taken.fileno(), latter)
+    door.remove_reader(descriptor, former)
     async with asyncio.timeout(20):
         while not heard:
             await asyncio.sleep(0)
     assert heard == ["latter"]
-    door.watch(taken.fileno(), latter)
-    door.forget(taken.fileno(), latter)
+    door.add_reader(taken.fileno(), latter)
+    door.remove_reader(taken.fileno(), latter)
     for _ in range(5):
         await asyncio.sleep(0)
     assert heard == ["latter"]

@@ -89,11 +89,11 @@ async def test_who_was_held_for_its_own_is_read_from_again_when_less_than_half_o
         publishing = broker.engine.roster.clients["busy"].publishing
         holds = publishing._inbox._holds
         for number in range(1, MAX_UNCOMMITTED + 1):
-            publishing.submitted()
+            publishing.on_submitted()
             assert list(holds) == ([InputHold.OWN] if number == MAX_UNCOMMITTED else []), number
         while holds:
-            publishing.committed(1)
-        assert publishing.uncommitted == MAX_UNCOMMITTED // 2 - 1
+            publishing.on_committed(1)
+        assert publishing.pending_batches == MAX_UNCOMMITTED // 2 - 1
         client.close()
 
 
@@ -114,10 +114,10 @@ async def test_who_is_not_read_from_while_the_disk_stalls_is_not_called_silent(t
         busy = broker.engine.roster.clients["busy"]
         with stalled_disk(broker):
             client.write(b"".join(map(publish, range(2 * MAX_UNCOMMITTED))))
-            await until(lambda: busy.publishing.uncommitted == MAX_UNCOMMITTED)
+            await until(lambda: busy.publishing.pending_batches == MAX_UNCOMMITTED)
             busy.liveness.heard_at -= 60_000
             broker.engine.tick()
-            assert not busy.listened_to and not busy.closed
+            assert not busy.is_reading and not busy.is_closed
         client.write(flush("all"))
         assert (await client.until("completed"))["id"] == "all"
         busy.liveness.heard_at -= 60_000
@@ -274,14 +274,14 @@ async def test_answers_to_repeats_wait_for_what_was_published_before_and_count_a
         heard = [await client.until(ack) for ack in ("processed", "persisted")]
         while heard[-1].get("id") != "again":
             heard.append(await client.until("persisted"))
-        assert publishing.uncommitted == 0
+        assert publishing.pending_batches == 0
         with stalled_disk(broker):
             client.write(encode_command({**asked, "sequence": 2, "id": "new"}))
-            await until(lambda: publishing.uncommitted == 1)
+            await until(lambda: publishing.pending_batches == 1)
             client.command({**asked, "id": "third"})
             assert (await client.until("processed"))["id"] == "new"
             assert (await client.until("processed"))["id"] == "third"
-            assert publishing.uncommitted == 1 and len(publishing._waiting) == 1
+            assert publishing.pending_batches == 1 and len(publishing._waiting) == 1
         while (await client.until("persisted")).get("id") != "third":
             pass
 

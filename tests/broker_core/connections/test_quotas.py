@@ -184,8 +184,8 @@ def test_a_bucket_lets_a_second_through_and_then_waits_for_what_was_too_much(
     count: int, waits: float
 ) -> None:
     bucket = TokenBucket()
-    assert bucket.take(count, 10, 7) == waits
-    assert bucket.take(0, 10, 7 + int(waits * 1e9)) == pytest.approx(0)
+    assert bucket.consume(count, 10, 7) == waits
+    assert bucket.consume(0, 10, 7 + int(waits * 1e9)) == pytest.approx(0)
 
 
 async def test_a_revision_is_in_force_at_once_and_effective_settings_say_so(tmp_path: Path) -> None:

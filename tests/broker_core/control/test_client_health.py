@@ -71,8 +71,8 @@ def caught_up_after(
 ) -> CatchUpEstimate:
     lags = LagHistory()
     for second, lag in enumerate(lags_seen):
-        lags.note("c", second * SECOND, {"s": LagSample(lag, 0)})
-    return lags.caught_up("c", "s", delivery)
+        lags.add_sample("c", second * SECOND, {"s": LagSample(lag, 0)})
+    return lags.estimate_catch_up("c", "s", delivery)
 
 
 def test_what_shrinks_tells_when_it_is_gone() -> None:
@@ -107,30 +107,30 @@ def test_where_there_is_no_honest_time_it_is_said_why(lags_seen: list[int], why:
 def test_only_the_last_seconds_count_and_what_has_caught_up_is_forgotten() -> None:
     lags = LagHistory()
     for second in range(SAMPLES + 5):
-        lags.note("c", second * SECOND, {"s": LagSample(10_000 - second, 0), "t": LagSample(5, 0)})
-    assert lags.before("c", "s") == (10_000 - 5, 0)
-    lags.note("c", 99 * SECOND, {"s": LagSample(0, 0), "t": LagSample(5, 0)})
-    assert lags.before("c", "s") is None and lags.before("c", "t") == (5, 0)
-    lags.note("c", 100 * SECOND, {})
-    assert lags.before("c", "t") is None
+        lags.add_sample("c", second * SECOND, {"s": LagSample(10_000 - second, 0), "t": LagSample(5, 0)})
+    assert lags.oldest_sample("c", "s") == (10_000 - 5, 0)
+    lags.add_sample("c", 99 * SECOND, {"s": LagSample(0, 0), "t": LagSample(5, 0)})
+    assert lags.oldest_sample("c", "s") is None and lags.oldest_sample("c", "t") == (5, 0)
+    lags.add_sample("c", 100 * SECOND, {})
+    assert lags.oldest_sample("c", "t") is None
 
 
 def test_three_times_offlined_within_ten_minutes_flaps() -> None:
     lags = LagHistory()
     for number in range(3):
-        assert not lags.flaps("c", number * SECOND)
-        lags.offlined("c", number * SECOND)
-    assert lags.flaps("c", 3 * SECOND)
-    assert not lags.flaps("c", FLAPPING_NS)
+        assert not lags.is_flapping("c", number * SECOND)
+        lags.on_offlined("c", number * SECOND)
+    assert lags.is_flapping("c", 3 * SECOND)
+    assert not lags.is_flapping("c", FLAPPING_NS)
     lags.forget({})
-    assert not lags.flaps("c", 3 * SECOND)
+    assert not lags.is_flapping("c", 3 * SECOND)
 
 
 def test_a_lag_that_grows_steadily_is_never_called_noise() -> None:
     lags = LagHistory()
     for second in range(1_000):
         lag, matched = 900 * second, 1_000 * second
-        lags.note("c", second * SECOND, {"s": LagSample(lag, matched)})
-        if (before := lags.before("c", "s")) is not None:
+        lags.add_sample("c", second * SECOND, {"s": LagSample(lag, matched)})
+        if (before := lags.oldest_sample("c", "s")) is not None:
             seen = HealthInputs(lag, before.lag, matched - before.matched, cause=SlowCause.REPLAYING)
             assert health_of(seen) is Health.FALLING_BEHIND

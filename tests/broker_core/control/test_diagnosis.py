@@ -94,11 +94,11 @@ async def test_in_a_crowd_an_explanation_is_kept_for_five_seconds_and_no_longer_
         figures = dict(
             SubscriptionStatsReader(
                 broker.engine.journal, broker.engine.frontier, broker.engine.subscriptions.registry
-            ).client(slow)
+            ).read_client(slow)
         )
 
         def why(at: int, crowded: bool = True) -> VerdictEntry | None:
-            return explaining.client(slow, figures, at, crowded).why_slow
+            return explaining.diagnose(slow, figures, at, crowded).why_slow
 
         first = why(now)
         later = now + 4_999_000_000
@@ -126,7 +126,8 @@ async def test_a_decision_is_in_the_client_s_entry_with_what_it_lost(tmp_path: P
         await writer.publish_many("t", [b"x"] * 9)
         await until(
             lambda: (
-                broker.engine.roster.clients["slow"].account.lost.messages and broker.engine.decisions.made
+                broker.engine.roster.clients["slow"].account.lost_volume.messages
+                and broker.engine.decisions.made
             )
         )
         entry = await ask(broker, "client", name="slow")

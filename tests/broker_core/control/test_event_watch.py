@@ -14,14 +14,14 @@ FLIGHTS = MessageWatch("publish", "flights.>", "/delay > 10")
 
 def of_kind(watch: EventWatch, heard: list[BrokerEvent], kind: str) -> list[BrokerEvent]:
     """Events of a kind so far."""
-    heard += watch.take()
+    heard += watch.drain()
     return [one for one in heard if one.kind == kind]
 
 
 async def test_clients_come_subscribe_and_go(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         watch, heard = EventWatch(broker.engine), list[BrokerEvent]()
-        watch.want({"connect", "logon", "subscribe", "unsubscribe", "disconnect"}, [])
+        watch.set_interest({"connect", "logon", "subscribe", "unsubscribe", "disconnect"}, [])
         client = await RawClient.connect(broker, "board")
         client.command({"c": "subscribe", "id": "s", "topic": "flights.>", "filter": "/delay > 10"})
         client.command({"c": "unsubscribe", "id": "s"})
@@ -39,7 +39,7 @@ async def test_clients_come_subscribe_and_go(tmp_path: Path) -> None:
 async def test_messages_are_heard_by_pattern_and_filter(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         watch, heard = EventWatch(broker.engine), list[BrokerEvent]()
-        watch.want([], [FLIGHTS])
+        watch.set_interest([], [FLIGHTS])
         before_ms = broker.engine.clock.now_ns() // 1_000_000
         client = await RawClient.connect(broker, "feed")
         await client.publish("flights.AA", [b'{"delay": 5}', b'{"delay": 15}', b'{"delay": 25}'], 1)
@@ -61,7 +61,7 @@ async def test_the_user_of_a_publisher_that_is_gone_or_on_another_member_is_know
     maria = policy(user("maria"), restricted=False)
     async with running_broker(tmp_path, maria) as broker:
         watch, heard = EventWatch(broker.engine), list[BrokerEvent]()
-        watch.want([], [FLIGHTS])
+        watch.set_interest([], [FLIGHTS])
         client = await RawClient.connect(broker, "feed", user="maria", token="maria")
         await client.publish("flights.AA", [b'{"delay": 15}'], 1)
         del broker.engine.roster.clients["feed"]  # as soon as it has hung up, and always on the other members
@@ -73,7 +73,7 @@ async def test_the_user_of_a_publisher_that_is_gone_or_on_another_member_is_know
 async def test_a_delivery_is_heard_once_for_each_client(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         watch, heard = EventWatch(broker.engine), list[BrokerEvent]()
-        watch.want([], [MessageWatch("deliver", "flights.>", "")])
+        watch.set_interest([], [MessageWatch("deliver", "flights.>", "")])
         readers = [await RawClient.connect(broker, name) for name in ("one", "two")]
         for reader, wanted in zip(readers, ("", "/delay > 10"), strict=True):
             reader.command(
@@ -92,28 +92,28 @@ async def test_a_delivery_is_heard_once_for_each_client(tmp_path: Path) -> None:
 async def test_what_nobody_wants_any_more_is_not_heard_and_costs_no_subscription(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         watch = EventWatch(broker.engine)
-        watch.want({"logon", "decision"}, [FLIGHTS])
+        watch.set_interest({"logon", "decision"}, [FLIGHTS])
         assert len(broker.engine.subscriptions.registry) == 3
-        watch.want([], [])
+        watch.set_interest([], [])
         assert len(broker.engine.subscriptions.registry) == 0
 
 
 async def test_a_full_queue_counts_what_it_drops(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         watch = EventWatch(broker.engine, capacity=2)
-        watch.want([], [MessageWatch("publish", "flights.>", "")])
+        watch.set_interest([], [MessageWatch("publish", "flights.>", "")])
         client = await RawClient.connect(broker, "feed")
         await client.publish("flights.AA", [b"{}"] * 5, 1)
         await client.until("persisted")
         await until(lambda: watch.dropped)
-        assert (len(watch.take()), watch.dropped, watch.room) == (2, 3, 2)
+        assert (len(watch.drain()), watch.dropped, watch.free_slots) == (2, 3, 2)
         client.close()
 
 
 async def test_what_an_action_publishes_starts_no_action(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         watch = EventWatch(broker.engine)
-        watch.want([], [MessageWatch("publish", "flights.>", "")])
+        watch.set_interest([], [MessageWatch("publish", "flights.>", "")])
         reader = await RawClient.connect(broker, "board")
         reader.command({"c": "subscribe", "id": "s", "topic": "flights.>"})
         await reader.until("processed")
@@ -123,13 +123,13 @@ async def test_what_an_action_publishes_starts_no_action(tmp_path: Path) -> None
             "bytes": 6,
         }
         assert await reader.deliveries(1) == [b"8=FIX\x01"]
-        assert watch.take() == []
+        assert watch.drain() == []
 
 
 async def test_a_client_is_offlined_on_request_and_comes_back(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         watch, heard = EventWatch(broker.engine), list[BrokerEvent]()
-        watch.want({"offline_start", "offline_stop"}, [])
+        watch.set_interest({"offline_start", "offline_stop"}, [])
         client = await RawClient.connect(broker, "board")
         assert await ask(broker, "offline", name="board") == {"name": "board", "state": "offlined"}
         await until(lambda: of_kind(watch, heard, "offline_stop"))

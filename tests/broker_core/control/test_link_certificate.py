@@ -24,7 +24,7 @@ def test_the_log_is_told_once_a_day_from_two_weeks_before_the_end_on(tmp_path: P
         link = LinkCertificate(TlsSettings(str(certificate), str(key)), lambda: at[0])
         for days in (10, 17, 17.5, 18.1, 29.9, 31):
             at[0] = time.time() + days * DAY_S
-            link.look()
+            link.reload_if_changed()
     assert [one["event"] for one in logs] == ["control_certificate_expires"] * 3 + [
         "control_certificate_expired"
     ]
@@ -36,17 +36,17 @@ def test_what_was_renewed_is_taken_up_and_what_is_half_there_is_not(tmp_path: Pa
     old, new = Authority(tmp_path).sign("b", days=(-1, 5)), Authority(tmp_path / "new").sign("b")
     link = LinkCertificate(TlsSettings(str(old[0]), str(old[1])))
     before = link.context
-    link.look()
+    link.reload_if_changed()
     assert link.context is before
     shutil.copy(new[0], old[0])  # and its key isn't there yet
     with capture_logs() as logs:
-        link.look()
-        link.look()
+        link.reload_if_changed()
+        link.reload_if_changed()
     assert [one["event"] for one in logs] == ["control_certificate_unusable"]
     assert link.context is before
     shutil.copy(new[1], old[1])
     with capture_logs() as logs:
-        link.look()
+        link.reload_if_changed()
     assert [one["event"] for one in logs] == ["control_certificate_read"]
     assert link.context is not before
 
@@ -64,6 +64,6 @@ def test_a_file_that_tls_takes_and_whose_end_cannot_be_told_leaves_the_old_one_i
     shutil.copy(new[1], old[1])
     old[0].write_text(new[0].read_text().replace(" CERTIFICATE-", " TRUSTED CERTIFICATE-"))
     with capture_logs() as logs:
-        link.look()
+        link.reload_if_changed()
     assert [one["event"] for one in logs] == ["control_certificate_unusable"]
     assert link.context is before

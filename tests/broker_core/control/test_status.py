@@ -38,8 +38,8 @@ async def test_client_at_rest_keeps_its_entry_and_has_it_made_anew_in_its_turn(t
     async with running_broker(tmp_path) as broker:
         still(broker)
         crowd(broker, 1, 0)
-        await broker.statistics.second()
-        made = [(await broker.statistics.second()).clients[0] for _ in range(2 * MADE_ANEW_EVERY)]
+        await broker.statistics.sample_second()
+        made = [(await broker.statistics.sample_second()).clients[0] for _ in range(2 * MADE_ANEW_EVERY)]
     assert len({id(one) for one in made}) <= 3
     assert all(one == made[0] for one in made)
 
@@ -59,10 +59,10 @@ async def test_client_of_which_anything_changes_is_as_one_looked_at_now(tmp_path
             lambda: rested.receive(('{"c":"unsubscribe","id":"t"}',)), lambda: None,
         )  # fmt: skip
         for change in changes:
-            await broker.statistics.second()
+            await broker.statistics.sample_second()
             change()
             await asyncio.sleep(0.1)
-            second = by_name((await broker.statistics.second()).clients)
+            second = by_name((await broker.statistics.sample_second()).clients)
             for name, fresh in by_name(broker.statistics.clients()).items():
                 for key in set(fresh.__struct_fields__) - AGES:
                     assert getattr(second[name], key) == getattr(fresh, key), key
@@ -74,7 +74,7 @@ async def test_client_that_leaves_between_two_slices_is_in_no_snapshot(tmp_path:
     async with running_broker(tmp_path) as broker:
         still(broker)
         crowd(broker, 3 * SLICE, 0)
-        making = asyncio.create_task(broker.statistics.second())
+        making = asyncio.create_task(broker.statistics.sample_second())
         await asyncio.sleep(0)
         gone = [f"client-{number:05d}" for number in (0, SLICE + 1, 3 * SLICE - 1)]
         for name in gone:
@@ -83,7 +83,7 @@ async def test_client_that_leaves_between_two_slices_is_in_no_snapshot(tmp_path:
         made = by_name((await making).clients)
         assert len(made) == 3 * SLICE - len(gone)
         assert not set(gone) & set(made)
-        await broker.statistics.second()
+        await broker.statistics.sample_second()
         assert not set(gone) & (set(broker.statistics._kept) | set(broker.statistics._looks))
 
 
@@ -102,7 +102,7 @@ async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
         counting = asyncio.create_task(count())
         await asyncio.sleep(0)
         before = turns
-        await broker.statistics.second()
+        await broker.statistics.sample_second()
         counting.cancel()
     assert turns - before >= 4
 
@@ -122,7 +122,7 @@ async def test_of_a_client_s_many_subscriptions_some_are_looked_at_in_each_turn(
             )  # something waits for it, which has to be explained
         client.receive([f'{{"c":"publish","topic":"many.{n}","data":{n}}}' for n in (0, number - 1)])
         await until(lambda: client.account.matched.messages == 2)
-        making = asyncio.create_task(broker.statistics.second())
+        making = asyncio.create_task(broker.statistics.sample_second())
         await asyncio.sleep(0)
         client.receive([f'{{"c":"unsubscribe","id":"{id}"}}' for id in ends])
         await until(lambda: len(client.subscriptions) == number - 1)
@@ -131,7 +131,7 @@ async def test_of_a_client_s_many_subscriptions_some_are_looked_at_in_each_turn(
         assert not {one.id for one in entry.subscriptions} & set(ends)
         assert len(entry.subscriptions) == number - 1
         assert entry.matched_messages == 2  # those of what has ended meanwhile, once
-        (after,) = (await broker.statistics.second()).clients
+        (after,) = (await broker.statistics.sample_second()).clients
         assert entry.subscriptions == after.subscriptions
 
 
@@ -166,9 +166,9 @@ async def test_after_a_slice_others_have_the_loop_for_longer_and_all_rests_are_b
     monkeypatch.setattr(status, "thread_seconds", lambda: spent)
     monkeypatch.setattr(status, "asyncio", SimpleNamespace(sleep=sleep))
     slices = status._TimeSlices()
-    assert not slices.long
+    assert not slices.is_over_budget
     spent += TURN_NS / 1e9
-    assert slices.long
+    assert slices.is_over_budget
     await slices.rest()
     assert slept == [RESTS * TURN_NS / 1e9] and not slices.long
     for _ in range(1_000):

@@ -116,7 +116,7 @@ async def test_one_that_stops_reading_isn_t_green_though_nothing_waits_here(tmp_
         entry = agree(await entry_of(broker, "slow"))
         assert entry.health == Health.STALLED
         assert entry.why_slow is not None and entry.why_slow.cause == "not_reading"
-        snapshot = await broker.statistics.second()
+        snapshot = await broker.statistics.sample_second()
         assert {one.name: one.health for one in snapshot.clients}["slow"] == Health.STALLED
         assert len(await stalled.read_bodies(100)) == 100
         await until(lambda: not broker.engine.roster.clients["slow"].account.owed.messages)
@@ -158,7 +158,7 @@ async def test_a_replay_that_stands_lags_by_all_of_the_log_before_it(tmp_path: P
         assert 0 <= entry.lag_messages + entry.delivered_messages - 20_000 < 50
         assert entry.seconds_behind >= 1
         assert len(await stalled.read_bodies(20_000)) == 20_000
-        await until(lambda: not client.subscriptions["s"].cursor.reading and not client.backlog.messages)
+        await until(lambda: not client.subscriptions["s"].cursor.is_behind and not client.backlog.messages)
         entry = agree(await entry_of(broker, "slow"))
         assert (entry.delivery, entry.lag_messages, entry.seconds_behind) == (DeliveryState.LIVE, 0, 0.0)
 
@@ -180,7 +180,7 @@ async def test_a_replay_that_its_client_paused_counts_what_it_is_behind(tmp_path
         assert 0.1 <= entry.seconds_behind < 60
         raw.command({"c": "resume", "ids": ["s"]})
         await raw.deliveries(300)
-        await until(lambda: not broker.engine.roster.clients["paused"].subscriptions["s"].cursor.reading)
+        await until(lambda: not broker.engine.roster.clients["paused"].subscriptions["s"].cursor.is_behind)
         assert agree(await entry_of(broker, "paused")).delivery == DeliveryState.LIVE
         raw.close()
 
@@ -202,7 +202,7 @@ async def test_one_that_was_live_is_behind_by_its_own_records_and_not_by_the_log
         raw.command({"c": "resume", "ids": ["s"]})
         assert len(await raw.deliveries(20)) == 20
         client = broker.engine.roster.clients["paused"]
-        await until(lambda: client.subscriptions["s"].cursor.live and not client.account.owed.messages)
+        await until(lambda: client.subscriptions["s"].cursor.is_live and not client.account.owed.messages)
         entry = agree(await entry_of(broker, "paused"))
         assert (entry.lag_messages, entry.matched_messages, entry.acknowledged_messages) == (0, 20, 20)
         raw.close()
@@ -271,7 +271,7 @@ async def test_what_is_gone_is_told_by_its_cause(tmp_path: Path) -> None:
             raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
             await raw.until("processed")
             await writer.publish_many("t", [BODY] * 9)
-            await until(lambda: broker.engine.roster.clients["slow"].account.lost.messages)
+            await until(lambda: broker.engine.roster.clients["slow"].account.lost_volume.messages)
             entry = agree(await entry_of(broker, "slow"))
             assert (entry.gone, entry.waiting_messages, entry.in_flight_messages) == ({"discarded": 6}, 1, 2)
             raw.close()
@@ -330,7 +330,7 @@ async def test_what_ended_subscriptions_lost_stays_in_their_client_s_account_by_
             await raw.until("processed")
             await raw.until("processed")
             await writer.publish_many("t", [BODY] * 9)
-            await until(lambda: broker.engine.roster.clients["slow"].account.lost.messages == 6)
+            await until(lambda: broker.engine.roster.clients["slow"].account.lost_volume.messages == 6)
             raw.command({"c": "unsubscribe", "id": "s"})
             await raw.until("processed")
             entry = await entry_of(broker, "slow")

@@ -59,14 +59,14 @@ class Model:
 
     def check(self) -> None:
         account, everything = self.account, self.amount(lambda _: True)
-        assert account.matched == everything and account.untouched == (everything == NOTHING)
+        assert account.matched == everything and account.is_empty == (everything == NOTHING)
         assert account.in_log == self.of(LOG) and account.matched_upto == self.newest
         assert account.waiting == self.of(MEMORY, LOG) and account.in_flight == self.of(FLIGHT)
         assert account.owed == self.of(MEMORY, LOG, FLIGHT) and account.acknowledged == self.of(ACKED)
         assert account.delivered == self.amount(lambda one: one in self.handed) == total_delivered([account])
         gone = {cause: self.of(cause) for cause in DiscardCause if self.of(cause) != NOTHING}
         assert account.gone == gone
-        assert account.lost == sum_volumes(
+        assert account.lost_volume == sum_volumes(
             what for cause, what in gone.items() if cause not in ("conflated_as_asked", "returned")
         )
         named = {"acknowledged": self.of(ACKED), "in_flight": self.of(FLIGHT), "waiting": account.waiting}
@@ -114,7 +114,7 @@ class Model:
 
     def moved(self, way: int, kept: bool, place: int, cause: DiscardCause) -> None:
         if way == 0 and (some := self.whole(MEMORY, True, place)):
-            self.account.give_back(journaled(some[0][1]))
+            self.account.return_to_log(journaled(some[0][1]))
             self.records |= dict.fromkeys(some, LOG)
         elif way == 1 and (some := self.whole(LOG, True, place)):
             self.reread(some)
@@ -197,7 +197,7 @@ def test_after_whatever_happened_every_figure_is_that_of_the_single_messages(
 def test_what_is_shared_with_others_counts_each_time_it_comes_and_leaves_no_mark() -> None:
     account = DeliveryAccount()
     for first in (6, 1, 6):
-        account.match_anew(journaled(first))
+        account.match_shared(journaled(first))
     assert account.matched == MessageVolume(15, 40 + 15 + 40) == account.waiting
     assert account.matched_upto == 0 and account.in_log == NOTHING
 

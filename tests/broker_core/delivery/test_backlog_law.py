@@ -64,27 +64,27 @@ class ManualTime:
 class Socket:
     """Takes `room` bytes and then nothing until more is given. The peer has what the test says that it `took`."""
 
-    lump_bytes = 0
-    window = UNKNOWN
+    window_step_bytes = 0
+    receive_window = UNKNOWN
 
     def __init__(self) -> None:
-        self.room = self.handed_bytes = self.took = 0
+        self.room = self.written_bytes = self.took = 0
         self.got: dict[int, list[int]] = {WINDOWED: [], PLAIN: [], SCRATCH: []}
 
     @property
-    def writable(self) -> bool:
+    def is_writable(self) -> bool:
         return self.room > 0
 
-    def taken_bytes(self) -> int:
+    def acked_bytes(self) -> int:
         return self.took
 
     def take(self, nbytes: int) -> None:
-        self.took = min(self.took + nbytes, self.handed_bytes)
+        self.took = min(self.took + nbytes, self.written_bytes)
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
         for entry in entries:
             self.room -= entry.nbytes
-            self.handed_bytes += entry.nbytes + FRAMING
+            self.written_bytes += entry.nbytes + FRAMING
             self.got[entry.stream] += [int(body) for body in entry.batch.bodies()]
 
 
@@ -94,9 +94,9 @@ class Subscriber:
     def __init__(self, stream: int) -> None:
         self.stream, self.id, self.topic = stream, f"s{stream}", "t"
         self.account = DeliveryAccount()
-        self.shares = False
-        self.returns_to_log = False
-        self.paused = False
+        self.is_shared = False
+        self.can_fall_back = False
+        self.is_paused = False
 
     def first_needed(self, waiting: int) -> int:
         return waiting
@@ -143,7 +143,7 @@ class Scene:
         self.backlog.state = next_state(self.backlog.state, ClientStateEvent.LOGGED_ON)
         self.backlog.lanes[WINDOWED] = SubscriptionQueue(WINDOWED, AckWindow(AckMode.CLIENT, 4))
         for subscriber in self.subscribers.values():
-            self.backlog.enter(subscriber)
+            self.backlog.add_subscription(subscriber)
 
     @property
     def streams(self) -> set[int]:
@@ -152,12 +152,12 @@ class Scene:
 
     # The client.
 
-    def changed(self) -> None: ...
-    def went_live(self) -> None: ...
+    def mark_changed(self) -> None: ...
+    def on_live(self) -> None: ...
     def fail(self, error: Exception) -> None:
         raise error
 
-    def spool_failed(self, error: Exception) -> None:
+    def on_spool_failed(self, error: Exception) -> None:
         raise error
 
     def close(self, code: str, message: str) -> None:
@@ -215,16 +215,16 @@ class Scene:
 
     def acknowledge(self, number: int) -> None:
         lane = self.backlog.lanes.get(WINDOWED)
-        if lane is not None and lane.window is not None and lane.window.unacked:
+        if lane is not None and lane.window is not None and lane.window.unacked_messages:
             got = len(self.socket.got[WINDOWED])
-            upto = min(got, number + got - lane.window.unacked)
+            upto = min(got, number + got - lane.window.unacked_messages)
             if upto > 0:
                 self.backlog.acknowledge(WINDOWED, upto, upto)
-            self.backlog.go_on()
+            self.backlog.resume_sending()
 
     def unsubscribe(self, stream: int) -> None:
         if stream in self.streams and self.backlog.state is not ClientState.CLOSED:
-            self.backlog.leave(self.subscribers[stream], DiscardCause.UNSUBSCRIBED, "")
+            self.backlog.remove_subscription(self.subscribers[stream], DiscardCause.UNSUBSCRIBED, "")
 
     def check(self) -> None:
         backlog, account = self.backlog, self.backlog.account
@@ -236,7 +236,7 @@ class Scene:
         assert sum(self.queued().values()) == account.waiting.messages
         for stream, waiting in self.queued().items():
             assert waiting == self.subscribers[stream].account.waiting.messages
-        assert self.ledger.messages == account.lost.messages
+        assert self.ledger.messages == account.lost_volume.messages
         self.check_causes(account)
         for got in self.socket.got.values():
             assert got == sorted(got) and len(got) == len(set(got))
@@ -251,13 +251,15 @@ class Scene:
 
     def check_running(self, backlog: Backlog) -> None:
         """The figures that are kept, or found in order, against those of everything looked at."""
-        assert backlog.owed == sum_volumes(map(backlog.owed_of, backlog.recipients.values()))
+        assert backlog.outstanding == sum_volumes(map(backlog.outstanding_of, backlog.recipients.values()))
         lanes = list(backlog.lanes.values())
         assert backlog.lanes.messages == sum(one.messages for one in lanes)
         assert backlog.lanes.nbytes == sum(one.nbytes for one in lanes)
         assert backlog.lanes.oldest_at == min((one.oldest_at for one in lanes if one.messages), default=0)
         unacked = [
-            one.window.oldest_accepted_at for one in lanes if one.window is not None and one.window.unacked
+            one.window.oldest_accepted_at
+            for one in lanes
+            if one.window is not None and one.window.unacked_messages
         ]
         assert backlog.lanes.unacked_at == min(unacked, default=0)
 
@@ -319,7 +321,7 @@ async def play(scene: Scene, plan: list[tuple[str, int, int]]) -> None:
             backlog.on_writable()
         elif what == "took" and live:
             scene.socket.take(one)
-            backlog.look()
+            backlog.update_progress()
         elif what == "ack" and live:
             scene.acknowledge(one)
         elif what == "offline":
@@ -330,10 +332,10 @@ async def play(scene: Scene, plan: list[tuple[str, int, int]]) -> None:
         elif what == "discard" and live and one in scene.streams and backlog.offline is None:
             backlog.discard_oldest(one, two, 0, "limit")
         elif what == "conflate" and live and one in scene.streams and backlog.offline is None:
-            keep_latest(backlog, scene.facilities, one, parse_key("topic").of(None), "limit")
+            keep_latest(backlog, scene.facilities, one, parse_key("topic").key_of_record(None), "limit")
         elif what == "pause" and live and one in scene.streams and backlog.offline is None:
-            backlog.lane(one).paused = bool(two)
-            backlog.go_on()
+            backlog.ensure_queue(one).paused = bool(two)
+            backlog.resume_sending()
         elif what == "unsubscribe":
             scene.unsubscribe(one)
         elif what == "close" and len(plan) % 3 == 0:
@@ -417,14 +419,14 @@ def test_who_is_offlined_and_acknowledges_nothing_waits_on_disk_with_a_full_wind
             scene.socket.room = 1 << 20
             scene.publish(WINDOWED, 4)
             scene.publish(WINDOWED, 1)
-            lane.look(full_since := scene.now)
+            lane.update_window_full(full_since := scene.now)
             scene.offline()
             reads = 0
             for _ in range(20):
                 scene.now += 1_000_000_000
                 scene.publish(WINDOWED, 1)
                 await scene.settle()
-                lane.look(scene.now, backlog.on_disk(WINDOWED))
+                lane.update_window_full(scene.now, backlog.is_spooled(WINDOWED))
                 assert (lane.full_since, lane.times_full) == (full_since, 1)
                 reads += scene.reads
                 scene.reads = 0

@@ -45,13 +45,13 @@ def by_id(interval: str = "1s", key: str = "/id") -> Conflator:
 def test_the_last_record_of_a_key_comes_at_the_end_of_its_interval_with_the_first_bookmark() -> None:
     held = by_id()
     assert (
-        held.take(batch_at(10 * S, [("p", price(1, 1)), ("p", price(2, 2)), ("p", price(1, 3))], 5), None)
+        held.add(batch_at(10 * S, [("p", price(1, 1)), ("p", price(2, 2)), ("p", price(1, 3))], 5), None)
         == []
     )
-    assert held.take(batch_at(10 * S + S // 2, [("p", price(1, 4))], 8), None) == []
+    assert held.add(batch_at(10 * S + S // 2, [("p", price(1, 4))], 8), None) == []
     assert held.first_sequence == 5
     assert held.ends_at == 11 * S
-    out = held.take(batch_at(11 * S, [("p", price(1, 5))], 9), None)
+    out = held.add(batch_at(11 * S, [("p", price(1, 5))], 9), None)
     assert rows_of(out) == [(5, "p", price(1, 4)), (6, "p", price(2, 2))]
     assert (out[0].origin, out[0].accepted_at) == (7, 10 * S + S // 2)
     assert rows_of(held.release()) == [(9, "p", price(1, 5))]
@@ -59,7 +59,7 @@ def test_the_last_record_of_a_key_comes_at_the_end_of_its_interval_with_the_firs
 
 def test_what_has_no_key_replaces_nothing() -> None:
     held = by_id()
-    held.take(
+    held.add(
         batch_at(
             0, [("p", b"not json"), ("p", b"not json"), ("p", b"{}"), ("p", b'{"id":null}'), ("p", b"[1]")], 1
         ),
@@ -73,7 +73,7 @@ def test_a_key_is_read_as_its_topic_is_written() -> None:
         parse_conflation("1s", "/55"), lambda topic: decoder_for("fix") if topic == "fix" else None
     )
     bodies = [b"35=D\x0155=IBM\x0144=1\x01", b"35=D\x0155=IBM\x0144=2\x01", b"35=D\x0155=MSFT\x0144=3\x01"]
-    held.take(batch_at(0, [("fix", body) for body in bodies], 1), None)
+    held.add(batch_at(0, [("fix", body) for body in bodies], 1), None)
     assert rows_of(held.release()) == [(1, "fix", bodies[1]), (3, "fix", bodies[2])]
 
 
@@ -86,7 +86,7 @@ def test_keys_are_told_apart_by_type_topic_and_every_path() -> None:
         b'{"a":1}',
         b'{"b":{"c":2},"a":1}',
     ]
-    held.take(batch_at(0, [("p", body) for body in bodies] + [("q", bodies[0])], 1), None)
+    held.add(batch_at(0, [("p", body) for body in bodies] + [("q", bodies[0])], 1), None)
     assert rows_of(held.release()) == [
         (1, "p", bodies[4]),
         (2, "p", bodies[1]),
@@ -98,36 +98,36 @@ def test_keys_are_told_apart_by_type_topic_and_every_path() -> None:
 
 def test_of_each_topic_the_last_record_comes_when_the_topic_is_the_key() -> None:
     held = by_id(key="topic")
-    held.take(batch_at(0, [("p", b"1"), ("q", b"2"), ("p", b"3")], 1), None)
+    held.add(batch_at(0, [("p", b"1"), ("q", b"2"), ("p", b"3")], 1), None)
     assert rows_of(held.release()) == [(1, "p", b"3"), (2, "q", b"2")]
 
 
 def test_what_is_not_journaled_comes_without_bookmarks() -> None:
     held = by_id()
-    held.take(batch_at(0, [("live", price(1, 1))]), None)
-    held.take(batch_at(0, [("p", price(1, 1))], 3), None)
-    held.take(batch_at(0, [("live", price(1, 2))]), None)
+    held.add(batch_at(0, [("live", price(1, 1))]), None)
+    held.add(batch_at(0, [("p", price(1, 1))], 3), None)
+    held.add(batch_at(0, [("live", price(1, 2))]), None)
     assert held.first_sequence == 3
     assert rows_of(held.release()) == [(0, "live", price(1, 2)), (3, "p", price(1, 1))]
 
 
 def test_live_records_come_when_the_clock_passes_the_interval_and_late_ones_in_the_next() -> None:
     held = by_id("250ms")
-    held.take(batch_at(S + 1, [("p", price(1, 1))], 1), None)
-    assert held.due(S + 249_000_000) == []
-    assert [row[0] for row in rows_of(held.due(S + 250_000_000))] == [1]
-    assert held.due(2 * S) == []
-    held.take(batch_at(S + 240_000_000, [("p", price(1, 2))], 2), None)  # accepted before, committed after
-    assert held.take(batch_at(S + 260_000_000, [("p", price(1, 3))], 3), None) == []
-    assert rows_of(held.due(S + 500_000_000)) == [(2, "p", price(1, 3))]
+    held.add(batch_at(S + 1, [("p", price(1, 1))], 1), None)
+    assert held.take_due(S + 249_000_000) == []
+    assert [row[0] for row in rows_of(held.take_due(S + 250_000_000))] == [1]
+    assert held.take_due(2 * S) == []
+    held.add(batch_at(S + 240_000_000, [("p", price(1, 2))], 2), None)  # accepted before, committed after
+    assert held.add(batch_at(S + 260_000_000, [("p", price(1, 3))], 3), None) == []
+    assert rows_of(held.take_due(S + 500_000_000)) == [(2, "p", price(1, 3))]
 
 
 def test_what_is_held_is_counted_and_forgotten_whole() -> None:
     held = by_id()
-    held.take(batch_at(0, [("p", price(1, 1)), ("p", price(2, 1))], 1), None)
+    held.add(batch_at(0, [("p", price(1, 1)), ("p", price(2, 1))], 1), None)
     before = held.nbytes
     assert before > 2 * len(price(1, 1))
-    held.take(batch_at(0, [("p", price(2, 1_000))], 3), None)
+    held.add(batch_at(0, [("p", price(2, 1_000))], 3), None)
     assert held.nbytes == before + 3
     held.drop()
     assert (held.nbytes, len(held), held.first_sequence, held.ends_at, held.release()) == (0, 0, 0, 0, [])
@@ -137,7 +137,7 @@ def test_a_large_interval_comes_out_as_several_batches(monkeypatch: pytest.Monke
     monkeypatch.setattr(conflation, "MAX_BATCH_RECORDS", 10)
     monkeypatch.setattr(conflation, "MAX_BATCH_TOPICS", 4)
     held = by_id()
-    held.take(
+    held.add(
         batch_at(0, [(f"t{number % 5 if number < 20 else 0}", price(number, 0)) for number in range(45)], 1),
         None,
     )
@@ -194,7 +194,7 @@ def test_conflated_replay_is_the_last_per_key_and_interval_of_the_full_replay(
         expected += last.values()
     held, out = Conflator(asked, None), list[Batch]()
     for batch in batches:
-        out += held.take(batch, None)
+        out += held.add(batch, None)
         if data.draw(st.integers(0, 9)) == 0 and held.first_sequence:
             # A pause: what is held is forgotten, and the replay goes on from its first record.
             again = held.first_sequence
@@ -204,5 +204,5 @@ def test_conflated_replay_is_the_last_per_key_and_interval_of_the_full_replay(
                     rows = [
                         row for row, number in enumerate(repeated.sequences().tolist()) if number >= again
                     ]
-                    out += held.take(repeated, None if len(rows) == repeated.count else np.array(rows))
+                    out += held.add(repeated, None if len(rows) == repeated.count else np.array(rows))
     assert rows_of(out + held.release()) == expected

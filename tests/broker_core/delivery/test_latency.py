@@ -18,7 +18,7 @@ US = 1_000
 def handed(delays: LatencyTracker, microseconds: int, messages: int = 1) -> None:
     one = entry(1, at=START)
     one.batch.header = one.batch.header._replace(accepted_at=START)
-    delays.handed(one, messages, START + US * microseconds)
+    delays.record_handover(one, messages, START + US * microseconds)
 
 
 def upto(sorted_delays: list[int], part: float) -> int:
@@ -31,7 +31,7 @@ def test_a_percentile_is_never_too_small_and_too_great_by_a_quarter_at_most(ever
     delays = LatencyTracker()
     for one in every:
         handed(delays, one)
-    found = delays.second()
+    found = delays.sample_second()
     assert found is not None and found.messages == len(every)
     for said, part in ((found.p50_ms, 0.5), (found.p99_ms, 0.99)):
         true = upto(sorted(every), part)
@@ -40,22 +40,22 @@ def test_a_percentile_is_never_too_small_and_too_great_by_a_quarter_at_most(ever
 
 def test_what_was_handed_over_counts_for_ten_seconds_by_its_messages() -> None:
     delays = LatencyTracker()
-    assert delays.second() is None
+    assert delays.sample_second() is None
     handed(delays, 900, messages=99)
     handed(delays, 70_000)
-    assert delays.second() == LatencyPercentiles(1.024, 1.024, 100)
+    assert delays.sample_second() == LatencyPercentiles(1.024, 1.024, 100)
     handed(delays, 70_000)
-    assert delays.second() == LatencyPercentiles(1.024, 81.92, 101)
+    assert delays.sample_second() == LatencyPercentiles(1.024, 81.92, 101)
     for _ in range(SPAN_S - 2):
-        assert delays.second() == LatencyPercentiles(1.024, 81.92, 101)
-    assert delays.second() == LatencyPercentiles(81.92, 81.92, 1)
-    assert delays.second() is None
+        assert delays.sample_second() == LatencyPercentiles(1.024, 81.92, 101)
+    assert delays.sample_second() == LatencyPercentiles(81.92, 81.92, 1)
+    assert delays.sample_second() is None
 
 
 def test_a_clock_that_was_set_back_counts_as_no_time() -> None:
     delays = LatencyTracker()
     handed(delays, -5_000_000)
-    assert delays.second() == LatencyPercentiles(0.001, 0.001, 1)
+    assert delays.sample_second() == LatencyPercentiles(0.001, 0.001, 1)
 
 
 async def test_a_broker_says_how_long_live_messages_took_and_leaves_replays_out(tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ async def test_a_broker_says_how_long_live_messages_took_and_leaves_replays_out(
             for _ in range(3):
                 await anext(got)
             [subscription] = broker.engine.roster.clients["reader"].subscriptions.values()
-            await until(lambda: not subscription.cursor.reading)
-            await broker.statistics.second()
+            await until(lambda: not subscription.cursor.is_behind)
+            await broker.statistics.sample_second()
             assert (await ask(broker, "status"))["delay"] is None
             await writer.publish("t", {"n": 3})
             await anext(got)
-            await broker.statistics.second()
+            await broker.statistics.sample_second()
             delay = (await ask(broker, "status"))["delay"]
     assert delay["messages"] == 1 and 0 < delay["p50_ms"] == delay["p99_ms"]

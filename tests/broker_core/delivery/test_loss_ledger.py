@@ -12,7 +12,7 @@ from tests.support.slow_clients import SECOND, entry
 def test_what_one_rule_takes_from_a_subscription_in_a_second_is_one_interval() -> None:
     ledger = LossLedger()
     for first in (7, 11):
-        ledger.enter(
+        ledger.record_loss(
             SECOND,
             "c",
             "s",
@@ -41,11 +41,11 @@ def test_what_one_rule_takes_from_a_subscription_in_a_second_is_one_interval() -
 def test_subscriptions_topics_causes_and_rules_are_kept_apart() -> None:
     ledger = LossLedger()
     one = tally_entries([entry(10)])
-    ledger.enter(1, "c", "s", "t", DiscardCause.DISCARDED, "limit", one)
-    ledger.enter(1, "c", "other", "t", DiscardCause.DISCARDED, "limit", one)
-    ledger.enter(1, "c", "s", "t", DiscardCause.CONFLATED, "limit", one)
-    ledger.enter(1, "c", "s", "t", DiscardCause.DISCARDED, "another", one)
-    ledger.enter(1, "c", "s", "of the same id", DiscardCause.DISCARDED, "limit", one)
+    ledger.record_loss(1, "c", "s", "t", DiscardCause.DISCARDED, "limit", one)
+    ledger.record_loss(1, "c", "other", "t", DiscardCause.DISCARDED, "limit", one)
+    ledger.record_loss(1, "c", "s", "t", DiscardCause.CONFLATED, "limit", one)
+    ledger.record_loss(1, "c", "s", "t", DiscardCause.DISCARDED, "another", one)
+    ledger.record_loss(1, "c", "s", "of the same id", DiscardCause.DISCARDED, "limit", one)
     assert [loss.what.messages for loss in ledger.close_intervals()] == [1, 1, 1, 1, 1]
     assert len(ledger.recent) == ledger.intervals == 5
 
@@ -61,14 +61,14 @@ def test_what_no_journal_keeps_has_a_count_and_no_interval() -> None:
 
 def test_what_the_log_has_and_what_it_has_not_can_be_told_apart() -> None:
     tally = tally_entries([entry(10, journaled=False, count=3), entry(20, sequence=5, count=2)])
-    gone, kept = tally.parted()
+    gone, kept = tally.split_journaled()
     assert gone == tally_entries([entry(10, journaled=False, count=3)]) and kept == tally_entries(
         [entry(20, sequence=5, count=2)]
     )
-    assert DiscardTally().parted() == (DiscardTally(), DiscardTally())
+    assert DiscardTally().split_journaled() == (DiscardTally(), DiscardTally())
 
 
 def test_nothing_given_up_is_no_interval() -> None:
     ledger = LossLedger()
-    ledger.enter(1, "c", "s", "t", DiscardCause.DISCARDED, "limit", DiscardTally())
+    ledger.record_loss(1, "c", "s", "t", DiscardCause.DISCARDED, "limit", DiscardTally())
     assert ledger.close_intervals() == []

@@ -43,10 +43,10 @@ class SlowDisk(Scene):
         await self.shut.wait()
         return await super().run(work, *arguments)
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         self.heard += 1
 
-    def spool_failed(self, error: Exception) -> None:
+    def on_spool_failed(self, error: Exception) -> None:
         assert isinstance(error, JournalError)
         self.refused.append(error)
 
@@ -102,7 +102,7 @@ async def test_what_is_on_its_way_back_still_waits(tmp_path: Path) -> None:
         await scene.turns()
         assert (offline.chunk_messages, offline.chunk_oldest_at, offline.chunk_first) == (5, began, 1)
         assert offline.spool.empty and offline.memory_bytes > 0 and scene.backlog.oldest_at == began
-        assert [offline.holds(stream) for stream in (WINDOWED, PLAIN, SCRATCH)] == [False, True, True]
+        assert [offline.has_pending(stream) for stream in (WINDOWED, PLAIN, SCRATCH)] == [False, True, True]
         assert {stream: tally.messages for stream, tally in offline.tallies().items()} == {
             PLAIN: 3,
             SCRATCH: 2,
@@ -136,8 +136,8 @@ async def test_a_stream_holds_something_as_long_as_something_of_it_waits(tmp_pat
         scene.publish(PLAIN, 1)
         scene.offline()
         scene.publish(WINDOWED, 1)
-        assert scene.offlined.holds(PLAIN) and scene.offlined.holds(WINDOWED)
-        assert not scene.offlined.holds(SCRATCH)
+        assert scene.offlined.has_pending(PLAIN) and scene.offlined.has_pending(WINDOWED)
+        assert not scene.offlined.has_pending(SCRATCH)
         scene.unsubscribe(PLAIN)
         scene.socket.room = 1 << 20
         scene.shut.clear()
@@ -145,7 +145,7 @@ async def test_a_stream_holds_something_as_long_as_something_of_it_waits(tmp_pat
         await scene.turns()
         offline = scene.offlined
         assert offline.spool.tallies[PLAIN].messages == 0, "pulled and left out"
-        assert not offline.holds(PLAIN) and offline.holds(WINDOWED)
+        assert not offline.has_pending(PLAIN) and offline.has_pending(WINDOWED)
         scene.shut.set()
         await scene.turns()
         assert scene.socket.got[WINDOWED] == [2]
@@ -215,7 +215,7 @@ async def test_what_a_stalled_client_was_not_sent_goes_to_the_spool_again_before
     tmp_path: Path, patience: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_back: list[int] = []
-    real = Spool.put_back
+    real = Spool.requeue
     monkeypatch.setattr(
         Spool,
         "put_back",
@@ -238,7 +238,7 @@ async def test_what_a_stalled_client_was_not_sent_goes_to_the_spool_again_before
             assert unsent > 0 and scene.backlog.state is ClientState.DRAINING
             journaled = [e.batch.first_sequence for e in scene.backlog.outbox if e.source is not None]
             heard = scene.heard
-            scene.offlined.stalled()
+            scene.offlined.on_stalled()
             if journaled:
                 assert 0 < scene.offlined.spool.first_sequence <= journaled[0], "the log is needed from there"
             assert put_back[-1] >= unsent, "all of it, and what was on its way"
@@ -270,7 +270,7 @@ async def test_a_chunk_that_is_still_being_read_goes_back_too(tmp_path: Path) ->
         assert scene.offlined.chunk_messages == 15
         first = scene._pin.sequence
         scene.socket.room = 0
-        scene.offlined.stalled()
+        scene.offlined.on_stalled()
         assert (scene.offlined.chunk_messages, scene.offlined.spool.messages) == (0, 15)
         assert scene.offlined.spool.first_sequence == first == 1
         scene.check()
@@ -367,7 +367,7 @@ async def test_who_takes_large_chunks_has_the_next_one_read_while_it_takes(
             await scene.turns(1)
         scene.socket.room = 0
         await scene.turns(10)
-        assert not scene.offlined.spool.empty and not scene.offlined.wanted
+        assert not scene.offlined.spool.empty and not scene.offlined.is_draining
         assert drain.chunk is not None
 
 
@@ -393,9 +393,9 @@ async def test_what_held_a_client_up_when_it_stalled_holds_nothing_up_once_it_ta
         scene.backlog.on_writable()
         await scene.turns()
         assert scene.socket.got[WINDOWED] == [1, 2, 3, 4] and scene.backlog.lanes.messages == 4
-        scene.offlined.stalled()
+        scene.offlined.on_stalled()
         await scene.turns()
-        assert scene.offlined._held and not scene.offlined.wanted, "its window is full"
+        assert scene.offlined._held and not scene.offlined.is_draining, "its window is full"
         scene.acknowledge(4)
         await scene.turns()
         # Its window is full again, and what is behind that and needs none is sent.
@@ -405,8 +405,8 @@ async def test_what_held_a_client_up_when_it_stalled_holds_nothing_up_once_it_ta
 async def test_who_takes_nothing_rests_while_it_is_live_and_not_when_it_is_offlined(tmp_path: Path) -> None:
     async with client(tmp_path) as scene:
         scene.publish(PLAIN, 3)
-        assert scene.backlog.unwritable_since and not scene.backlog.rests(), "only for a moment"
+        assert scene.backlog.unwritable_since and not scene.backlog.is_coalescing(), "only for a moment"
         scene.now += backlog_module.RESTS_NS
-        assert scene.backlog.rests()
+        assert scene.backlog.is_coalescing()
         scene.offline()
-        assert not scene.backlog.rests()
+        assert not scene.backlog.is_coalescing()

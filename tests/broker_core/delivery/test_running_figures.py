@@ -39,13 +39,13 @@ async def test_a_thousand_subscriptions_are_read_as_one_is(windowed: bool, tmp_p
             scene.socket.got[stream] = []
             if windowed:
                 backlog.lanes[stream] = SubscriptionQueue(stream, AckWindow(AckMode.CLIENT, 1))
-            backlog.enter(Subscriber(stream))
+            backlog.add_subscription(Subscriber(stream))
         for moment in (5, 6):
             for stream in range(10, 10 + number):
                 backlog.offer(OutboxEntry(stream, batch, None, None, 0, 1, batch.nbytes, moment))
             backlog.send()
             scene.socket.room = 0 if not windowed else scene.socket.room
-        backlog.look()
+        backlog.update_progress()
         assert figures(backlog) == (batch.nbytes * number, number, 2 * number, 2 * number, 6, 5, 1)
         costs.append(calls(lambda: figures(backlog)))  # noqa: B023
         backlog.close()

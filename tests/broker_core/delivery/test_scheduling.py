@@ -47,15 +47,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def grown_to(turns: ReplayFairShare, chunk: int = FIRST_CHUNK, taken: int = 1 << 40) -> int:
     for _ in range(10):
-        chunk = turns.grown(chunk, taken)
+        chunk = turns.grow_chunk(chunk, taken)
     return chunk
 
 
 async def test_without_live_traffic_nobody_waits_and_chunks_grow_to_the_largest(clock: Clock) -> None:
     turns = ReplayFairShare(clock)
     for _ in range(100):
-        await turns.mine()
-        turns.took(0.001)
+        await turns.wait_turn()
+        turns.charge(0.001)
     assert clock.now == 100.0
     assert grown_to(turns) == LARGEST_CHUNK
 
@@ -67,11 +67,11 @@ async def test_beside_live_traffic_all_replays_together_take_a_share_of_the_loop
     async def replay() -> None:
         nonlocal worked
         for _ in range(50):
-            turns.live()
-            await turns.mine()
+            turns.on_live_traffic()
+            await turns.wait_turn()
             clock.now += 0.001
             worked += 0.001
-            turns.took(0.001)
+            turns.charge(0.001)
 
     await asyncio.gather(*(replay() for _ in range(8)))
     assert worked / (clock.now - 100.0) == pytest.approx(1 / (1 + REST), rel=0.05)
@@ -92,11 +92,11 @@ async def test_a_loop_that_runs_late_costs_the_replays_none_of_their_turns(
     async def replay() -> None:
         nonlocal had
         while clock.now < 110.0:
-            turns.live()
-            await turns.mine()
+            turns.on_live_traffic()
+            await turns.wait_turn()
             had += 1
             clock.now += 0.001
-            turns.took(0.001)
+            turns.charge(0.001)
 
     await asyncio.gather(*(replay() for _ in range(8)))
     assert had * 0.001 / (clock.now - 100.0) == pytest.approx(1 / (1 + REST), rel=0.1)
@@ -104,7 +104,7 @@ async def test_a_loop_that_runs_late_costs_the_replays_none_of_their_turns(
 
 async def test_a_tenth_of_a_second_after_the_last_live_message_replays_are_free_again(clock: Clock) -> None:
     turns = ReplayFairShare(clock)
-    turns.live()
+    turns.on_live_traffic()
     assert turns.busy
     clock.now += 0.11
     assert not turns.busy
@@ -129,11 +129,11 @@ async def test_replays_give_way_from_the_moment_a_clients_message_comes_and_not_
 ) -> None:
     journal = Journal.open(tmp_path / "journal", "turns-1")
     engine = Engine(journal, default_policy("turns-1"), tmp_path / "spool", 1 << 30, None, SystemClock())
-    client = engine.connected(
+    client = engine.add_connection(
         "tcp", Mock(writable=True, protocol="tcp", remote="test", peer_names=frozenset())
     )
-    client.carry_out(commands.Logon(name="p"))
-    engine.dispatch.publish_own("$SLUICE.told", [b"{}"])
+    client.execute_command(commands.Logon(name="p"))
+    engine.dispatch.publish_system_record("$SLUICE.told", [b"{}"])
     async with asyncio.timeout(10):
         while engine.frontier.durable == 0:
             await asyncio.sleep(0.001)

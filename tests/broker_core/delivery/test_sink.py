@@ -23,7 +23,7 @@ class Receiver:
         self.now += after_ns
         self.came += came
         self.read += read
-        return self.unread.look(ReceiveWindowSample(self.came, self.read + self.room), self.now)
+        return self.unread.update(ReceiveWindowSample(self.came, self.read + self.room), self.now)
 
 
 def test_who_reads_nothing_of_enough_for_long_enough_leaves_it() -> None:
@@ -67,7 +67,7 @@ def test_a_window_that_becomes_narrow_while_all_is_read_says_nothing() -> None:
 
 def test_where_nobody_tells_nobody_is_said_to_leave_anything() -> None:
     unread = ReadDetector()
-    assert not any(unread.look(UNKNOWN, now * LOOK_NS) for now in range(9))
+    assert not any(unread.update(UNKNOWN, now * LOOK_NS) for now in range(9))
 
 
 @given(st.lists(st.tuples(st.integers(0, 2 * LOOK_NS), st.integers(0, 50_000)), max_size=30))

@@ -68,7 +68,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 async def test_chunks_start_small_and_grow_while_the_client_takes_everything_at_once(scene: Scene) -> None:
     scene.fill(5_000)
-    scene.drain.reads(True)
+    scene.drain.set_reading(True)
     assert await scene.take() < FIRST_CHUNK + scene.batch.nbytes
     sizes = [await scene.take()]
     while sum(sizes) < 15_000_000:
@@ -76,9 +76,9 @@ async def test_chunks_start_small_and_grow_while_the_client_takes_everything_at_
     assert sizes[0] < 2 * FIRST_CHUNK and sizes == sorted(sizes)
     taken = sum(sizes)
     assert LARGEST_CHUNK // 2 < sizes[-1] <= taken // 8 and sizes[-1] < LARGEST_CHUNK + scene.batch.nbytes
-    assert scene.drain.size.pays_ahead
-    scene.drain.reads(False)
-    scene.drain.reads(True)
+    assert scene.drain.size.is_read_ahead_useful
+    scene.drain.set_reading(False)
+    scene.drain.set_reading(True)
     assert await scene.take() < FIRST_CHUNK + scene.batch.nbytes, "it had stopped"
 
 
@@ -93,7 +93,7 @@ async def test_one_chunk_is_in_flight_at_a_time(scene: Scene) -> None:
 
 async def test_a_drain_counts_among_the_replays_while_its_client_reads(scene: Scene) -> None:
     for reading in (True, True, False, False, True):
-        scene.drain.reads(reading)
+        scene.drain.set_reading(reading)
     assert scene.turns.replays == 1
     scene.drain.stop()
     scene.drain.stop()
@@ -111,27 +111,27 @@ async def test_what_is_in_flight_is_dropped_when_the_client_goes(scene: Scene) -
 
 
 async def test_without_live_traffic_a_drain_never_waits_for_its_turn(scene: Scene) -> None:
-    scene.drain.reads(True)
+    scene.drain.set_reading(True)
     for _ in range(100):
-        await scene.drain.turn()
-        scene.turns.took(0.001)
+        await scene.drain.wait_turn()
+        scene.turns.charge(0.001)
     assert scene.slept == 0
 
 
 async def test_beside_live_traffic_it_rests_as_replays_do(scene: Scene) -> None:
-    scene.drain.reads(True)
+    scene.drain.set_reading(True)
     for _ in range(100):
-        scene.turns.live()
-        await scene.drain.turn()
-        scene.turns.took(0.001)
+        scene.turns.on_live_traffic()
+        await scene.drain.wait_turn()
+        scene.turns.charge(0.001)
         scene.now += 0.001
     assert scene.slept > 0.1
-    assert not scene.drain.size.pays_ahead
+    assert not scene.drain.size.is_read_ahead_useful
 
 
 async def test_a_large_chunk_that_was_read_ahead_is_given_back_when_live_traffic_begins(scene: Scene) -> None:
     scene.fill(5_000)
-    scene.drain.reads(True)
+    scene.drain.set_reading(True)
     while await scene.take() < LARGEST_CHUNK:
         pass
     before = scene.spool.messages
@@ -139,8 +139,8 @@ async def test_a_large_chunk_that_was_read_ahead_is_given_back_when_live_traffic
     assert scene.drain.chunk is not None
     oldest = scene.drain.chunk.entries[0]
     await scene.drain.chunk.reading
-    scene.turns.live()
-    await scene.drain.turn()
+    scene.turns.on_live_traffic()
+    await scene.drain.wait_turn()
     assert scene.drain.chunk is None and scene.spool.messages == before, "everything waits again"
     assert await scene.take() < LARGEST_BESIDE_LIVE + scene.batch.nbytes
     assert scene.spool.oldest_at > oldest.accepted_at, "and the oldest was the first"
@@ -151,14 +151,14 @@ async def test_what_came_for_its_client_meanwhile_needs_no_rest_so_that_every_dr
 ) -> None:
     """At any rate of new messages the drain delivers as much, and its share of the loop on top."""
     scene.drain.came_bytes += 1 << 40  # of the time before, when it didn't read
-    scene.drain.reads(True)
+    scene.drain.set_reading(True)
     turns = rests = 0
     for _ in range(100):
-        scene.turns.live()
+        scene.turns.on_live_traffic()
         scene.drain.came_bytes += 2 * RUN_BYTES  # twice what a turn delivers comes in the time of one
         for _ in range(3):
             before = scene.slept
-            await scene.drain.turn()
-            scene.turns.took(0.001)
+            await scene.drain.wait_turn()
+            scene.turns.charge(0.001)
             turns, rests = turns + 1, rests + (scene.slept > before)
     assert 80 <= rests <= 100 and turns - rests >= 200

@@ -28,12 +28,12 @@ def test_as_much_leaves_as_the_window_takes_and_the_rest_in_order_later() -> Non
     lane = SubscriptionQueue(1, AckWindow(AckMode.CLIENT, 4))
     lane.offer(entry(1, 3))
     lane.offer(entry(4, 5))
-    assert numbers(lane.take(1 << 20, 10)) == [1, 2, 3, 4]
+    assert numbers(lane.take_sendable(1 << 20, 10)) == [1, 2, 3, 4]
     assert lane.messages == 4 and lane.first_sequence == 5
-    assert lane.take(1 << 20, 11) == []
+    assert lane.take_sendable(1 << 20, 11) == []
     assert lane.window is not None
     lane.window.acknowledge(3, 3)
-    assert numbers(lane.take(1 << 20, 12)) == [5, 6, 7]
+    assert numbers(lane.take_sendable(1 << 20, 12)) == [5, 6, 7]
     assert [e.batch.sequences().tolist() for e in lane.take_all()] == [[8]]
     assert (lane.messages, lane.nbytes) == (0, 0)
 
@@ -41,19 +41,19 @@ def test_as_much_leaves_as_the_window_takes_and_the_rest_in_order_later() -> Non
 def test_slow_begins_when_the_window_is_full_with_something_waiting_and_ends_when_dispatch_resumes() -> None:
     lane = SubscriptionQueue(1, AckWindow(AckMode.CLIENT, 2))
     lane.offer(entry(1, 2))
-    lane.take(1 << 20, 10)
-    lane.look(11)
+    lane.take_sendable(1 << 20, 10)
+    lane.update_window_full(11)
     assert (lane.full_since, lane.times_full) == (0, 0), "a full window with nothing to send isn't slow"
     lane.offer(entry(3, 2))
-    lane.look(12)
-    lane.look(13)
+    lane.update_window_full(12)
+    lane.update_window_full(13)
     assert (lane.full_since, lane.times_full) == (12, 1)
     assert lane.window is not None
     lane.window.acknowledge(2, 2)
-    lane.take(1 << 20, 14)
+    lane.take_sendable(1 << 20, 14)
     assert lane.full_since == 0
     lane.offer(entry(5, 1))
-    lane.look(15)
+    lane.update_window_full(15)
     assert (lane.full_since, lane.times_full) == (15, 2)
 
 
@@ -61,9 +61,9 @@ def test_a_paused_lane_keeps_everything() -> None:
     lane = SubscriptionQueue(1)
     lane.offer(entry(1, 2))
     lane.paused = True
-    assert lane.take(1 << 20, 1) == []
+    assert lane.take_sendable(1 << 20, 1) == []
     lane.paused = False
-    assert numbers(lane.take(1 << 20, 1)) == [1, 2]
+    assert numbers(lane.take_sendable(1 << 20, 1)) == [1, 2]
 
 
 def test_the_oldest_are_discarded_to_the_very_message() -> None:
@@ -84,9 +84,9 @@ def test_by_bytes_whole_batches_are_discarded() -> None:
 def test_what_could_not_leave_after_all_is_sent_again_first() -> None:
     lane = SubscriptionQueue(1, AckWindow(AckMode.CLIENT, 4))
     lane.offer(entry(1, 6))
-    taken = lane.take(1 << 20, 1)
-    lane.put_back(taken)
-    assert lane.window is not None and lane.window.unacked == 0
+    taken = lane.take_sendable(1 << 20, 1)
+    lane.requeue(taken)
+    assert lane.window is not None and lane.window.unacked_messages == 0
     assert (lane.messages, lane.nbytes) == (6, sum(e.nbytes for e in lane.take_all()))
 
 
@@ -96,7 +96,7 @@ def test_a_batch_that_no_journal_keeps_can_be_cut() -> None:
     whole.batch.header = whole.batch.header._replace(first_sequence=0)
     whole.source = None
     lane.offer(whole)
-    (first,) = lane.take(1 << 20, 1)
+    (first,) = lane.take_sendable(1 << 20, 1)
     assert first.batch.bodies() == [b"1"] and first.batch.first_sequence == 0
     assert lane.first_sequence == 0
 
@@ -126,7 +126,7 @@ def test_everything_offered_leaves_once_in_order_or_is_discarded(
             waiting += range(offered + 1, offered + number + 1)
             offered += number
         elif what == "take":
-            last = lane.take(number, 1)
+            last = lane.take_sendable(number, 1)
             left += numbers(last)
             assert numbers(last) == waiting[: len(numbers(last))]
             waiting = waiting[len(numbers(last)) :]
@@ -136,7 +136,7 @@ def test_everything_offered_leaves_once_in_order_or_is_discarded(
             lane.window.acknowledge(acked, acked)
             last = []
         elif what == "back" and last:
-            lane.put_back(last)
+            lane.requeue(last)
             count = len(numbers(last))
             waiting = left[-count:] + waiting
             del left[-count:]
@@ -157,10 +157,10 @@ def test_a_lane_that_never_had_credit_says_since_when_it_waits_for_some() -> Non
     lane = SubscriptionQueue(1)
     lane.credit = 0
     lane.offer(entry(1, 1))
-    assert lane.take(1_000, 7) == [] and lane.take(1_000, 9) == []
-    assert lane.spent and lane.spent_since == 7
-    lane.grant(1, 11)
-    assert lane.spent_since == 0 and len(lane.take(1_000, 12)) == 1
+    assert lane.take_sendable(1_000, 7) == [] and lane.take_sendable(1_000, 9) == []
+    assert lane.is_credit_spent and lane.spent_since == 7
+    lane.set_credit(1, 11)
+    assert lane.spent_since == 0 and len(lane.take_sendable(1_000, 12)) == 1
     assert lane.spent_since == 12, "the delivery that passes the credit is the last one"
-    lane.grant(0, 13)
+    lane.set_credit(0, 13)
     assert lane.credit == 1

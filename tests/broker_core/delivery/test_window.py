@@ -24,33 +24,43 @@ def batch(first_sequence: int, count: int) -> Batch:
 def filled(mode: AckMode = AckMode.CLIENT, prefetch: int = 10) -> AckWindow:
     """Records 101 to 103 and 111 to 112, sent as messages 1 to 5."""
     window = AckWindow(mode, prefetch)
-    window.sent(batch(101, 3), 1_000)
-    window.sent(batch(111, 2), 2_000)
+    window.record_sent(batch(101, 3), 1_000)
+    window.record_sent(batch(111, 2), 2_000)
     return window
 
 
 def test_what_is_sent_takes_room_until_it_is_acknowledged() -> None:
     window = filled()
-    assert (window.unacked, window.room, window.oldest_at, window.first_unacked) == (5, 5, 1_000, 101)
+    assert (window.unacked_messages, window.free_slots, window.oldest_at, window.first_unacked) == (
+        5,
+        5,
+        1_000,
+        101,
+    )
     assert window.acknowledge(2, 2).messages == 2
-    assert (window.unacked, window.first_unacked, window.last_acked, window.oldest_at) == (3, 103, 102, 1_000)
+    assert (window.unacked_messages, window.first_unacked, window.last_acked, window.oldest_at) == (
+        3,
+        103,
+        102,
+        1_000,
+    )
     assert window.acknowledge(4, 4).messages == 2
-    assert (window.unacked, window.first_unacked, window.oldest_at) == (1, 112, 2_000)
+    assert (window.unacked_messages, window.first_unacked, window.oldest_at) == (1, 112, 2_000)
 
 
 def test_an_acknowledgement_that_comes_twice_counts_once() -> None:
     window = filled()
     window.acknowledge(1, 3)
     assert window.acknowledge(2, 2).messages == 0
-    assert window.unacked == 2
+    assert window.unacked_messages == 2
 
 
 def test_single_acknowledgements_leave_what_is_before_them() -> None:
     window = filled(AckMode.INDIVIDUAL)
     assert window.acknowledge(2, 3).messages == 2
-    assert (window.unacked, window.first_unacked, window.last_acked) == (3, 101, 0)
+    assert (window.unacked_messages, window.first_unacked, window.last_acked) == (3, 101, 0)
     assert window.acknowledge(1, 1).messages == 1
-    assert (window.unacked, window.first_unacked, window.last_acked) == (2, 111, 103)
+    assert (window.unacked_messages, window.first_unacked, window.last_acked) == (2, 111, 103)
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 1), (6, 6), (3, 2), (1, 6)])
@@ -59,13 +69,13 @@ def test_what_was_never_sent_cannot_be_acknowledged(first: int, last: int) -> No
     with pytest.raises(ClientError) as caught:
         window.acknowledge(first, last)
     assert caught.value.code == "bad_ack" and caught.value.details["sent"] == 5
-    assert window.unacked == 5
+    assert window.unacked_messages == 5
 
 
 def test_a_bookmark_names_a_message_also_in_a_batch_with_explicit_sequences() -> None:
     window = AckWindow(AckMode.CLIENT, 10)
-    window.sent(batch(101, 5).select(np.array([0, 3, 4])), 1)
-    window.sent(batch(110, 2), 2)
+    window.record_sent(batch(101, 5).select(np.array([0, 3, 4])), 1)
+    window.record_sent(batch(110, 2), 2)
     assert [window.number_of(sequence) for sequence in (101, 104, 105, 110)] == [1, 2, 3, 4]
     with pytest.raises(ClientError):
         window.number_of(102)
@@ -75,17 +85,17 @@ def test_a_bookmark_names_a_message_also_in_a_batch_with_explicit_sequences() ->
 
 def test_what_did_not_leave_after_all_is_taken_back_with_its_numbers() -> None:
     window = filled()
-    window.take_back([batch(111, 2)])
-    assert (window.unacked, window.room) == (3, 7)
-    window.sent(batch(111, 1), 3_000)
+    window.undo_sent([batch(111, 2)])
+    assert (window.unacked_messages, window.free_slots) == (3, 7)
+    window.record_sent(batch(111, 1), 3_000)
     assert window.number_of(111) == 4
 
 
 def test_messages_that_no_journal_keeps_are_acknowledged_by_number() -> None:
     window = AckWindow(AckMode.CLIENT, 4)
-    window.sent(batch(0, 3), 1)
+    window.record_sent(batch(0, 3), 1)
     assert window.acknowledge(3, 3).messages == 3
-    assert (window.unacked, window.first_unacked, window.last_acked) == (0, 0, 0)
+    assert (window.unacked_messages, window.first_unacked, window.last_acked) == (0, 0, 0)
 
 
 class Table:
@@ -116,7 +126,7 @@ class Table:
         now = 10 * (self.sent + 1)
         if not self.open:
             self.owed_since = now
-        self.window.sent(made, now)
+        self.window.record_sent(made, now)
         numbers = list(range(self.sent + 1, self.sent + count + 1))
         self.batches.append(numbers)
         self.sequences |= dict(zip(numbers, sequences, strict=True))
@@ -125,7 +135,7 @@ class Table:
         self.sent += count
         self.next_sequence = max(self.next_sequence, sequences[-1] + 1)
         if kind == "returned" and len(self.open) >= count:
-            self.window.take_back([made])
+            self.window.undo_sent([made])
             self.sent -= count
             self.open -= set(self.batches.pop())
 
@@ -151,7 +161,7 @@ class Table:
         window, head = self.window, self.head
         there = [numbers for numbers in self.batches if numbers[-1] >= head]
         journaled = [numbers for numbers in there if self.sequences[numbers[0]]]
-        assert (window.unacked, window.room) == (len(self.open), 1_000 - len(self.open))
+        assert (window.unacked_messages, window.free_slots) == (len(self.open), 1_000 - len(self.open))
         assert window.owed_since == self.owed_since
         assert window.oldest_at == (self.sent_at[there[0][0]] if there else 0) == window.oldest_accepted_at
         first = self.sequences[max(head, journaled[0][0])] if journaled else 0
@@ -205,14 +215,14 @@ def test_messages_acknowledged_early_are_no_longer_counted_when_all_before_them_
     window = filled(AckMode.INDIVIDUAL)
     assert window.acknowledge(3, 4).messages == 2
     assert window.acknowledge(1, 4).messages == 2
-    assert (window.unacked, window.room, window.first_unacked) == (1, 9, 112)
+    assert (window.unacked_messages, window.free_slots, window.first_unacked) == (1, 9, 112)
 
 
 def test_ages_count_from_what_was_given_or_from_the_sending_and_there_is_none_of_nothing() -> None:
     window = AckWindow(AckMode.CLIENT, 10)
     assert (window.oldest_at, window.oldest_accepted_at) == (0, 0)
-    window.sent(batch(101, 1), 2_000, accepted_at=500)
-    window.sent(batch(102, 1), 3_000)
+    window.record_sent(batch(101, 1), 2_000, accepted_at=500)
+    window.record_sent(batch(102, 1), 3_000)
     assert (window.oldest_at, window.oldest_accepted_at) == (2_000, 500)
     window.acknowledge(1, 1)
     assert (window.oldest_at, window.oldest_accepted_at) == (3_000, 3_000)
@@ -226,7 +236,7 @@ def test_the_bytes_of_an_acknowledgement_are_those_of_its_messages() -> None:
         bodies = [b"x" * (1 << number) for number in range(first, first + 3)]
         made = Batch.parse(build_single_topic_batch("p", "t", bodies), verify=False)
         made.header = made.header._replace(first_sequence=sequence)
-        window.sent(made, 1)
+        window.record_sent(made, 1)
     assert window.acknowledge(2, 2) == (MessageVolume(1, 2), NOTHING)
     assert window.acknowledge(5, 5) == (NOTHING, MessageVolume(1, 16))
     assert window.acknowledge(1, 6) == (MessageVolume(2, 1 + 4), MessageVolume(2, 8 + 32))

@@ -70,12 +70,12 @@ class Socket:
     """Takes `appetite` deliveries, then nothing. Its peer's kernel has what the script says."""
 
     protocol, remote = "tcp", "test"
-    lump_bytes, network_limited, window = 0, False, UNKNOWN
+    window_step_bytes, is_network_limited, receive_window = 0, False, UNKNOWN
 
     def __init__(self) -> None:
-        self.writable = True
+        self.is_writable = True
         self.appetite = HUGE
-        self.handed_bytes = self.taken = 0
+        self.written_bytes = self.taken = 0
         self.ids: dict[int, str] = {}
         self.got: dict[str, list[tuple[int, bytes]]] = {}
         self.gaps = 0
@@ -84,27 +84,27 @@ class Socket:
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
         for entry in entries:
-            self.handed_bytes += entry.nbytes
+            self.written_bytes += entry.nbytes
             numbers = entry.batch.sequences().tolist() if entry.batch.first_sequence else [0] * entry.count
             self.got.setdefault(str(entry.stream), []).extend(zip(numbers, entry.batch.bodies(), strict=True))
         self.appetite -= len(entries)
-        self.writable = self.appetite > 0
+        self.is_writable = self.appetite > 0
 
     def send_reply(self, reply: Reply) -> None:
         self.replies.append(reply)
         self.gaps += isinstance(reply, GapNotice)
 
-    def logged_on(self) -> None: ...
+    def on_logged_on(self) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
     def close(self, code: str, message: str) -> None:
         self.closed = code
 
     @property
-    def flushed(self) -> bool:
-        return self.writable
+    def is_flushed(self) -> bool:
+        return self.is_writable
 
-    def taken_bytes(self) -> int:
+    def acked_bytes(self) -> int:
         return self.taken
 
 
@@ -131,8 +131,8 @@ class World:
         self.ended: dict[int, int] = {}
 
     def _client(self, name: str, socket: Socket) -> Connection:
-        connection = self.engine.connected("tcp", socket)
-        connection.carry_out(commands.Logon(name=name))
+        connection = self.engine.add_connection("tcp", socket)
+        connection.execute_command(commands.Logon(name=name))
         return connection
 
     def target(self, number: int) -> ClientSubscription | None:
@@ -163,16 +163,16 @@ class World:
 
     def do_block(self, number: int) -> None:
         self.socket.appetite = number // 4
-        self.socket.writable = self.socket.appetite > 0
+        self.socket.is_writable = self.socket.appetite > 0
 
     def do_unblock(self, number: int) -> None:
-        self.socket.writable, self.socket.appetite = True, HUGE
+        self.socket.is_writable, self.socket.appetite = True, HUGE
         self.subscriber.on_writable()
 
     def do_took(self, number: int) -> None:
-        left = self.socket.handed_bytes - self.socket.taken
+        left = self.socket.written_bytes - self.socket.taken
         self.socket.taken += left * number // 20
-        self.subscriber.backlog.look()
+        self.subscriber.backlog.update_progress()
 
     async def do_subscribe(self, number: int) -> None:
         name = NAMES[number % len(NAMES)]
@@ -183,7 +183,7 @@ class World:
             asked["bookmark"] = ("0", "0|1|", f"law-1|{self.engine.frontier.durable // 2}|")[number % 3]
         if name not in FROM_LOG and name not in ("state", "durable", "range"):
             await self.engine.dispatch.barrier()
-        self.subscriber.carry_out(commands.Subscribe(id=name, **asked))
+        self.subscriber.execute_command(commands.Subscribe(id=name, **asked))
         for _ in range(100):
             if name in self.subscriber.subscriptions:
                 break
@@ -199,15 +199,17 @@ class World:
 
     def do_ack(self, number: int) -> None:
         target = self.target(number)
-        if target is None or not self.subscriber.backlog.acknowledges(target.stream):
+        if target is None or not self.subscriber.backlog.has_ack_window(target.stream):
             return
         got = len(self.socket.got.get(str(target.stream), []))
         window = self.subscriber.backlog.lanes[target.stream].window
         assert window is not None
-        first = got - window.unacked + 1
-        if window.unacked and got:
+        first = got - window.unacked_messages + 1
+        if window.unacked_messages and got:
             last = min(got, max(first, 1) + number // 5)
-            self.subscriber.carry_out(commands.Acknowledge(id=target.id, numbers=[(max(last - 1, 1), last)]))
+            self.subscriber.execute_command(
+                commands.Acknowledge(id=target.id, numbers=[(max(last - 1, 1), last)])
+            )
 
     def do_offline(self, number: int) -> None:
         if self.subscriber.backlog.state is ClientState.LIVE:
@@ -229,13 +231,15 @@ class World:
 
     def do_rate(self, number: int) -> None:
         target = self.target(number)
-        if target is not None and target.journaled_only and target.durability != "live":
-            self.subscriber.carry_out(commands.SetRate(ids=[target.id], rate="1GB" if number % 2 else None))
+        if target is not None and target.is_bookmark_subscription and target.durability != "live":
+            self.subscriber.execute_command(
+                commands.SetRate(ids=[target.id], rate="1GB" if number % 2 else None)
+            )
 
     def _steer(self, number: int, command: Any) -> None:
         target = self.target(number)
-        if target is not None and target.journaled_only and target.durability != "live":
-            self.subscriber.carry_out(command(ids=[target.id]))
+        if target is not None and target.is_bookmark_subscription and target.durability != "live":
+            self.subscriber.execute_command(command(ids=[target.id]))
 
     def do_fall_back(self, number: int) -> None:
         if (target := self.target(number)) is not None:
@@ -248,7 +252,7 @@ class World:
             assert self.engine.ledger.messages - before == lost
             if lost:
                 self.holes.add(target.stream)
-            self.subscriber.changed()
+            self.subscriber.mark_changed()
 
     def do_conflate(self, number: int) -> None:
         if (target := self.target(number)) is not None:
@@ -257,7 +261,7 @@ class World:
                 self.subscriber.backlog,
                 self.engine.facilities,
                 target.stream,
-                parse_key("topic").of(None),
+                parse_key("topic").key_of_record(None),
                 "limit",
             )
 
@@ -267,7 +271,7 @@ class World:
 
     def _end(self, target: ClientSubscription, number: int) -> None:
         account, stream = target.account, target.stream
-        self.subscriber.backlog.look()
+        self.subscriber.backlog.update_progress()
         ending = self.subscriber.end(
             target, (DiscardCause.CANCELLED, DiscardCause.UNSUBSCRIBED)[number % 2], "rule"
         )
@@ -275,7 +279,7 @@ class World:
         assert not account.owed.messages
         got = [sequence for sequence, _ in self.socket.got.get(str(stream), [])]
         if (
-            target.journaled_only
+            target.is_bookmark_subscription
             and stream not in self.holes
             and target.conflating is None
             and target.id != "state"
@@ -300,17 +304,17 @@ class World:
         return found
 
     def do_look(self, number: int) -> None:
-        self.engine.settle.look_at_all()
+        self.engine.settle.judge_all()
 
     # What must be so.
 
     def check(self) -> None:
         connection = self.subscriber
-        ended = connection.backlog.ended
-        lost = ended.lost.messages
+        ended = connection.backlog.ended_account
+        lost = ended.lost_volume.messages
         for target in connection.subscriptions.values():
             account, name = target.account, (target.id, target.cursor.state)
-            lost += account.lost.messages
+            lost += account.lost_volume.messages
             assert account.matched == sum_volumes(amount for _, amount in account_parts(account)), name
             for word, amount in (*account_parts(account), ("in_log", account.in_log)):
                 assert amount.messages >= 0 and amount.nbytes >= 0, (name, word, amount)
@@ -319,11 +323,13 @@ class World:
             assert account.waiting.messages - account.in_log.messages == self.queued(target), name
         assert self.engine.ledger.messages == lost
         backlog, mine = connection.backlog, connection.subscriptions.values()
-        assert backlog.owed == sum_volumes(map(backlog.owed_of, mine))
+        assert backlog.outstanding == sum_volumes(map(backlog.outstanding_of, mine))
         for one in mine:
-            read, account = backlog.acknowledges(one.stream) and not one.paused, one.account
-            if read or not one.returns_to_log:
-                assert backlog.owed_of(one) == (account.owed if read else account.owed.minus(account.in_log))
+            read, account = backlog.has_ack_window(one.stream) and not one.is_paused, one.account
+            if read or not one.can_fall_back:
+                assert backlog.outstanding_of(one) == (
+                    account.owed if read else account.owed.minus(account.in_log)
+                )
         assert all(amount.messages >= 0 and amount.nbytes >= 0 for _, amount in account_parts(ended))
 
     def queued(self, target: ClientSubscription) -> int:
@@ -349,18 +355,23 @@ class World:
         self.do_unblock(0)
         for target in connection.subscriptions.values():
             resume_subscription(connection, target)
-            if target.journaled_only and target.durability != "live":
-                connection.carry_out(commands.SetRate(ids=[target.id], rate=None))
-                connection.carry_out(commands.ResumeSubscriptions(ids=[target.id]))
+            if target.is_bookmark_subscription and target.durability != "live":
+                connection.execute_command(commands.SetRate(ids=[target.id], rate=None))
+                connection.execute_command(commands.ResumeSubscriptions(ids=[target.id]))
         try:
             async with asyncio.timeout(8):
                 while not self.at_rest():
-                    self.socket.taken = self.socket.handed_bytes
+                    self.socket.taken = self.socket.written_bytes
                     for target in connection.subscriptions.values():
                         lane = connection.backlog.lanes.get(target.stream)
                         got = len(self.socket.got.get(str(target.stream), []))
-                        if lane is not None and lane.window is not None and got and lane.window.unacked:
-                            connection.carry_out(commands.Acknowledge(id=target.id, numbers=[(1, got)]))
+                        if (
+                            lane is not None
+                            and lane.window is not None
+                            and got
+                            and lane.window.unacked_messages
+                        ):
+                            connection.execute_command(commands.Acknowledge(id=target.id, numbers=[(1, got)]))
                     await asyncio.sleep(0.001)
                     self.check()
         except TimeoutError:
@@ -373,9 +384,9 @@ class World:
 
     def at_rest(self) -> bool:
         targets = self.subscriber.subscriptions.values()
-        self.subscriber.backlog.look()
+        self.subscriber.backlog.update_progress()
         return self.subscriber.backlog.offline is None and all(
-            not target.cursor.reading and not target.account.owed.messages for target in targets
+            not target.cursor.is_behind and not target.account.owed.messages for target in targets
         )
 
     def check_content(self) -> None:
@@ -388,7 +399,7 @@ class World:
                 assert sequences == sorted(set(sequences)), target.id
             if target.id not in EXACT or target.id in ("scratch", "mixed", "plain"):
                 continue
-            lost = target.account.lost.messages
+            lost = target.account.lost_volume.messages
             wanted = self.wanted(target)
             if target.stream not in self.holes:
                 assert not lost and sequences == wanted, target.id
@@ -404,19 +415,19 @@ class World:
                 assert target.account.matched.messages == len(wanted_bodies), target.id
                 assert target.account.matched.nbytes == sum(map(len, wanted_bodies)), target.id
                 got = [body for _, body in self.socket.got.get(str(target.stream), [])]
-                assert len(got) + target.account.lost.messages == len(wanted_bodies), target.id
+                assert len(got) + target.account.lost_volume.messages == len(wanted_bodies), target.id
                 if target.stream not in self.holes:
                     assert sorted(got) == sorted(wanted_bodies), target.id
 
     async def close(self) -> None:
         connection = self.subscriber
-        if not connection.closed:
+        if not connection.is_closed:
             connection.close("bye", "")
         left = connection.backlog.account
         assert not left.owed.messages and left.matched == sum_volumes(
             amount for _, amount in account_parts(left)
         )
-        assert self.engine.ledger.messages == left.lost.messages
+        assert self.engine.ledger.messages == left.lost_volume.messages
         await self.engine.close()
 
 

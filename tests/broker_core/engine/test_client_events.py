@@ -49,5 +49,5 @@ async def test_a_client_at_rest_is_not_sampled(tmp_path: Path) -> None:
         await reader.subscribe("t")
         broker.engine.events.take()
         for _ in range(3):
-            await broker.statistics.second()
+            await broker.statistics.sample_second()
         assert broker.engine.events.take() == {}

@@ -31,7 +31,7 @@ async def read(raw: RawClient, number: int) -> list[tuple[int, str]]:
 
 async def conflated(there: Fixture, lost: int = 6) -> None:
     slow = there.broker.engine.roster.clients["slow"]
-    await until(lambda: slow.account.lost.messages == lost)
+    await until(lambda: slow.account.lost_volume.messages == lost)
     assert there.balanced()
 
 
@@ -91,10 +91,10 @@ async def test_the_marks_outlive_the_spool_and_the_way_back_to_the_log(tmp_path:
         engine = there.broker.engine
         slow = engine.roster.clients["slow"]
         engine.control.fall_back(slow.subscriptions["s"])
-        slow.sink.writable = False
+        slow.sink.is_writable = False
         offline_client(engine.enforcement, slow)
         await publish(there, [11])
-        slow.sink.writable = True
+        slow.sink.is_writable = True
         slow.on_writable()
         assert await read_all(there, 6) == [
             (0, NONE),
@@ -122,7 +122,7 @@ def test_texts_and_messages_show_the_mark() -> None:
 
     plain = batch.Batch.parse(batch.build_single_topic_batch("w", "t", [b"1", b"2"]))
     for mark, word in ((batch.CONFLATED, LEFT), (batch.CONFLATION_OVER, OVER)):
-        marked = batch.Batch.parse(bytes(plain.marked(mark).buf))
+        marked = batch.Batch.parse(bytes(plain.with_conflation_mark(mark).buf))
         assert [one.mark for one in batch_messages(marked, "i")] == [word, word]
         assert [json.loads(text)["mark"] for text in encode_messages(marked, "s", "i")] == [word, word]
         assert marked.bodies() == plain.bodies() and marked.header.payload_crc == plain.header.payload_crc

@@ -52,10 +52,12 @@ async def test_publishers_are_not_read_from_while_more_waits_for_the_disk_than_s
             for n in range(2, 9)
             for one in publishers
         ]
-        await until(lambda: dispatch.congested)
+        await until(lambda: dispatch.is_congested)
         members = [broker.engine.roster.clients[name] for name in names]
         await until(
-            lambda: not any(member.publishing._reading for member in members if member.publishing.uncommitted)
+            lambda: (
+                not any(member.publishing._reading for member in members if member.publishing.pending_batches)
+            )
         )
         pending = dispatch._log._pending_bytes  # type: ignore[attr-defined]
         assert PENDING_HIGH_BYTES < pending < PENDING_HIGH_BYTES + len(names) * 2 * MIB < 28 * MIB, (
@@ -69,7 +71,7 @@ async def test_publishers_are_not_read_from_while_more_waits_for_the_disk_than_s
         for one in publishers:
             while (await one.until("persisted"))["sequence"] < 8:
                 pass
-        assert not dispatch.congested
+        assert not dispatch.is_congested
         assert all(member.publishing._reading for member in members)
         assert len(await stored(broker, "a")) == 1 + 7 * len(names)
 
@@ -86,8 +88,8 @@ async def test_who_is_held_for_what_waits_behind_the_log_goes_on_when_that_is_ha
         await until(gate.waiting.is_set)
         monkeypatch.setattr(dispatch_module, "PENDING_HIGH_BYTES", 1_000)
         await publisher.publish("orders", [b'{"n": 0, "x": "%s"}' % (b"x" * 2_000)], 2)
-        await until(lambda: dispatch.congested)
-        assert dispatch._behind_bytes > 2_000 and not dispatch._log.full
+        await until(lambda: dispatch.is_congested)
+        assert dispatch._behind_bytes > 2_000 and not dispatch._log.is_full
         member = broker.engine.roster.clients["p"]
         await publisher.publish("orders", [b'{"n": 0}'], 3)
         await until(lambda: not member.publishing._reading)
@@ -95,8 +97,8 @@ async def test_who_is_held_for_what_waits_behind_the_log_goes_on_when_that_is_ha
         while (await publisher.until("processed"))["sequence"] < 3:
             pass
         await until(lambda: member.publishing._reading)
-        assert dispatch._behind_bytes == 0 and not dispatch.congested
-        assert member.publishing.uncommitted == 0, "what waited behind counts no more"
+        assert dispatch._behind_bytes == 0 and not dispatch.is_congested
+        assert member.publishing.pending_batches == 0, "what waited behind counts no more"
         assert await stored(broker, "orders") == [b'{"n": 1}']
 
 
@@ -151,9 +153,9 @@ async def test_the_brokers_own_words_go_to_who_listens_journaled_or_not(tmp_path
         listener = await RawClient.connect(broker, "listener")
         listener.command({"c": "subscribe", "id": "s", "topic": ">"})
         await listener.until("processed")
-        broker.engine.dispatch.publish_own("scratch.word", [b"not kept"])
+        broker.engine.dispatch.publish_system_record("scratch.word", [b"not kept"])
         assert await listener.deliveries(1) == [b"not kept"], "at once, without any other traffic"
-        broker.engine.dispatch.publish_own("word", [b"kept"])
+        broker.engine.dispatch.publish_system_record("word", [b"kept"])
         assert await listener.deliveries(1) == [b"kept"]
         assert await stored(broker, ">") == [b"kept"]
 
@@ -202,7 +204,7 @@ async def test_a_group_that_fails_in_its_middle_is_stored_once_when_it_comes_aga
             assert full.calls["pwritev .journal"] >= 6, "it was met"
             assert client.connections >= 2, "its publisher was told and came back"
         assert [body.rstrip(b"\0") for body in await stored(broker, "a")] == [b"%d" % n for n in range(8)]
-        assert not broker.engine.journal.holes
+        assert not broker.engine.journal.missing_ranges
     async with running_broker(tmp_path, SMALL) as broker:
         assert broker.engine.journal.recovery.clean
         assert len(await stored(broker, "a")) == 8
@@ -313,7 +315,7 @@ async def test_dead_letters_are_kept_when_they_are_on_disk_and_not_when_it_refus
             gate.shut()
             await publisher.publish("a", [b"before"], number)
             await until(gate.waiting.is_set)
-            burying = asyncio.create_task(dispatch.bury(batch, "q"))
+            burying = asyncio.create_task(dispatch.publish_dead_letters(batch, "q"))
             await until(lambda: len(dispatch._log._stamped) == 2)  # type: ignore[attr-defined]
             assert not burying.done(), "nobody is told of what isn't on disk"
             gate.pwritev = pwritev  # type: ignore[method-assign]
@@ -337,12 +339,12 @@ async def test_behind_what_another_broker_had_first_comes_what_waited_for_it(
             await publisher.publish("orders", [b'{"n": 0}'], 2)
             await until(lambda: dispatch._behind_bytes > 0)
         (pending,) = taken
-        dispatch.repeated(pending)
+        dispatch.on_duplicate(pending)
         assert (await publisher.until("processed"))["sequence"] == 2
         assert (await publisher.until("persisted"))["sequence"] >= 1
         assert await reader.deliveries(1) == [b'{"n": 0}']
         member = broker.engine.roster.clients["p"]
-        assert (member.publishing.uncommitted, dispatch._behind_bytes, dispatch.numbers.under_way) == (
+        assert (member.publishing.pending_batches, dispatch._behind_bytes, dispatch.numbers.under_way) == (
             0,
             0,
             {},

@@ -43,7 +43,8 @@ class Fixture:
         queued = connection.backlog.messages + (spool.messages if spool is not None else 0)
         return (
             account.matched.messages
-            == sum(one.messages for one in (account.acknowledged, account.in_flight, account.lost)) + queued
+            == sum(one.messages for one in (account.acknowledged, account.in_flight, account.lost_volume))
+            + queued
         )
 
     async def decided(self) -> DecisionEntry:
@@ -94,7 +95,7 @@ async def test_a_firehose_of_discards_is_one_decision_a_second(mode: str, tmp_pa
             await there.publish(start, 1)
         decisions, slow = there.broker.engine.decisions.recent, there.broker.engine.roster.clients["slow"]
         await until(lambda: sum(one.lost for one in decisions) == 290)
-        assert slow.account.lost.messages == (290 if mode == "enforce" else 0)
+        assert slow.account.lost_volume.messages == (290 if mode == "enforce" else 0)
         seconds = (decisions[-1].at - decisions[0].at) / 1_000 + 2
         assert len(decisions) <= seconds and sum(one.times for one in decisions) > 10 * len(decisions)
         most = max(decisions, key=lambda one: one.times)
@@ -108,7 +109,7 @@ async def test_only_the_latest_of_each_key_remains(tmp_path: Path) -> None:
             await there.writer.flush()
         decision = await there.decided()
         slow = there.broker.engine.roster.clients["slow"]
-        await until(lambda: slow.account.lost.messages == 6)
+        await until(lambda: slow.account.lost_volume.messages == 6)
         assert there.balanced()
         assert decision.lost == 6 and "6 messages are replaced by later ones" in decision.sentence
         there.slow.command({"c": "ack", "id": "s", "upto": 2})
@@ -133,7 +134,7 @@ async def test_in_shadow_it_counts_what_conflating_would_have_left_out_however_l
             engine.decisions.close_second()
             found[mode] = sum(one.lost for one in engine.decisions.recent)
             slow = engine.roster.clients["slow"]
-            assert slow.account.lost.messages == (found[mode] if mode == "enforce" else 0)
+            assert slow.account.lost_volume.messages == (found[mode] if mode == "enforce" else 0)
     assert found["shadow"] == found["enforce"] > 20
 
 
@@ -244,7 +245,7 @@ async def test_a_window_counts_what_waits_in_the_log_for_rules_on_the_client_too
         (target,) = there.broker.engine.roster.clients["slow"].subscriptions.values()
         await there.publish(1, 20)
         there.broker.engine.control.fall_back(target)
-        await until(lambda: target.cursor.reading and target.account.in_log.messages > 10)
+        await until(lambda: target.cursor.is_behind and target.account.in_log.messages > 10)
         await there.broker.apply(policy_with(of_client, revision=2))
         notice = await there.slow.until("notice")
         assert (notice["observed"], notice["limit"]) == (20, 10)
@@ -345,7 +346,7 @@ async def test_what_waits_is_read_from_the_journal_instead(tmp_path: Path) -> No
             if upto < 20:
                 assert await there.slow.deliveries(2) == numbered(upto + 1, 2)
         await until(there.balanced)
-        assert there.broker.engine.roster.clients["slow"].account.lost.messages == 0
+        assert there.broker.engine.roster.clients["slow"].account.lost_volume.messages == 0
 
 
 async def test_in_shadow_nothing_happens_but_the_record(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ async def test_names_that_the_disk_refuses_are_written_the_next_second(tmp_path:
         path = broker.engine.journal.directory / "test-1.owners"
         broker.engine.owners.claim("mine", "ann")
         await until(path.exists)
-        assert ClientNameOwners(path).of("mine") == "ann"
+        assert ClientNameOwners(path).names_of("mine") == "ann"
         assert files.calls["rename .owners"] == 2, "the first was refused"
 
 
@@ -61,6 +61,6 @@ async def test_spares_that_the_disk_refuses_are_told_once_and_again_when_they_ha
             await until(lambda: spares() == 2)
             await broker.engine.chores._keeping
             assert told() == 1
-            journal.use(journal.options._replace(preallocated=3))
+            journal.set_options(journal.options._replace(preallocated=3))
             await until(lambda: spares() == 3)
             assert told() == 2

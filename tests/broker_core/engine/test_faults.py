@@ -78,11 +78,11 @@ async def test_a_peer_that_asks_without_reading_the_answers_is_cut_off(tmp_path:
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.connect(broker, "rude")
         connection = broker.engine.roster.clients["rude"]
-        connection.sink.writable = False  # as its socket says when the kernel takes no more
+        connection.sink.is_writable = False  # as its socket says when the kernel takes no more
         for _ in range(2_000):
             raw.command({"c": "heartbeat"})
         await until(lambda: "rude" not in broker.engine.roster.clients)
-        assert connection.closed
+        assert connection.is_closed
 
 
 async def test_heartbeats_below_a_second_are_kept_by_both_sides(
@@ -177,7 +177,11 @@ async def test_a_batch_with_flags_is_refused_and_others_are_still_stored_and_ans
         built = batch.Batch.parse(batch.build_single_topic_batch("mallory", "a", [b"1", b"2"], 1))
         for flags in ("sequences", "mark"):
             raw = await RawClient.connect(broker, "mallory")
-            bad = built.select(np.arange(2)) if flags == "sequences" else built.marked(batch.CONFLATED)
+            bad = (
+                built.select(np.arange(2))
+                if flags == "sequences"
+                else built.with_conflation_mark(batch.CONFLATED)
+            )
             raw.write(encode_frame_header(PUBLISH, 0, bad.nbytes) + bytes(bad.buf))
             assert (await raw.until("error"))["code"] == "bad_batch"
         await writer.publish_many("a", [b"3"])

@@ -57,7 +57,7 @@ class Three:
             assert [await self.raw[name].deliveries(1) for name in ("first", "last")] == [[body], [body]]
         assert (await self.raw["bad"].until("closing"))["code"] == "internal_error"
         assert "bad" not in self.broker.engine.roster.clients
-        assert self.broker.engine.guard.use_of("bad") is None
+        assert self.broker.engine.guard.usage_of("bad") is None
 
 
 @asynccontextmanager
@@ -127,7 +127,7 @@ async def test_one_that_cannot_even_be_closed(tmp_path: Path, monkeypatch: pytes
                     [body],
                     [body],
                 ]
-            assert clients.broker.engine.guard.use_of("bad") is None, "its memory is given back"
+            assert clients.broker.engine.guard.usage_of("bad") is None, "its memory is given back"
 
 
 async def test_one_that_cannot_be_looked_up_is_in_nobodys_way(
@@ -145,7 +145,7 @@ async def test_one_that_cannot_be_looked_up_is_in_nobodys_way(
         monkeypatch.setattr(engine.settle.watchdog, "look", look)
         await until(lambda: {"first", "last", "bad"} <= set(looked))
         await until(lambda: looked.count("last") >= 3, seconds=10)
-        assert bad.closed and looked.count("bad") == 1
+        assert bad.is_closed and looked.count("bad") == 1
 
 
 async def test_a_decision_that_fails_leaves_the_others_to_be_done(
@@ -161,7 +161,7 @@ async def test_a_decision_that_fails_leaves_the_others_to_be_done(
 
         monkeypatch.setattr(engine.settle.enforces, "carry_out", carry_out)
         for name in ("first", "bad", "last"):
-            clients.connection(name).sink.writable = False
+            clients.connection(name).sink.is_writable = False
         await clients.writer.publish_many("a", [b"1", b"2", b"3"])
         await clients.writer.flush()
         await until(lambda: set(done) == {"first", "bad", "last"})
@@ -175,7 +175,7 @@ async def test_what_is_decided_about_memory_and_disk_in_one_look_is_both_done(
         made = _a_decision("last"), _a_decision("first")
         monkeypatch.setattr(engine.guard, "queued", lambda *_: made[0])
         monkeypatch.setattr(engine.guard, "spooled", lambda *_: made[1])
-        use = engine.settle.use_of(clients.connection("bad"))
+        use = engine.settle.usage_of(clients.connection("bad"))
         assert use is not None
         use.memory = use.disk = -1  # as if both had grown
         assert engine.settle._measure(clients.connection("bad")) == list(made)
@@ -188,13 +188,13 @@ async def test_what_is_decided_as_a_client_comes_back_from_its_spool_is_done(
     async with three(tmp_path) as clients:
         engine, done = clients.broker.engine, list[Decision]()
         bad = clients.connection("bad")
-        await until(lambda: bad.sink.writable)
-        bad.sink.writable = False
+        await until(lambda: bad.sink.is_writable)
+        bad.sink.is_writable = False
         await clients.writer.publish_many("a", [b"1"])
         await clients.writer.flush()
         offline_client(engine.enforcement, bad)
         decision = _a_decision("last")
-        went_live, measure = engine.settle.went_live, PolicyLoop._measure
+        went_live, measure = engine.settle.on_live, PolicyLoop._measure
 
         def measured(connection: Connection) -> None:
             with monkeypatch.context() as patched:
@@ -203,7 +203,7 @@ async def test_what_is_decided_as_a_client_comes_back_from_its_spool_is_done(
 
         monkeypatch.setattr(engine.settle, "went_live", measured)
         monkeypatch.setattr(engine.settle.enforces, "carry_out", done.append)
-        bad.sink.writable = True
+        bad.sink.is_writable = True
         bad.on_writable()
         await until(lambda: decision in done)
 
@@ -215,8 +215,8 @@ async def test_a_spool_that_cannot_be_written_ends_a_client_of_two_subscriptions
         bad = clients.connection("bad")
         clients.raw["bad"].command({"c": "subscribe", "id": "second", "topic": "a"})
         await clients.raw["bad"].until("processed")
-        await until(lambda: bad.sink.writable)
-        bad.sink.writable = False
+        await until(lambda: bad.sink.is_writable)
+        bad.sink.is_writable = False
         offline_client(clients.broker.engine.enforcement, bad)
         spool = bad.backlog.spool
         assert spool is not None

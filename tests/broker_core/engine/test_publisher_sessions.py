@@ -84,7 +84,7 @@ async def test_a_publisher_whose_name_another_client_used_meanwhile_sends_what_i
             await offline.publish("t", b"one %d" % number)
         with pytest.raises(Exception):  # noqa: B017  nobody is there
             await starting
-        offline._publisher.emit()
+        offline._publisher.build_pending_batch()
         async with AsyncClient(address_of(broker), "feed") as other:
             for number in range(4):
                 await other.publish("t", b"other %d" % number)

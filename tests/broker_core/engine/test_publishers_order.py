@@ -99,7 +99,7 @@ async def run(directory: Path, steps: Sequence[list[int] | str], numbered: bool)
         dispatch = broker.engine.dispatch
         await until(lambda: not dispatch.numbers.under_way)
         assert dispatch._behind_bytes == 0
-        await until(lambda: broker.engine.roster.clients["anna"].publishing.uncommitted == 0)
+        await until(lambda: broker.engine.roster.clients["anna"].publishing.pending_batches == 0)
         for name in ("everything", "another", "odd"):
             account = broker.engine.roster.clients[name].backlog.account
             assert account.owed.messages == account.in_flight.messages, "what was matched was handed over"
@@ -133,7 +133,7 @@ async def test_what_waits_for_others_word_holds_up_no_order(
         await watcher.expect([5])
         said = [one for one in anna.heard if one.get("ack") == "persisted"]
         assert said == [], "delivered, and not confirmed"
-        dispatch.confirmed(broker.engine.frontier.durable)
+        dispatch.on_confirmed(broker.engine.frontier.durable)
         while (await anna.until("persisted"))["sequence"] < 5:
             pass
         assert dispatch._behind_bytes == 0 and not dispatch.numbers.under_way

@@ -191,7 +191,7 @@ async def test_a_burst_of_refusals_is_sent_again_once(tmp_path: Path) -> None:
         async with AsyncClient(address_of(broker), "feed") as client:
             for number in range(300):
                 await client.publish(REFUSED if number % 2 else KEPT, b"%d" % number)
-                client._publisher.emit()
+                client._publisher.build_pending_batch()
             with pytest.raises(ClientError, match="not_journaled"):
                 await client.flush(60)
             assert broker.engine.dispatch.messages_in < 3 * 300

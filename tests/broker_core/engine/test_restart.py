@@ -67,7 +67,7 @@ async def test_two_hundred_clients_in_all_states(tmp_path: Path, caplog: pytest.
             for name, connection in connections.items():
                 if name.startswith(("offlined", "unjournaled", "draining", "falling")):
                     await until(lambda one=connection: one.sink.writable)
-                    connection.sink.writable = False
+                    connection.sink.is_writable = False
             for start in range(100, 200, 20):
                 await writer.publish_many("a", bodies(start, 20))
                 await writer.publish_many("scratch.a", bodies(start, 20))
@@ -85,7 +85,7 @@ async def test_two_hundred_clients_in_all_states(tmp_path: Path, caplog: pytest.
             await until(
                 lambda: (
                     not any(
-                        connections[f"falling-{number}"].subscriptions["s"].cursor.live
+                        connections[f"falling-{number}"].subscriptions["s"].cursor.is_live
                         for number in range(EACH)
                     )
                 )
@@ -96,7 +96,7 @@ async def test_two_hundred_clients_in_all_states(tmp_path: Path, caplog: pytest.
             )
             for number in range(EACH):
                 draining = connections[f"draining-{number}"]
-                draining.sink.writable = True
+                draining.sink.is_writable = True
                 draining.on_writable()
             await writer.publish_many("a", bodies(200, 50))  # on its way to the disk when the broker stops
         assert not list((tmp_path / "spool").iterdir())

@@ -138,6 +138,6 @@ async def test_numbers_of_refused_records_are_not_given_again_while_the_broker_r
         await bob.publish("t", [b"b1"], 1)
         assert await live.deliveries(1) == [b"b1"]
         await bob.until("persisted")
-        assert broker.engine.journal.skipped() == [(2, 2)] and broker.engine.journal.holes == []
+        assert broker.engine.journal.skipped() == [(2, 2)] and broker.engine.journal.missing_ranges == []
         resuming = await live_subscriber(broker, "resuming", "test-1|2|", upto="processed")
         assert await resuming.deliveries(1) == [b"b1"]

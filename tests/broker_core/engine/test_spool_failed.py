@@ -43,7 +43,7 @@ async def test_what_cant_be_spooled_is_decided_told_and_counted(tmp_path: Path) 
         await writer.flush()
         broker.engine.roster.clients[
             "slow"
-        ].sink.writable = False  # as its socket says when the kernel takes no more
+        ].sink.is_writable = False  # as its socket says when the kernel takes no more
         await ask(broker, "offline", name="slow")
         for _ in range(5):
             await writer.publish_many("scratch.a", [b"x" * 5_000])
@@ -75,14 +75,14 @@ async def test_a_client_of_journaled_topics_goes_on_by_reference_from_memory(
     ):
         slow = await slow_reader(broker, "t.>")
         connection = broker.engine.roster.clients["slow"]
-        connection.sink.writable = False
+        connection.sink.is_writable = False
         await ask(broker, "offline", name="slow")
         for number in range(40):
             await writer.publish_many("t.a", [b"%d" % number])
             await other.publish_many("u.a", [b"between"])  # so that no reference is joined to the last
             await writer.flush()
             await other.flush()
-        connection.sink.writable = True
+        connection.sink.is_writable = True
         connection.on_writable()
         seen: list[bytes] = []
         while len(seen) < 40:
@@ -129,7 +129,7 @@ async def test_a_spool_that_tears_while_its_client_is_offlined_ends_that_client_
         hears = await other.subscribe("scratch.>")
         slow = await slow_reader(broker, "scratch.>")
         connection = broker.engine.roster.clients["slow"]
-        connection.sink.writable = False
+        connection.sink.is_writable = False
         for number in range(40):  # more than a spool holds in memory: it is written while they move
             await writer.publish_many("scratch.a", [b"%d" % number + b"x" * 1_000])
             await writer.flush()

@@ -47,7 +47,7 @@ class Heard:
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
-    made = Heard(SystemRecordBuffer.looked)
+    made = Heard(SystemRecordBuffer.add_traffic)
     monkeypatch.setattr(SystemRecordBuffer, "looked", lambda events, entries: made.looked(events, entries))
     return made
 
@@ -60,7 +60,7 @@ async def test_a_stalled_client_is_in_it_each_second_until_nothing_waits_and_oth
     async with running_broker(tmp_path, policy) as broker:
         stalled = await StalledSubscriber.connect(broker, "stalled", "t")
         feed = await RawClient.connect(broker, "feed")
-        use = broker.engine.guard.use_of("stalled")
+        use = broker.engine.guard.usage_of("stalled")
         assert use is not None
         published = 0
         while not use.memory:  # the kernels take some megabytes first

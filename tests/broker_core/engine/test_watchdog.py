@@ -46,9 +46,9 @@ class Watched:
         """So many seconds pass, with a look at everybody at each; how often it has barked altogether."""
         for _ in range(number):
             self.clock.passes(1)
-            self.watchdog.wakes()
+            self.watchdog.start_round()
             for connection in self.broker.engine.roster.clients.values():
-                self.watchdog.look(connection)
+                self.watchdog.check_client(connection)
         return self.watchdog.found
 
     async def subscribe(self, **options: Any) -> None:
@@ -61,8 +61,8 @@ class Watched:
 
     async def stop_taking(self) -> None:
         """As the transport says when the kernel takes no more."""
-        await until(lambda: self.connection.sink.writable)
-        self.connection.sink.writable = False
+        await until(lambda: self.connection.sink.is_writable)
+        self.connection.sink.is_writable = False
 
 
 @asynccontextmanager
@@ -79,7 +79,7 @@ async def test_a_socket_that_takes_more_and_never_said_so_is_found_logged_counte
         await one.stop_taking()
         await one.publish(b"1", b"2")
         assert one.looks(SAMPLES + 3) == 0, "it waits for its peer"
-        one.connection.sink.writable = True
+        one.connection.sink.is_writable = True
         with capture_logs() as logs:
             assert one.looks(SAMPLES - 1) == 0, "not at once"
             assert one.looks(1) == 1
@@ -104,10 +104,10 @@ async def test_the_brokers_own_watchdog_finds_it_within_seconds_and_the_status_s
         raw.command({"c": "subscribe", "id": "s", "topic": "a"})
         await raw.until("processed")
         sink = broker.engine.roster.clients["reader"].sink
-        sink.writable = False
+        sink.is_writable = False
         await writer.publish_many("a", [b"1"])
         await writer.flush()
-        sink.writable = True  # and `on_writable` is never called
+        sink.is_writable = True  # and `on_writable` is never called
         assert await raw.deliveries(1) == [b"1"]
         assert (await ask(broker, "status"))["totals"]["standstills"] == 1
 
@@ -126,7 +126,7 @@ async def test_a_draining_client_whose_chunk_never_comes(
             return await asyncio.get_running_loop().create_future()
 
         monkeypatch.setattr(SpoolDrain, "_read", never)
-        one.connection.sink.writable = True
+        one.connection.sink.is_writable = True
         one.connection.on_writable()
         await until(lambda: one.connection.backlog.state is ClientState.DRAINING)
         assert one.looks(SAMPLES) == 1
@@ -211,10 +211,10 @@ async def test_no_bark_at_clients_that_wait_for_a_reason(tmp_path: Path) -> None
         stopped = await RawClient.connect(one.broker, "stopped")
         stopped.command({"c": "subscribe", "id": "s", "topic": "a"})
         await stopped.until("processed")
-        connections["stopped"].sink.writable = False
+        connections["stopped"].sink.is_writable = False
         await one.publish(b"d", b"e")
         offline_client(one.broker.engine.enforcement, connections["stopped"])
-        await until(lambda: connections["live"].subscriptions["s"].cursor.live)
+        await until(lambda: connections["live"].subscriptions["s"].cursor.is_live)
         await asyncio.sleep(0.3)
         for name, connection in connections.items():
             assert not stall_reason(connection), name

@@ -119,7 +119,7 @@ def test_a_seek_reads_places_and_not_the_document(closed, tmp_path):
     assert [segment.index.has_entries for segment in journal._log.segments] == [True] * len(
         journal._log.segments
     )
-    assert not any(segment.index.is_whole for segment in journal._log.segments[:-1])
+    assert not any(segment.index.is_complete for segment in journal._log.segments[:-1])
     journal.close()
 
 
@@ -131,7 +131,7 @@ def test_of_many_entries_some_are_places(tmp_path, monkeypatch):
     path = tmp_path / "x.index.gz"
     path.write_bytes(encode_sidecar(index))
     found = load_positions(path, INSTANCE, 1)
-    assert [len(column) for column in found.places(100)] == [3, 3, 3]
+    assert [len(column) for column in found.sample_positions(100)] == [3, 3, 3]
     for sequence in range(1, index.last_sequence, 37):
         assert found.find(sequence)[0] <= index.find(sequence)[0]
     whole = load_sidecar(path, INSTANCE, 1)
@@ -238,7 +238,7 @@ def test_other_sizes_are_used_from_the_next_segment_on(tmp_path):
     journal = open_journal(tmp_path, JournalOptions(64 * 1024, 2))
     journal.preallocate()
     fill(journal, 10, size=1_000)
-    journal.use(JournalOptions(128 * 1024, 1))
+    journal.set_options(JournalOptions(128 * 1024, 1))
     fill(journal, 60, size=1_000)
     assert journal.preallocate() == 1
     spares = [path.stat().st_size for path in (tmp_path / "journal").glob("*.spare.*")]

@@ -88,21 +88,21 @@ class Recorder:
             self.shown.setdefault(pending.batch.first_sequence, set()).add(pending.batch.body(0))
         self.heard.append(("shown", [p.owner for p in group]))
 
-    def stamped(self, group: Sequence[Said]) -> None:
+    def on_stamped(self, group: Sequence[Said]) -> None:
         assert group[0].batch.first_sequence >= self._journal.next_sequence, "stamped before it was written"
         self.stamps += [(p.batch.first_sequence, p.batch.accepted_at) for p in group]
         self.heard.append(("stamped", [p.owner for p in group]))
 
-    def applied(self, group: Sequence[Said], positions: Sequence[BatchPosition]) -> None:
+    def on_durable(self, group: Sequence[Said], positions: Sequence[BatchPosition]) -> None:
         assert group[-1].batch.last_sequence <= self._journal.durable_sequence
         self.durable += zip((p.batch for p in group), positions, strict=True)
         self.heard.append(("applied", [p.owner for p in group]))
 
-    def failed(self, group: Sequence[Said], error: JournalError) -> None:
+    def on_failed(self, group: Sequence[Said], error: JournalError) -> None:
         self.error = error
         self.heard.append(("failed", [p.owner for p in group]))
 
-    def broken(self, error: JournalError) -> None:
+    def on_log_broken(self, error: JournalError) -> None:
         self.error = error
         self.heard.append(("broken", []))
 
@@ -176,7 +176,7 @@ async def test_what_gathers_during_a_write_is_one_group_and_comes_out_in_order(b
     assert bench.heard[3:] == [("stamped", ["5"])], "at the end of its turn, whatever the disk does"
     await bench.write()
     assert bench.heard[4:] == [("applied", ["2", "3", "4", "5"])]
-    stored = bench.journal.read_located(1, 1 << 20, bench.journal.durable_sequence)
+    stored = bench.journal.read_with_positions(1, 1 << 20, bench.journal.durable_sequence)
     assert [(p, b.first_sequence) for p, b in stored] == [
         (p, b.first_sequence) for b, p in bench.outlet.durable
     ]
@@ -185,13 +185,13 @@ async def test_what_gathers_during_a_write_is_one_group_and_comes_out_in_order(b
 
 def takes(bench: Bench, seconds: float) -> None:
     """Handing out a batch takes that long from now on."""
-    applied = bench.outlet.applied
+    applied = bench.outlet.on_durable
 
     def slow(group: Sequence[Said], positions: Sequence[BatchPosition]) -> None:
         bench.clock.passes(seconds * len(group))
         applied(group, positions)
 
-    bench.outlet.applied = slow  # type: ignore[method-assign]
+    bench.outlet.on_durable = slow  # type: ignore[method-assign]
 
 
 async def applied_in(bench: Bench, owners: str) -> list[str]:
@@ -298,7 +298,7 @@ async def test_whatever_is_raised_where_batches_come_out_breaks_the_log(bench: B
     def fails(*_: Any) -> None:
         raise RuntimeError("put in by the test")
 
-    bench.outlet.applied = fails  # type: ignore[method-assign]
+    bench.outlet.on_durable = fails  # type: ignore[method-assign]
     bench.append("1")
     await turns()
     bench.thread.write()
@@ -391,7 +391,7 @@ async def test_numbers_that_were_shown_are_not_given_again_after_a_refused_write
     bench.append("4")
     await bench.write()
     assert [b.first_sequence for b, _ in bench.outlet.durable] == [5], "1 to 4 were shown, 5 wasn't"
-    assert bench.journal.holes == [] and bench.journal.skipped() == [(1, 4)]
+    assert bench.journal.missing_ranges == [] and bench.journal.skipped() == [(1, 4)]
 
 
 async def test_a_failed_sync_is_never_believed_afterwards(bench: Bench, files: FileSystem) -> None:
@@ -426,16 +426,16 @@ async def test_a_full_log_has_room_again_when_the_disk_has_taken_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_log, "PENDING_HIGH_BYTES", 1_000)
-    await asyncio.wait_for(bench.log.room(), 1)
+    await asyncio.wait_for(bench.log.wait_for_room(), 1)
     bench.append("1", nbytes=400)
     await turns()
     bench.append("2", nbytes=400)
-    assert bench.log.full
-    waiting = asyncio.create_task(bench.log.room())
+    assert bench.log.is_full
+    waiting = asyncio.create_task(bench.log.wait_for_room())
     await turns()
     assert not waiting.done()
     await bench.write()
-    assert waiting.done() and not bench.log.full
+    assert waiting.done() and not bench.log.is_full
 
 
 async def test_what_fills_the_log_to_the_brim_has_room(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,10 +443,10 @@ async def test_what_fills_the_log_to_the_brim_has_room(bench: Bench, monkeypatch
     monkeypatch.setattr(commit_log, "PENDING_HIGH_BYTES", 2 * size)
     bench.append("1")
     bench.append("2")
-    assert not bench.log.full
-    await asyncio.wait_for(bench.log.room(), 1)
+    assert not bench.log.is_full
+    await asyncio.wait_for(bench.log.wait_for_room(), 1)
     bench.append("3")
-    assert bench.log.full
+    assert bench.log.is_full
     held = asyncio.create_task(bench.log.room())
     await bench.write()
     assert held.done()
@@ -477,9 +477,9 @@ async def test_a_broken_log_holds_nobody_up_and_nothing_that_waited_comes_out_la
     await turns()
     bench.thread.write()
     bench.append("2", "3")
-    held = asyncio.create_task(bench.log.room())
+    held = asyncio.create_task(bench.log.wait_for_room())
     await turns()
-    assert held.done() and not bench.log.full, "what waited counts no more"
+    assert held.done() and not bench.log.is_full, "what waited counts no more"
     assert bench.heard == [("stamped", ["1"]), ("broken", [])]
     bench.append("4")
     await bench.write()
@@ -502,10 +502,10 @@ async def test_a_failed_write_makes_room_too(
 ) -> None:
     monkeypatch.setattr(commit_log, "PENDING_HIGH_BYTES", 100)
     bench.append("1", "2")
-    assert bench.log.full
+    assert bench.log.is_full
     with refusing(files, "pwritev", errno.ENOSPC):
         await bench.write()
-    assert not bench.log.full
+    assert not bench.log.is_full
 
 
 async def test_a_barrier_waits_for_what_was_appended_before_it_and_not_for_more(bench: Bench) -> None:
@@ -586,7 +586,7 @@ def test_whenever_the_disk_refuses_all_come_out_once_in_order_and_a_shown_number
             expected = [
                 n for n in range(1, journal.next_sequence, 2) if not any(a <= n <= b for a, b in left)
             ]
-            assert stored == expected and journal.holes == []
+            assert stored == expected and journal.missing_ranges == []
             assert all(n in bench.outlet.shown for a, b in left for n in range(a, b, 2)), (
                 "skipped for nothing"
             )

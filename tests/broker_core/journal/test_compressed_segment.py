@@ -58,7 +58,7 @@ def test_members_behind_a_damaged_header_are_found(path):
     assert [member.raw_offset for member in source.members] == [0, 4_096, 6_096, 7_096]
     with pytest.raises(JournalError):
         source.read(5_096, 10)
-    assert source.after_damage(5_096) == 6_096
+    assert source.next_offset_after(5_096) == 6_096
     assert bytes(source.read(6_096, 1)) == b"C"
 
 
@@ -105,7 +105,7 @@ def test_a_reader_who_goes_on_gets_every_member_and_damage_where_it_is(path):
     with pytest.raises(JournalError, match="journal_damaged"):
         source.read(7_096, 10)
     assert bytes(source.read(4_096, 1)) == b"A"
-    assert source.after_damage(7_096) == 8_096
+    assert source.next_offset_after(7_096) == 8_096
 
 
 def test_a_reader_who_goes_back_gets_what_stands_there(path):

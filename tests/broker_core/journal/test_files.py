@@ -135,9 +135,9 @@ def test_sweeping_leaves_what_is_of_other_files(tmp_path: Path) -> None:
 def test_a_file_is_in_place_until_its_path_stands_for_another_or_none(tmp_path: Path) -> None:
     path, aside = tmp_path / "ä.lock", tmp_path / "aside"
     handle = OpenFile(path, os.O_RDWR | os.O_CREAT)
-    assert handle.in_place
+    assert handle.is_current
     path.rename(aside)
-    assert not handle.in_place
+    assert not handle.is_current
     path.touch()
     assert not handle.in_place, "another of its name"
     aside.rename(path)

@@ -116,7 +116,7 @@ def test_topics_are_not_looked_up_in_another_segments_sidecar(tmp_path: Path) ->
     own, others = (index_path(segments(tmp_path / name)[0]) for name in ("mine", "them"))
     assert own.name == others.name
     shutil.copy(others, own)
-    assert mine.next_of({"mine"}, 1) == 1
+    assert mine.next_sequence_of_topics({"mine"}, 1) == 1
     mine.close()
 
 

@@ -36,35 +36,37 @@ def test_the_first_record_that_a_user_holds_is_what_counting_everything_says(
 ) -> None:
     pins, whose, made = PinTable(), dict[str, str](), list[Pin]()
     pins.add(0, "spool of a")  # nobody's
-    pins.ask_whose(lambda name: whose.get(name, ""))
+    pins.set_user_lookup(lambda name: whose.get(name, ""))
     for step, *of in steps:
         if step == "add":
             made.append(pins.add(of[1], "replay", of[0]))
         elif step == "belongs":
             whose[of[0]] = of[1]
-            pins.belongs(*of)
+            pins.set_user(*of)
         elif step == "ask":
-            assert pins.first_of(of[0]) == counted(made, whose, of[0])
+            assert pins.first_pinned_by(of[0]) == counted(made, whose, of[0])
         elif made and step == "move":
             made[of[0] % len(made)].move(of[1])
         elif made:
             made.pop(of[0] % len(made)).release()
-    assert [pins.first_of(user) for user in ("ann", "bob", "")] == [
+    assert [pins.first_pinned_by(user) for user in ("ann", "bob", "")] == [
         counted(made, whose, user) for user in ("ann", "bob", "")
     ]
     for pin in made:
         pin.release()
         pin.release()
-    assert {pins.first_of(user) for user in ("ann", "bob", "")} == {None}
+    assert {pins.first_pinned_by(user) for user in ("ann", "bob", "")} == {None}
 
 
 def test_pins_that_come_and_go_behind_one_that_stays_leave_nothing() -> None:
     table = PinTable()
     table.add(1, "durable subscription", "a")
     for number in range(2, 1_000):
-        table.belongs("a", "ann" if number % 2 else "bob")
+        table.set_user("a", "ann" if number % 2 else "bob")
         table.add(number, "replay", "a").release()
-        assert (table.first_of("ann"), table.first_of("bob")) == ((1, None) if number % 2 else (None, 1))
+        assert (table.first_pinned_by("ann"), table.first_pinned_by("bob")) == (
+            (1, None) if number % 2 else (None, 1)
+        )
         entries = [entry for heap in table._holdings._heaps.values() for entry in heap]
         assert len(entries) <= 2 + pins.SLACK
     stays = [table.add(7, "replay", "b") for _ in range(100)]

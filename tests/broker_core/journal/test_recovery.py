@@ -102,7 +102,7 @@ def test_persisted_records_that_are_gone_are_named_and_their_numbers_never_used_
     assert (hole.first_sequence, hole.last_sequence) == (58, 60)
     fill(journal, 2)
     assert read_all(journal) == [*range(1, 58), *range(61, 67)]
-    assert [(h.first_sequence, h.last_sequence) for h in journal.holes] == [(58, 60)]
+    assert [(h.first_sequence, h.last_sequence) for h in journal.missing_ranges] == [(58, 60)]
     journal.close()
 
 
@@ -135,7 +135,7 @@ def test_damage_found_while_running_is_a_hole_too(tmp_path):
     segment = journal.segments()[0]
     flip(segment.path, HEADER_SIZE + 5_000)
     found = read_all(journal)
-    (hole,) = journal.holes
+    (hole,) = journal.missing_ranges
     assert hole.segment == segment.first_sequence
     missing = range(hole.first_sequence, hole.last_sequence + 1)
     assert found == [sequence for sequence in range(1, 181) if sequence not in missing]
@@ -150,7 +150,7 @@ def test_the_last_batch_of_a_sealed_segment_damaged(tmp_path):
     segment = journal.segments()[0]
     flip(segment.path, segment.nbytes - 10)
     found = read_all(journal)
-    assert [(h.first_sequence, h.last_sequence) for h in journal.holes] == [
+    assert [(h.first_sequence, h.last_sequence) for h in journal.missing_ranges] == [
         (segment.last_sequence - 2, segment.last_sequence)
     ]
     assert found == [s for s in range(1, 181) if not segment.last_sequence - 2 <= s <= segment.last_sequence]
@@ -278,7 +278,7 @@ def test_a_segment_in_the_middle_is_missing(tmp_path):
     gone.path.unlink()
     again = open_journal(tmp_path)
     missing = range(gone.first_sequence, gone.last_sequence + 1)
-    assert [(h.first_sequence, h.last_sequence) for h in again.holes] == [(missing[0], missing[-1])]
+    assert [(h.first_sequence, h.last_sequence) for h in again.missing_ranges] == [(missing[0], missing[-1])]
     assert f"{missing[0]} to {missing[-1]} are missing" in again.recovery.reason
     assert read_all(again) == [s for s in range(1, 241) if s not in missing]
     again.close()
@@ -351,6 +351,6 @@ def test_damage_is_told_by_every_opening_also_when_its_segment_is_not_read_again
     journal.close()
     for _ in range(2):
         journal = open_journal(tmp_path)
-        assert journal.recovery.quarantined == [hole] and journal.holes == [hole]
+        assert journal.recovery.quarantined == [hole] and journal.missing_ranges == [hole]
         assert journal.recovery.scanned_segments < len(journal.segments())
         journal.close()

@@ -189,7 +189,7 @@ def test_damaged_member_of_a_compressed_segment_is_a_hole(journal, tmp_path, mon
     assert len(holes) == 2
     missing = {s for hole in holes for s in range(hole.first_sequence, hole.last_sequence + 1)}
     assert found == [sequence for sequence in EVERYTHING if sequence not in missing]
-    assert not verify_segment(segment.path).ok
+    assert not verify_segment(segment.path).is_ok
 
 
 def test_compressing_a_damaged_segment_keeps_the_damaged_bytes(journal, tmp_path):
@@ -321,10 +321,10 @@ def test_progress_reaches_the_whole(journal, tmp_path):
 
 def test_verify_of_a_sealed_segment(journal):
     segment = journal.segments()[0]
-    assert verify_segment(segment.path).ok
+    assert verify_segment(segment.path).is_ok
     flip(segment.path, segment.nbytes - 20)
     report = verify_segment(segment.path)
-    assert not report.ok
+    assert not report.is_ok
     assert isinstance(report.holes[0], MissingRange)
     assert report.holes[0].last_sequence == segment.last_sequence
     assert report.as_dict()["ok"] is False

@@ -45,13 +45,17 @@ def test_the_opening_after_a_crash_skips_what_was_reserved(tmp_path: Path) -> No
     again = open_journal(copy)
     assert again.next_sequence == 51 and again.recovery.clean
     assert again.recovery.skipped == (7, 50) and "Numbers 7 to 50 were reserved" in again.recovery.reason
-    assert again.skipped() == [(7, 50)] and again.holes == [] and again.lacks(1, 60) == [(1, 6), (51, 60)]
+    assert (
+        again.skipped() == [(7, 50)]
+        and again.missing_ranges == []
+        and again.lacks(1, 60) == [(1, 6), (51, 60)]
+    )
     assert (again.stored_sequence, again.durable_sequence) == (6, 50)
     mark = read_mark(again.directory, INSTANCE)
     assert mark is not None and (mark.sequence, mark.reserved) == (6, 50), "no record has the others"
     twice = crashed(copy, again)
     fill(again, 1)
-    assert again.skipped() == [(7, 50)] and again.holes == [] and again.stored_sequence == 53
+    assert again.skipped() == [(7, 50)] and again.missing_ranges == [] and again.stored_sequence == 53
     assert [*read_all(again), *read_all(again, 7)] == [*range(1, 7), 51, 52, 53, 51, 52, 53]
     again.close()
     # A second crash before anything was stored leaves the same.
@@ -73,7 +77,7 @@ def test_what_was_skipped_stays_explained_in_every_form_of_the_log(tmp_path: Pat
     first, second = journal.segments()[:2]
     assert (second.first_sequence, first.last_sequence) == (51, 6)
     reports = list(inspect.verify_segments(copy / "journal", INSTANCE, copy / "archive"))
-    assert all(report.ok for report in reports), [report.problem for report in reports]
+    assert all(report.is_ok for report in reports), [report.problem for report in reports]
     assert (reports[1].skipped_from, reports[0].skipped_from) == (7, 0)
     place = LogLocation(copy / "journal", INSTANCE, copy / "archive")
     told = locate_record(place, f"{INSTANCE}|20|")
@@ -89,7 +93,7 @@ def test_what_was_skipped_stays_explained_in_every_form_of_the_log(tmp_path: Pat
     journal.close()
     again = open_journal(copy)
     assert again.recovery.clean and again.recovery.reason == ""
-    assert again.skipped() == [(7, 50)] and again.holes == []
+    assert again.skipped() == [(7, 50)] and again.missing_ranges == []
 
     # Retention removes what is before: what was skipped isn't what was removed.
     again.remove([first.name])
@@ -159,7 +163,7 @@ def test_what_was_acknowledged_is_a_loss_although_it_was_reserved(tmp_path: Path
     assert again.lacks(1, 60) == [(1, 9), (51, 60)], "7 to 9 are lost, 10 to 50 were never stored"
     again.write([batch_for(again, 51)])
     again.sync()
-    assert [(hole.first_sequence, hole.last_sequence) for hole in again.holes] == [(7, 9)]
+    assert [(hole.first_sequence, hole.last_sequence) for hole in again.missing_ranges] == [(7, 9)]
     assert again.skipped() == [(10, 50)]
     again.close()
 

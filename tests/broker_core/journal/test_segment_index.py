@@ -79,8 +79,8 @@ def test_what_it_says_a_segment_cant_hold_isnt_there(written: list[tuple[str, in
         offset += nbytes
     behind = {topic for topic, _ in written[max(after - 1, 0) :]}
     for topic in "abcde":
-        assert index.may_hold(topic, after) or topic not in behind
-    assert not written or not index.may_hold("e", after), "of what was never there it is known"
+        assert index.may_contain_topic(topic, after) or topic not in behind
+    assert not written or not index.may_contain_topic("e", after), "of what was never there it is known"
 
 
 def test_too_many_topics_mean_any(monkeypatch):
@@ -91,9 +91,9 @@ def test_too_many_topics_mean_any(monkeypatch):
         index.add(4_096 + number * ENTRY_BYTES, batch(number * 100 + 1, topics=names))
     for one in (index, decode_sidecar(encode_sidecar(index))):
         assert one.topic_index.topics is None
-        assert one.topic_index.of(["t1.7"]).tolist() == [False, True, True, True]
-        assert one.topic_index.of(["never"]).tolist() == [False, False, True, True]
-    assert index.may_hold("never", 1)
+        assert one.topic_index.topic_mask(["t1.7"]).tolist() == [False, True, True, True]
+        assert one.topic_index.topic_mask(["never"]).tolist() == [False, False, True, True]
+    assert index.may_contain_topic("never", 1)
 
 
 @given(
@@ -114,7 +114,7 @@ def test_law_of_topics_no_stretch_is_left_out_and_of_rare_ones_none_is_too_many(
         assert found.encode() == made.encode()
         exactly = [topics is None or bool(asked & topics) for topics in held]
         often = any(sum(one in (topics or ()) for topics in held) * 2 > len(held) for one in asked)
-        for mask in (found.of(names), found.matching(names.__contains__)):
+        for mask in (found.topic_mask(names), found.ranges_matching(names.__contains__)):
             assert mask.tolist() == ([True] * len(held) if often else exactly)
         if None not in held:
             assert found.topics == tuple(sorted(f"t{topic}" for topic in there))
@@ -143,8 +143,8 @@ def test_a_reader_has_to_read_what_is_wanted_of_the_range_and_the_time():
             batch(number * 10 + 1, count=10, at=number, topics=None if number % 4 else ["u"] * 10),
         )
     end = index.end
-    wanted = decode_sidecar(encode_sidecar(index)).topic_index.of(["u"])
-    of = decode_sidecar(encode_sidecar(index)).stretches
+    wanted = decode_sidecar(encode_sidecar(index)).topic_index.topic_mask(["u"])
+    of = decode_sidecar(encode_sidecar(index)).ranges_to_read
     at = [4_096 + number * ENTRY_BYTES for number in range(10)]
     assert of(None) == [(1, 100, at[0], end)]
     assert of(wanted) == [(1, 10, at[0], at[1]), (41, 50, at[4], at[5]), (81, 90, at[8], at[9])]
@@ -222,9 +222,9 @@ def test_a_topic_is_found_by_stretch_in_sealed_segments_and_never_passed_over(tm
         held = sorted(one for topic in topics for one in places.get(topic, ()))
         for sequence in range(1, sealed, 13):
             following = next((one for one in held if one >= sequence), sealed + 1)
-            found = journal.next_of(topics, sequence)
+            found = journal.next_sequence_of_topics(topics, sequence)
             assert sequence <= found <= following
             near = min(abs(found - one) for one in (*held, sealed + 1))
             assert near <= 2 * ENTRY_BYTES // 8_000, "in a stretch that has it"
-    assert journal.next_of({"none"}, 1) == sealed + 1
+    assert journal.next_sequence_of_topics({"none"}, 1) == sealed + 1
     journal.close()

@@ -124,13 +124,13 @@ def test_without_a_mark_nothing_that_has_no_sidecar_is_believed(tmp_path):
 
 def test_damage_behind_the_mark_stays_a_hole(tmp_path):
     journal = written_behind_the_mark(tmp_path)
-    stored = journal.read_located(37, 1, 45)[0]
+    stored = journal.read_with_positions(37, 1, 45)[0]
     path = tmp_path / "journal" / f"{INSTANCE}.{1:020}.journal"
     with path.open("r+b") as file:
         file.seek(stored[0].offset + 120)
         file.write(b"\xff")
     again = open_journal(tmp_path)
-    assert [(hole.first_sequence, hole.last_sequence) for hole in again.holes] == [(37, 39)]
+    assert [(hole.first_sequence, hole.last_sequence) for hole in again.missing_ranges] == [(37, 39)]
     assert read_all(again) == [s for s in range(1, 46) if not 37 <= s <= 39]
     again.close()
 

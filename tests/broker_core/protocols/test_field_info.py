@@ -110,7 +110,7 @@ def test_a_bound_holds_on_both_sides(command: str, field: str, value: Any, withi
         else:
             assert (
                 told == ("bad_command", field)
-                and error.fix == f"{field}: {fields_of(_kind(command))[field].takes()}."
+                and error.fix == f"{field}: {fields_of(_kind(command))[field].accepted_values()}."
             )
     else:
         assert within

@@ -14,7 +14,7 @@ sizes = st.one_of(st.integers(1, 2_000), st.integers(1, 4 * 1024 * 1024))
 def test_the_last_bytes_sent_are_covered(made: list[int]) -> None:
     trail, sent = SentHistory(), list(enumerate(made, 1))
     for number, nbytes in sent:
-        trail.sent(number, nbytes)
+        trail.record_sent(number, nbytes)
     if not sent:
         assert trail.first == 0
         return
@@ -27,6 +27,6 @@ def test_the_last_bytes_sent_are_covered(made: list[int]) -> None:
 def test_without_interruptions_it_is_exact_to_a_grain() -> None:
     trail = SentHistory()
     for number in range(1, 100_001):
-        trail.sent(number, 1_000)
+        trail.record_sent(number, 1_000)
     behind = (100_001 - trail.first) * 1_000
     assert BUFFER_BYTES <= behind <= BUFFER_BYTES + GRAIN_BYTES

@@ -163,7 +163,7 @@ async def test_a_rate_holds_and_can_be_changed_while_it_runs(tmp_path: Path, clo
         assert 25_000 * 0.94 <= nbytes <= 25_000 * 1.04
         await reader.ask(c="rate", ids=["s"])
         await until(lambda: len(reader.got) == 5_000, 60)
-        await until(lambda: not broker.engine.roster.clients["reader"].subscriptions["s"].cursor.reading)
+        await until(lambda: not broker.engine.roster.clients["reader"].subscriptions["s"].cursor.is_behind)
         assert reader.sequences() == list(range(1, 5_001))
         reader.close()
 
@@ -238,7 +238,7 @@ async def test_what_cannot_be_done_is_refused_and_nothing_of_it_done(
         (error,) = await reader.ask(**command)
         assert (error["c"], error["code"]) == ("error", code)
         target = broker.engine.roster.clients["reader"].subscriptions["s"]
-        assert (target.cursor.paused, target.rate) == (False, None)
+        assert (target.cursor.is_paused, target.rate) == (False, None)
         reader.close()
 
 

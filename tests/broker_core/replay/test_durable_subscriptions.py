@@ -38,7 +38,9 @@ async def test_what_came_while_the_client_was_away_is_delivered_when_it_returns(
             subscription = await reader.subscribe("t", durable="orders", ack="client")
             await writer.publish_many("t", numbered(1, 5))
             assert await take(subscription, 3) == numbered(1, 3)
-            await until(lambda: broker.engine.roster.clients["reader"].backlog.lanes[1].window.unacked == 2)
+            await until(
+                lambda: broker.engine.roster.clients["reader"].backlog.lanes[1].window.unacked_messages == 2
+            )
         await writer.publish_many("t", numbered(6, 5))
         await writer.flush()
         (durable,) = await ask(broker, "durables")
@@ -143,14 +145,14 @@ async def test_the_subscription_of_one_that_another_member_deleted_moves_no_late
         await client.until("processed")
         kept = broker.engine.kept
         former = kept.durables["reader", "orders"]
-        kept.drop(former, tell=False)
-        kept.enter(msgspec.structs.replace(former, position=1, created_at=former.created_at + 1))
+        kept.remove(former, tell=False)
+        kept.add_replicated(msgspec.structs.replace(former, position=1, created_at=former.created_at + 1))
         await writer.publish_many("t", numbered(1, 5))
         await client.deliveries(5)
         client.command({"c": "ack", "id": "s", "upto": 5})
         client.command({"c": "heartbeat"})
         await client.until("heartbeat")
-        await broker.engine.durables.look()
+        await broker.engine.durables.record_positions()
         client.command({"c": "unsubscribe", "id": "s", "delete": True})
         assert (await client.until("processed"))["of"] == "unsubscribe"
         assert [one["bookmark"] for one in await ask(broker, "durables")] == ["test-1|0|"]
@@ -195,8 +197,10 @@ async def test_one_that_ends_in_the_middle_of_its_replay_goes_on_there(tmp_path:
                 client.end(client.subscriptions[subscription.id], DiscardCause.CANCELLED, "a test")
             else:
                 client.close("operator_disconnect", "a test")
-            await until(lambda: not any(durable.connected for durable in broker.engine.durables.listed()))
-            (durable,) = broker.engine.durables.listed()
+            await until(
+                lambda: not any(durable.connected for durable in broker.engine.durables.list_entries())
+            )
+            (durable,) = broker.engine.durables.list_entries()
             assert 5 <= int(durable.bookmark.split("|")[1]) < 500
         async with AsyncClient(address_of(broker), "reader") as reader:
             got += await take(await reader.subscribe("t", durable="orders", ack="client"), 495)
@@ -213,7 +217,7 @@ async def test_a_conflated_one_keeps_what_it_held_back(tmp_path: Path) -> None:
             await until(lambda: held.conflating.first_sequence)
             first = held.conflating.first_sequence
         await until(lambda: "reader" not in broker.engine.roster.clients)
-        (durable,) = broker.engine.durables.listed()
+        (durable,) = broker.engine.durables.list_entries()
         assert durable.bookmark == f"test-1|{first - 1}|"
         assert durable.behind >= 10
 

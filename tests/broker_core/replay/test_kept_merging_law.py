@@ -60,7 +60,7 @@ class Member:
 
     def take(self, log: list[bytes], number: int) -> None:
         """Read so many more records of the log."""
-        self.common.take(log[self.taken : self.taken + number])
+        self.common.apply_updates(log[self.taken : self.taken + number])
         self.taken = min(self.taken + number, len(log))
 
     @property
@@ -76,7 +76,7 @@ class Member:
         """Everything of it that may only grow."""
         replay = self.replay
         return (
-            self.durable.position, replay.position, replay.kept_from, replay.recorded_at, replay.delivered_messages,
+            self.durable.position, replay.position, replay.expires_from, replay.recorded_at, replay.delivered_messages,
             replay.ended_at, replay.steered_at,
         )  # fmt: skip
 
@@ -87,12 +87,12 @@ class Member:
 
 def member(home: Path, name: str) -> Member:
     made = Member(home, name)
-    made.kept.keep(
+    made.kept.add(
         DurableSubscriptionRecord(
             name="d", client="c", topic="t", filter=None, position=7, created_at=1, seen_at=1
         )
     )
-    made.kept.keep(ManagedReplayRecord(**REPLAY))
+    made.kept.add(ManagedReplayRecord(**REPLAY))
     return made
 
 
@@ -111,18 +111,18 @@ def do(made: Member, log: list[bytes], step: tuple[Any, ...]) -> None:
         case ("acknowledge", _, position, certain):
             made.durable.position = max(made.durable.position, position)
             made.replay.note_progress(position, min(certain, position))
-            made.kept.note(made.durable)
-            made.kept.note(made.replay)
+            made.kept.mark_changed(made.durable)
+            made.kept.mark_changed(made.replay)
         case ("steer", _, paused, at):
             if at > made.replay.steered_at:
                 made.replay.paused, made.replay.steered_at = paused, at
-                made.kept.note(made.replay)
+                made.kept.mark_changed(made.replay)
         case ("end", _, how, at):
             if not made.replay.ended:
                 made.replay.ended, made.replay.ended_at = how, at
-                made.kept.note(made.replay)
+                made.kept.mark_changed(made.replay)
         case ("tell", _):
-            made.common.tell()
+            made.common.publish_changes()
         case ("append", _):
             made.append(log)
         case ("refuse", _):
@@ -150,7 +150,7 @@ def test_no_position_moves_back_and_in_the_end_all_members_have_the_same(
             rounds += 1
             assert rounds < 10, "they tell each other for ever"
             for one in members.values():
-                one.common.tell()
+                one.common.publish_changes()
                 one.append(log)
             for one in members.values():
                 one.take(log, len(log))
@@ -182,7 +182,7 @@ def merged(*replays: ManagedReplayRecord) -> ManagedReplayRecord:
 
 def shown(replay: ManagedReplayRecord) -> dict[str, Any]:
     """What counts of it: `certain` has two ways to say that it is the position."""
-    return msgspec.structs.asdict(replay) | {"certain": replay.kept_from}
+    return msgspec.structs.asdict(replay) | {"certain": replay.expires_from}
 
 
 @given(managed, managed, managed)
@@ -191,7 +191,7 @@ def test_a_merge_only_adds_and_its_order_makes_no_difference(
 ) -> None:
     both = merged(one, two)
     assert both.position == max(one.position, two.position)
-    assert both.kept_from == max(one.kept_from, two.kept_from)
+    assert both.expires_from == max(one.expires_from, two.expires_from)
     assert shown(both) == shown(merged(two, one))
     assert shown(merged(both, three)) == shown(merged(one, merged(two, three)))
     assert shown(merged(both, one)) == shown(both)

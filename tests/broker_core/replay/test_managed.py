@@ -73,7 +73,7 @@ def test_the_time_left_is_told_by_the_speed_of_the_last_seconds() -> None:
     assert speed.seconds_left(replay, 1_100, 0) is None
     for second in range(1, 4):
         replay.advance(101 + 100 * second)
-        speed.look(replay.position, second * S)
+        speed.update(replay.position, second * S)
     assert speed.per_second == pytest.approx(100)
     assert speed.seconds_left(replay, 1_100, 0) == pytest.approx(7.0)
     replay.advance(1_101)

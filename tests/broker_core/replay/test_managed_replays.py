@@ -114,7 +114,7 @@ async def test_without_the_bookmark_of_its_client_what_was_sent_last_is_repeated
         now = await shown(broker)
         assert now["state"] == "paused"
         replay = broker.engine.managed.get("nightly")
-        assert 0 < replay.kept_from < replay.position
+        assert 0 < replay.expires_from < replay.position
         second = await Reader.connect(broker)
         await subscribe(second)
         await second.ask(c="rate", ids=["s"])
@@ -317,10 +317,10 @@ async def test_the_subscription_of_one_that_another_member_made_anew_moves_only_
         await until(lambda: broker.engine.managed.get("nightly").position > 600)
         kept = broker.engine.kept
         former = kept.replays["nightly"]
-        kept.drop(former, tell=False)
+        kept.remove(former, tell=False)
         made = msgspec.structs.replace(former, position=1, certain=0, created_at=former.created_at + 1)
-        kept.enter(made)
-        broker.engine.managed.look()
+        kept.add_replicated(made)
+        broker.engine.managed.record_positions()
         reader.close()
         await until(lambda: not [one for one in broker.engine.roster.clients if one != "writer"])
         assert broker.engine.managed.get("nightly") is made and made.position == 1

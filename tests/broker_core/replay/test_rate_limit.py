@@ -68,11 +68,11 @@ class Run:
             sent = 0
             while sent < len(sizes):
                 left = np.array(sizes[sent:], np.int64)
-                granted = self.pacer.grant(self.now, recorded_at, left)
+                granted = self.pacer.allowed_now(self.now, recorded_at, left)
                 self.gone += [(self.now, number, sent + row, sizes[sent + row]) for row in range(granted)]
                 sent += granted
                 if sent < len(sizes):
-                    wake = self.pacer.wake_at(self.now, recorded_at)
+                    wake = self.pacer.next_allowed_at(self.now, recorded_at)
                     assert wake > self.now
                     self.now = wake + delays[turn % len(delays)]
                     turn += 1
@@ -147,20 +147,20 @@ def test_recorded_pauses_are_shortened_to_the_longest_gap() -> None:
 
 def test_a_client_that_did_not_read_gets_no_burst_afterwards() -> None:
     pacer, many = ReplayPacer(parse_rate("1000"), 0), np.full(100_000, 100)
-    assert pacer.grant(0, 0, many) == 1
-    assert pacer.grant(60 * S, 0, many) == 101  # 100 ms are made up, and not 60 s
-    assert pacer.grant(60 * S, 0, many) == 0
+    assert pacer.allowed_now(0, 0, many) == 1
+    assert pacer.allowed_now(60 * S, 0, many) == 101  # 100 ms are made up, and not 60 s
+    assert pacer.allowed_now(60 * S, 0, many) == 0
 
 
 def test_a_rate_changed_while_it_waits_holds_at_once() -> None:
     pacer, many = ReplayPacer(parse_rate("0.01"), 0), np.full(10_000, 100)
-    assert pacer.grant(0, 0, many) == 1
-    assert pacer.grant(5 * S, 0, many) == 0  # the next was due after 100 s
-    pacer.change(parse_rate("100"), 5 * S)
-    assert pacer.grant(5 * S, 0, many) == 1
-    assert pacer.grant(6 * S, 0, many) == 11
-    pacer.change(parse_rate("10KB"), 6 * S)
-    assert pacer.grant(6 * S + S // 20, 0, many) == 6
+    assert pacer.allowed_now(0, 0, many) == 1
+    assert pacer.allowed_now(5 * S, 0, many) == 0  # the next was due after 100 s
+    pacer.set_rate(parse_rate("100"), 5 * S)
+    assert pacer.allowed_now(5 * S, 0, many) == 1
+    assert pacer.allowed_now(6 * S, 0, many) == 11
+    pacer.set_rate(parse_rate("10KB"), 6 * S)
+    assert pacer.allowed_now(6 * S + S // 20, 0, many) == 6
 
 
 def test_a_recording_whose_clock_was_set_back_waits_for_nothing() -> None:

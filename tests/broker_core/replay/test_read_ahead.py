@@ -91,7 +91,7 @@ def target(stream: int, next_sequence: int = 1) -> Any:
 
 
 async def first_chunk(ahead: ReadAhead, host: Reads, targets: list[Any]) -> Any:
-    asking = asyncio.ensure_future(ahead.chunk(targets, ReplaySpan(1)))
+    asking = asyncio.ensure_future(ahead.next_chunk(targets, ReplaySpan(1)))
     await asyncio.sleep(0)
     host.read()
     return await asking
@@ -103,12 +103,12 @@ async def test_chunks_asked_for_together_follow_one_another(journal: Journal) ->
     got: list[int] = []
     chunk = await first_chunk(ahead, host, targets)
     while chunk is not None:
-        ahead.go_on(targets, ReplaySpan(1), chunk.following)
+        ahead.schedule_next(targets, ReplaySpan(1), chunk.following)
         assert len(ahead._reading) == CHUNKS_AHEAD
         got += sequences(chunk)
         targets[0].cursor.next_sequence = chunk.following
         host.read()
-        chunk = await ahead.chunk(targets, ReplaySpan(1))
+        chunk = await ahead.next_chunk(targets, ReplaySpan(1))
     assert got == list(range(1, NEWEST + 1))
 
 
@@ -116,7 +116,7 @@ async def test_a_slow_or_a_new_clients_chunks_are_not_read_ahead(journal: Journa
     host = Reads(journal)
     ahead, targets = ReadAhead(host, host.frontier), [target(1)]  # type: ignore[arg-type]
     chunk = await first_chunk(ahead, host, targets)
-    ahead.go_on(targets, ReplaySpan(1), chunk.following)
+    ahead.schedule_next(targets, ReplaySpan(1), chunk.following)
     assert host.queued == []
 
 
@@ -134,7 +134,7 @@ async def test_large_batches_are_cut_until_the_client_has_taken_more_than_kernel
         ahead.size.grow()
         targets[0].cursor.next_sequence = chunk.following if chunk.following <= NEWEST else 1
     assert all((count < COUNT) == (taken < CUT_BEFORE) for taken, count in pieces[:-1])
-    ahead.stalled()
+    ahead.on_stalled()
     targets[0].cursor.next_sequence = 1
     assert (await first_chunk(ahead, host, targets)).pieces[0].batch.count < COUNT
 
@@ -143,8 +143,8 @@ async def test_beside_live_traffic_nothing_is_read_ahead(journal: Journal) -> No
     host = Reads(journal)
     ahead, targets = ahead_of(host), [target(1)]
     chunk = await first_chunk(ahead, host, targets)
-    host.share.live()
-    ahead.go_on(targets, ReplaySpan(1), chunk.following)
+    host.share.on_live_traffic()
+    ahead.schedule_next(targets, ReplaySpan(1), chunk.following)
     assert host.queued == []
 
 
@@ -154,10 +154,10 @@ async def test_large_chunks_that_were_read_ahead_are_let_go_when_messages_come(j
     ahead.size.nbytes = 2 * LARGEST_BESIDE_LIVE
     chunk = await first_chunk(ahead, host, targets)
     assert sum(piece.batch.nbytes for piece in chunk.pieces) > LARGEST_BESIDE_LIVE
-    ahead.go_on(targets, ReplaySpan(1), chunk.following)
+    ahead.schedule_next(targets, ReplaySpan(1), chunk.following)
     host.read()
     targets[0].cursor.next_sequence = chunk.following
-    host.share.live()
+    host.share.on_live_traffic()
     following = await first_chunk(ahead, host, targets)
     assert sequences(following)[0] == chunk.following
     assert sum(piece.batch.nbytes for piece in following.pieces) <= LARGEST_BESIDE_LIVE
@@ -168,17 +168,17 @@ async def test_when_one_of_two_leaves_the_other_goes_on_where_it_is(journal: Jou
     leaving, staying = target(1), target(2)
     ahead, targets = ahead_of(host), [leaving, staying]
     chunk = await first_chunk(ahead, host, targets)
-    ahead.go_on(targets, ReplaySpan(1), chunk.following)
-    asking = asyncio.ensure_future(ahead.chunk(targets, ReplaySpan(1)))
+    ahead.schedule_next(targets, ReplaySpan(1), chunk.following)
+    asking = asyncio.ensure_future(ahead.next_chunk(targets, ReplaySpan(1)))
     await asyncio.sleep(0)
     targets.remove(leaving)
     ahead.stop()
     host.read()
     second = await asking
     # The position isn't moved before the chunk is handed over; what is asked for now starts behind it all the same.
-    ahead.go_on(targets, ReplaySpan(1), second.following)
+    ahead.schedule_next(targets, ReplaySpan(1), second.following)
     host.read()
-    third = await ahead.chunk(targets, ReplaySpan(1))
+    third = await ahead.next_chunk(targets, ReplaySpan(1))
     assert third is not None
     got = sequences(chunk, 2) + sequences(second, 2) + sequences(third, 2)
     assert got == list(range(1, third.following))
@@ -192,9 +192,9 @@ async def test_a_client_that_stopped_reading_has_nothing_read_and_begins_anew_wh
     host = Reads(journal)
     ahead, targets = ahead_of(host), [target(1)]
     chunk = await first_chunk(ahead, host, targets)
-    ahead.go_on(targets, ReplaySpan(1), chunk.following)
+    ahead.schedule_next(targets, ReplaySpan(1), chunk.following)
     host.read(1)
-    ahead.stalled()
+    ahead.on_stalled()
     host.read()
     targets[0].cursor.next_sequence = 5
     again = await first_chunk(ahead, host, targets)
@@ -206,10 +206,10 @@ async def test_what_is_dispatched_later_is_asked_for_anew(journal: Journal) -> N
     host.frontier.durable = COUNT
     ahead, targets = ahead_of(host), [target(1)]
     chunk = await first_chunk(ahead, host, targets)
-    ahead.go_on(targets, ReplaySpan(1), chunk.following)
+    ahead.schedule_next(targets, ReplaySpan(1), chunk.following)
     host.read()
     targets[0].cursor.next_sequence = chunk.following
-    assert await ahead.chunk(targets, ReplaySpan(1)) is None
+    assert await ahead.next_chunk(targets, ReplaySpan(1)) is None
     host.frontier.durable = NEWEST
     assert sequences(await first_chunk(ahead, host, targets))[0] == COUNT + 1
 
@@ -230,14 +230,14 @@ def test_behind_a_chunk_that_cant_be_read_nothing_is_read() -> None:
     removed = Removed()
     way = ReadPosition(removed, [ReplayTarget(subscription(1), 1)], ReplaySpan(1))  # type: ignore[arg-type]
     with pytest.raises(JournalError):
-        way.chunk(NEWEST, 1_000)
-    assert way.chunk(NEWEST, 1_000) is None
+        way.read_next_chunk(NEWEST, 1_000)
+    assert way.read_next_chunk(NEWEST, 1_000) is None
     assert removed.tried == 1
 
 
 def test_behind_the_spans_end_nothing_is_read(journal: Journal) -> None:
     way = ReadPosition(journal, [ReplayTarget(subscription(1), 1)], ReplaySpan(1, last=COUNT + 10))
     got = []
-    while (chunk := way.chunk(NEWEST, 1_000)) is not None:
+    while (chunk := way.read_next_chunk(NEWEST, 1_000)) is not None:
         got += sequences(chunk)
     assert got == list(range(1, COUNT + 11))

@@ -95,7 +95,7 @@ def test_a_record_that_is_larger_than_the_chunk_is_not_cut(tmp_path: Path) -> No
 def test_a_span_that_ends_within_a_part_ends_there(journal: Journal) -> None:
     chunk = read_chunk(journal, [reader(1)], ReplaySpan(1, last=5), 3 * COUNT, FIRST_CHUNK, True)
     assert sequences([chunk]) == [1, 2, 3, 4, 5]
-    assert ReplaySpan(1, last=5).over(chunk.following, 3 * COUNT, 0)
+    assert ReplaySpan(1, last=5).is_past_end(chunk.following, 3 * COUNT, 0)
 
 
 def test_a_client_that_reads_gets_large_batches_whole(journal: Journal) -> None:

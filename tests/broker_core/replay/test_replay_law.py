@@ -44,37 +44,37 @@ class Socket:
     protocol, remote = "tcp", "test"
 
     def __init__(self) -> None:
-        self.writable = True
+        self.is_writable = True
         self.appetite = HUGE
         self.got: list[int | str] = []
-        self.handed_bytes = 0
+        self.written_bytes = 0
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
         for entry in entries:
-            self.handed_bytes += entry.nbytes
+            self.written_bytes += entry.nbytes
             self.got += entry.batch.sequences().tolist()
         self.appetite -= len(entries)
-        self.writable = self.appetite > 0
+        self.is_writable = self.appetite > 0
 
     def send_reply(self, reply: Reply) -> None:
         assert not isinstance(reply, GapNotice), reply
         if isinstance(reply, Ack) and reply.of == "subscribe" and reply.ack == "completed":
             self.got.append("ended" if reply.ended else "completed")
 
-    def logged_on(self) -> None: ...
+    def on_logged_on(self) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
     def close(self, code: str, message: str) -> None:
         raise AssertionError(f"closed with {code}: {message}")
 
     @property
-    def flushed(self) -> bool:
-        return self.writable
+    def is_flushed(self) -> bool:
+        return self.is_writable
 
-    lump_bytes, network_limited, window = 0, False, UNKNOWN
+    window_step_bytes, is_network_limited, receive_window = 0, False, UNKNOWN
 
-    def taken_bytes(self) -> int:
-        return self.handed_bytes
+    def acked_bytes(self) -> int:
+        return self.written_bytes
 
 
 class World:
@@ -92,8 +92,8 @@ class World:
         self.end: int | None = None
 
     def _client(self, name: str, socket: Socket) -> Connection:
-        connection = self.engine.connected("tcp", socket)
-        connection.carry_out(commands.Logon(name=name))
+        connection = self.engine.add_connection("tcp", socket)
+        connection.execute_command(commands.Logon(name=name))
         return connection
 
     async def do(self, operation: str, number: int) -> None:
@@ -108,7 +108,7 @@ class World:
             await asyncio.sleep(number / 2_000)
         elif operation == "block":
             self.socket.appetite = number // 4
-            self.socket.writable = self.socket.appetite > 0
+            self.socket.is_writable = self.socket.appetite > 0
         elif operation == "unblock":
             self.unblock()
         elif operation == "subscribe":
@@ -119,7 +119,7 @@ class World:
             await asyncio.to_thread(self.maintain, operation, number)
 
     def unblock(self) -> None:
-        self.socket.writable, self.socket.appetite = True, HUGE
+        self.socket.is_writable, self.socket.appetite = True, HUGE
         self.subscriber.on_writable()
 
     def subscribe(self, number: int) -> None:
@@ -131,7 +131,7 @@ class World:
         if number % 3 == 0:
             self.end = self.begin + (newest - self.begin) // 2
             bookmark = f"({bookmark}:law-1|{self.end}|]"
-        self.subscriber.carry_out(commands.Subscribe(id="s", topic="t.*", bookmark=bookmark))
+        self.subscriber.execute_command(commands.Subscribe(id="s", topic="t.*", bookmark=bookmark))
 
     def steer(self, operation: str, number: int) -> None:
         """Pause, resume or pace the subscription, if it is there: a range may be over."""
@@ -143,7 +143,7 @@ class World:
             "resume": commands.ResumeSubscriptions(ids=["s"]),
             "rate": commands.SetRate(ids=["s"], rate=rate),
         }
-        self.subscriber.carry_out(command[operation])
+        self.subscriber.execute_command(command[operation])
 
     def maintain(self, operation: str, number: int) -> None:
         journal = self.engine.journal
@@ -169,7 +169,7 @@ class World:
         self.steer("rate", 0)
         self.steer("resume", 0)
         async with asyncio.timeout(10):
-            while any(target.cursor.reading for target in self.subscriber.subscriptions.values()):
+            while any(target.cursor.is_behind for target in self.subscriber.subscriptions.values()):
                 await asyncio.sleep(0.001)
 
     def expected(self) -> list[int]:

@@ -154,7 +154,7 @@ async def test_a_moment_to_come_without_an_end_is_live_from_then_on(there: Fixtu
     await until(lambda: engine.clock.now_ns() > begin + 1_000)
     await publish(there.writer, 5, 10)
     assert await take(subscription, 5) == numbered(5, 10)
-    await until(lambda: not engine.roster.clients["reader"].subscriptions["a"].cursor.reading)
+    await until(lambda: not engine.roster.clients["reader"].subscriptions["a"].cursor.is_behind)
     await publish(there.writer, 10, 15)
     assert await take(subscription, 5) == numbered(10, 15)
 
@@ -328,7 +328,7 @@ async def test_persisted_acks_give_a_filter_that_rarely_matches_a_recent_resume_
         await publish(there.writer, 10, 1_000)
         newest = there.broker.engine.frontier.durable
         there.broker.engine.tick()
-        await until(lambda: sequence_of(subscription.command().bookmark) >= newest)
+        await until(lambda: sequence_of(subscription.resume_command().bookmark) >= newest)
         assert store.most_recent("rare") is None, "the message isn't done"
         subscription.done(message)
         assert sequence_of(store.most_recent("rare")) >= newest
@@ -377,9 +377,9 @@ async def test_a_client_that_stops_reading_holds_next_to_nothing_and_gets_everyt
     # Both hold at once only when its replay waits, and then they hold until the client reads.
     await until(lambda: client.backlog.outbox.nbytes == 0 and not client.backlog.has_room, 60)
     assert client.backlog.state.value == "live"
-    assert client.subscriptions["s"].cursor.reading
+    assert client.subscriptions["s"].cursor.is_behind
     assert await slow.read_numbers(3_000) == list(range(3_000))
-    await until(lambda: not client.subscriptions["s"].cursor.reading, 60)
+    await until(lambda: not client.subscriptions["s"].cursor.is_behind, 60)
 
 
 async def test_a_reconnect_goes_on_within_its_range(there: Fixture) -> None:
@@ -388,7 +388,7 @@ async def test_a_reconnect_goes_on_within_its_range(there: Fixture) -> None:
         "a", bookmark=f"[{mark(firsts[1])}:{format_moment(there.broker.engine.clock.now_ns() + 3 * SECOND)}]"
     )
     assert await take(subscription, 5) == numbered(1, 6)
-    assert subscription.command().bookmark.startswith(f"({mark(firsts[-1])}:")  # type: ignore[union-attr]
+    assert subscription.resume_command().bookmark.startswith(f"({mark(firsts[-1])}:")  # type: ignore[union-attr]
     there.broker.engine.roster.clients["reader"].close("operator_disconnect", "a test")
     await until(lambda: there.reader.connections == 2 and there.reader.connected)
     await publish(there.writer, 6, 8)

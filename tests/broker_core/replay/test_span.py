@@ -96,7 +96,7 @@ def test_a_range_is_the_whole_filtered_by_position(
         raise AssertionError
 
     span = find_span(BookmarkRange(begin, begin_included, end, end_included), whole.log).span
-    assert span.ends
+    assert span.is_bounded
     assert whole.of(span) == [
         record[0] for record in whole.kept() if at_or_after(record) and at_or_before(record)
     ]
@@ -130,7 +130,7 @@ LOG = LogBounds(HERE, 11, 20)
 )
 def test_points_of_the_log_are_found(text: str, first: int, last: int | None) -> None:
     found = find_span(parse_bookmark(text), LOG)
-    assert (found.span.first, found.span.last if found.span.ends else None) == (first, last)
+    assert (found.span.first, found.span.last if found.span.is_bounded else None) == (first, last)
     assert (found.missing, found.unknown) == (None, ())
 
 
@@ -156,18 +156,18 @@ def test_an_end_that_was_never_here_is_the_log_as_it_is_now() -> None:
 def test_a_range_that_was_removed_as_a_whole_misses_no_more_than_itself() -> None:
     found = find_span(parse_bookmark("[here|3|:here|6|]"), LOG)
     assert found.missing == (3, 6)
-    assert found.span.over(found.span.first, 20, 0)
+    assert found.span.is_past_end(found.span.first, 20, 0)
 
 
 def test_a_span_is_over_behind_its_last_record_or_when_its_time_has_passed_and_nothing_is_under_way() -> None:
-    assert ReplaySpan(1, last=5).over(6, 100, 0)
-    assert not ReplaySpan(1, last=5).over(5, 100, NEVER)
-    assert ReplaySpan(1, not_after=1_000).over(21, 20, 1_001)
-    assert not ReplaySpan(1, not_after=1_000).over(20, 20, 1_001), (
+    assert ReplaySpan(1, last=5).is_past_end(6, 100, 0)
+    assert not ReplaySpan(1, last=5).is_past_end(5, 100, NEVER)
+    assert ReplaySpan(1, not_after=1_000).is_past_end(21, 20, 1_001)
+    assert not ReplaySpan(1, not_after=1_000).is_past_end(20, 20, 1_001), (
         "a record was stamped in time and isn't delivered yet"
     )
-    assert not ReplaySpan(1, not_after=1_000).over(21, 20, 1_000)
+    assert not ReplaySpan(1, not_after=1_000).is_past_end(21, 20, 1_000)
 
 
 def test_now_and_epoch_have_no_end() -> None:
-    assert not any(find_span(start, LOG).span.ends for start in (Now(), Epoch(), AtTime(5)))
+    assert not any(find_span(start, LOG).span.is_bounded for start in (Now(), Epoch(), AtTime(5)))

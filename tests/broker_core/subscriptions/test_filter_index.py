@@ -37,7 +37,7 @@ def test_what_passes_is_found_whatever_it_is(chosen: list[Filter], some: list[An
         index.add(one)
     for one in chosen[:leave]:
         index.remove(one)
-    found = index.found([(-1, UNREADABLE), *enumerate(some)])
+    found = index.candidates([(-1, UNREADABLE), *enumerate(some)])
     assert not set(found) & set(chosen[:leave]) and -1 not in {row for rows in found.values() for row in rows}
     for one in chosen[leave:]:
         passed = [row for row, message in enumerate(some) if one.matches_object(message)]
@@ -48,7 +48,7 @@ def test_what_passes_is_found_whatever_it_is(chosen: list[Filter], some: list[An
     for one in chosen[leave:]:
         index.remove(one)
     assert (
-        index.found(enumerate(some)) == {}
+        index.candidates(enumerate(some)) == {}
         and not index.unguarded
         and not index._by_keys
         and not index._by_limit
@@ -59,7 +59,7 @@ def test_only_those_that_name_what_a_message_holds_are_tried() -> None:
     index = FilterIndex()
     for number in range(1_000):
         index.add(compile_filter(f"/account = 'A-{number}' AND /price > {number}"))
-    found = index.found(
+    found = index.candidates(
         [(0, {"account": "A-7", "price": 1}), (1, {"account": "A-9"}), (2, {"account": ["A-7"]})]
     )
     assert {one.text: rows for one, rows in found.items()} == {
@@ -73,7 +73,7 @@ def test_limits_leave_out_who_is_not_reached_by_any_message() -> None:
     for number in range(1_000):
         index.add(compile_filter(f"/price > {number}"))
         index.add(compile_filter(f"/price <= -{number} AND /size > 0"))
-    found = index.found(
+    found = index.candidates(
         enumerate([{"price": 3.5}, {"price": "2"}, {"price": -1}, {"price": None}, {"price": {}}])
     )
     assert {one.text: [int(row) for row in rows] for one, rows in found.items()} == {
@@ -84,9 +84,9 @@ def test_limits_leave_out_who_is_not_reached_by_any_message() -> None:
     }
     below = compile_filter("/price < 9007199254740993")
     index.add(below)
-    assert below in index.found([(0, {"price": 9007199254740992})]), "as floating point they are equal"
+    assert below in index.candidates([(0, {"price": 9007199254740992})]), "as floating point they are equal"
     for never in ("nan", "", []):
-        assert not any(one is below for one in index.found([(0, {"price": never})]))
+        assert not any(one is below for one in index.candidates([(0, {"price": never})]))
 
 
 def test_the_guard_is_the_part_that_leaves_the_fewest() -> None:

@@ -25,16 +25,16 @@ def batch_of(*records: tuple[str, bytes]) -> Batch:
 
 
 def parts(topics: JournaledTopics, *records: tuple[str, bytes]) -> tuple[list[bytes], list[bytes]]:
-    found = topics.parts(batch_of(*records))
+    found = topics.split_batch(batch_of(*records))
     return (found.passed.bodies() if found.passed else [], found.kept.bodies() if found.kept else [])
 
 
 def test_whole_batches_are_passed_as_they_are():
     topics = journaled(JournaledTopic("orders.>"))
     batch = batch_of(("orders.a", b"1"), ("orders.b", b"2"))
-    assert topics.parts(batch) == BatchPartition(None, batch)
+    assert topics.split_batch(batch) == BatchPartition(None, batch)
     batch = batch_of(("quotes", b"1"))
-    assert topics.parts(batch) == BatchPartition(batch, None)
+    assert topics.split_batch(batch) == BatchPartition(batch, None)
     assert not topics.decides_by_content
 
 
@@ -90,7 +90,7 @@ def test_the_first_entry_that_matches_gives_the_type():
 def test_the_brokers_own_topics_are_always_journaled():
     topics = journaled(JournaledTopic("$SLUICE.>", filter="/a = 1"), without=(">",))
     batch = batch_of(("$SLUICE.decisions", b"{}"))
-    assert topics.parts(batch) == BatchPartition(None, batch)
+    assert topics.split_batch(batch) == BatchPartition(None, batch)
 
 
 @pytest.mark.parametrize(

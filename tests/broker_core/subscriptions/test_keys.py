@@ -20,7 +20,7 @@ def batch(*records: tuple[str, bytes]) -> Batch:
 
 
 def kept(fold: LastPerKey, batches: list[Batch]) -> list[bytes]:
-    return [batches[number].bodies()[row] for number, rows in fold.remaining() for row in rows.tolist()]
+    return [batches[number].bodies()[row] for number, rows in fold.last_rows() for row in rows.tolist()]
 
 
 def test_only_the_last_record_of_each_key_remains_in_the_log_s_order() -> None:
@@ -28,7 +28,7 @@ def test_only_the_last_record_of_each_key_remains_in_the_log_s_order() -> None:
         batch(("t", b'{"id":1,"v":1}'), ("t", b'{"id":2,"v":1}')),
         batch(("t", b'{"id":1,"v":2}'), ("t", b'{"id":3,"v":1}'), ("t", b'{"id":3,"v":2}')),
     ]
-    fold = LastPerKey(parse_key("/id").of(None))
+    fold = LastPerKey(parse_key("/id").key_of_record(None))
     for one in batches:
         fold.add(one)
     assert kept(fold, batches) == [b'{"id":2,"v":1}', b'{"id":1,"v":2}', b'{"id":3,"v":2}']
@@ -36,7 +36,10 @@ def test_only_the_last_record_of_each_key_remains_in_the_log_s_order() -> None:
 
 def test_equal_ids_on_two_topics_are_two_things_and_topic_alone_is_a_key() -> None:
     batches = [batch(("a", b'{"id":1}'), ("b", b'{"id":1}'), ("a", b'{"id":2}'))]
-    by_id, by_topic = LastPerKey(parse_key("/id").of(None)), LastPerKey(parse_key("topic").of(None))
+    by_id, by_topic = (
+        LastPerKey(parse_key("/id").key_of_record(None)),
+        LastPerKey(parse_key("topic").key_of_record(None)),
+    )
     for fold in (by_id, by_topic):
         fold.add(batches[0])
     assert len(kept(by_id, batches)) == 3
@@ -45,14 +48,14 @@ def test_equal_ids_on_two_topics_are_two_things_and_topic_alone_is_a_key() -> No
 
 def test_what_has_no_key_replaces_nothing() -> None:
     batches = [batch(("t", b"not json"), ("t", b'{"x":1}'), ("t", b"not json"))]
-    fold = LastPerKey(parse_key("/id").of(None))
+    fold = LastPerKey(parse_key("/id").key_of_record(None))
     fold.add(batches[0])
     assert len(kept(fold, batches)) == 3
 
 
 def test_of_a_batch_only_the_rows_given_count() -> None:
     batches = [batch(("t", b'{"id":1,"v":1}'), ("t", b'{"id":1,"v":2}'))]
-    fold = LastPerKey(parse_key("/id").of(None))
+    fold = LastPerKey(parse_key("/id").key_of_record(None))
     fold.add(batches[0], np.array([0]))
     assert kept(fold, batches) == [b'{"id":1,"v":1}']
 
@@ -76,7 +79,7 @@ def test_a_body_is_read_as_its_topic_is_written() -> None:
         ("packed", msgspec.msgpack.encode({"55": "IBM", "v": 1})), ("packed", msgspec.msgpack.encode({"v": 2, "55": "IBM"})),
         ("json", b'{"55":"IBM","v":1}'), ("json", b'{"v":2,"55":"IBM"}'),
     )]  # fmt: skip
-    fold = LastPerKey(parse_key("/55").of(decoders.get))
+    fold = LastPerKey(parse_key("/55").key_of_record(decoders.get))
     fold.add(batches[0])
     bodies = batches[0].bodies()
     assert kept(fold, batches) == [bodies[row] for row in (1, 2, 4, 5, 7, 9)]
@@ -85,12 +88,12 @@ def test_a_body_is_read_as_its_topic_is_written() -> None:
 @given(st.integers(245, 260))
 def test_a_field_nested_deeper_than_a_key_may_be_is_none(depth: int) -> None:
     nested = b'{"id":' + b"[" * depth + b"]" * depth + b"}"
-    key = parse_key("/id").of(None)("t", nested)
+    key = parse_key("/id").key_of_record(None)("t", nested)
     assert (key is None) == (depth > 253)
 
 
 def test_too_many_keys_are_refused() -> None:
-    fold = LastPerKey(parse_key("/id").of(None), max_keys=2)
+    fold = LastPerKey(parse_key("/id").key_of_record(None), max_keys=2)
     with pytest.raises(ClientError) as caught:
         fold.add(batch(*(("t", b'{"id":%d}' % number) for number in range(3))))
     assert caught.value.code == "snapshot_too_large"
@@ -102,7 +105,7 @@ def test_too_many_keys_are_refused() -> None:
     )
 )
 def test_it_equals_a_dictionary(plan: list[list[tuple[str, int]]]) -> None:
-    fold, expected, serial = LastPerKey(parse_key("/id").of(None)), dict[tuple[str, int], int](), 0
+    fold, expected, serial = LastPerKey(parse_key("/id").key_of_record(None)), dict[tuple[str, int], int](), 0
     batches = []
     for records in plan:
         bodies = []

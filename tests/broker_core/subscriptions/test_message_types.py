@@ -79,8 +79,8 @@ async def test_what_waits_is_conflated_by_the_key_it_was_subscribed_with(tmp_pat
         ids = [f"S{number}".ljust(2_000, ".") for number in range(7)]
         for number in range(20):  # more than the kernels take
             await publish(broker, topic, [(id, number) for id in ids] * 50)
-        lane = connection.backlog.lane(target.subscription.stream)
-        key_of = parse_key("/Symbol").of(target.subscription.decoder_of)
+        lane = connection.backlog.ensure_queue(target.subscription.stream)
+        key_of = parse_key("/Symbol").key_of_record(target.subscription.decoder_of)
         keep_latest(connection.backlog, broker.engine.facilities, target.stream, key_of, "a rule")
         await until(lambda: not lane.busy)
         assert [entry.count for entry in lane.peek()][-1] == lane.messages == 7

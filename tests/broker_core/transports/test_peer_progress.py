@@ -64,7 +64,7 @@ class Kernel:
 
     def look(self, view: TcpInfo | None, handed: int = 10_000_000) -> int:
         self._answer = view
-        return self.progress.look(handed, handed - view.acknowledged - view.queued if view else 0)
+        return self.progress.update(handed, handed - view.acknowledged - view.queued if view else 0)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_what_was_taken_never_shrinks_and_stays_when_the_socket_is_closed(kernel
     assert kernel.look(shut(49_000)) == 50_000
     assert kernel.look(None) == 50_000
     kernel.progress.close()
-    assert kernel.progress.closed and kernel.progress.look(10_000_000, 0) == 50_000
+    assert kernel.progress.closed and kernel.progress.update(10_000_000, 0) == 50_000
 
 
 def test_what_waits_waits_for_the_network_when_the_window_was_open_most_of_the_time(kernel: Kernel) -> None:
@@ -144,7 +144,7 @@ def test_where_the_kernel_tells_nothing_what_this_process_holds_is_under_way() -
     with near, far:
         assert read_tcp_info(near) is None
         progress = PeerProgress(near)
-        assert progress.look(1_000, 400) == 600 and progress.look(1_000, 0) == 1_000
+        assert progress.update(1_000, 400) == 600 and progress.update(1_000, 0) == 1_000
         assert progress.lump_bytes == 0 and not progress.network_limited
 
 
@@ -181,7 +181,7 @@ def test_a_peer_without_memory_for_what_its_window_let_through_is_no_trouble_of_
                     sent += near.send(bytes(1 << 16))
             end = time.monotonic() + 1.5
             while time.monotonic() < end:
-                assert progress.look(sent, 0) < 1 << 20 and not progress.network_limited
+                assert progress.update(sent, 0) < 1 << 20 and not progress.network_limited
                 time.sleep(0.1)
             view = read_tcp_info(near)
             assert view is not None and view.unacked_segments and view.is_shut and progress.lump_bytes

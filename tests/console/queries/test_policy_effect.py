@@ -50,7 +50,11 @@ def test_clients_with_equal_changes_are_one_line() -> None:
         made(touched=[touched(f"desk-{n}", same) for n in range(30)], touched_in_all=30)
     )
     (line,) = told.changes
-    assert (line.sentence, line.count, line.more) == ("ClientMaxCapacity 50 % → 5 %, from instance", 30, 25)
+    assert (line.sentence, line.count, line.hidden_count) == (
+        "ClientMaxCapacity 50 % → 5 %, from instance",
+        30,
+        25,
+    )
 
 
 def test_values_have_the_units_people_write() -> None:
@@ -95,7 +99,11 @@ def test_who_is_cut_off_comes_first_and_those_not_listed_are_counted() -> None:
         made(cut_off=cut, cut_off_in_all=120, acted_on=[decided("a", "disconnect")])
     )
     assert told.headline == "120 clients cut off, 1 client disconnected."
-    assert (told.at_once[0].kind, told.at_once[0].count, told.at_once[0].more) == ("cut_off", 120, 115)
+    assert (told.at_once[0].kind, told.at_once[0].count, told.at_once[0].hidden_count) == (
+        "cut_off",
+        120,
+        115,
+    )
 
 
 def test_who_is_left_without_records_is_named_and_counts_as_an_act() -> None:

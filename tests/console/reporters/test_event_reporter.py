@@ -43,7 +43,7 @@ async def reported(home: Path) -> AsyncIterator[tuple[Broker, EventReporter]]:
     """A broker whose events are reported ten times as often as in life."""
     async with running_broker(home) as broker:
         events = EventReporter(broker)
-        await events.started()
+        await events.on_broker_started()
 
         async def tick() -> None:
             while True:

@@ -170,6 +170,6 @@ def test_an_import_leaves_out_directories_that_a_policy_may_not_name(
     assert made.draft.document["instance"]["journal_directory"] == f"{home}/journal/new"
     assert made.draft.document["instance"].get("archive_directory") is None
     assert made.draft.document["pool"].get("message_disk_path") is None
-    why = {one.where.rpartition("/")[2]: one.why for one in made.imported.left_out}
+    why = {one.where.rpartition("/")[2]: one.why for one in made.imported.skipped}
     assert any("SLUICE_DIRECTORY_ROOTS" in one for one in why.values())
     assert drafts.preview(made.draft).problems == []

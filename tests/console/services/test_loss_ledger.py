@@ -20,7 +20,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 def entered(at: datetime, client: str = "c", rule: str = "limit") -> list[dict[str, object]]:
     """What a broker's ledger has after one discarded delivery."""
     made = LossLedger()
-    made.enter(
+    made.record_loss(
         int(at.timestamp()) * 10**9,
         client,
         "s",

@@ -124,7 +124,7 @@ def test_progress_is_kept_with_its_log(run: ActionRun) -> None:
     assert taken is not None
     progress = RunProgress(taken)
     progress.step(1, 4, "the second of four")
-    progress.part(1, 2)
+    progress.set_fraction(1, 2)
     progress.check()
     run.refresh_from_db()
     assert run.progress == 37.5

@@ -41,7 +41,7 @@ def keep(lake: Path, table: pa.Table, *plots: PlotSpec) -> str:
     record = RecordingReporter(Told(), "capacity", argparse.Namespace(start=5, strict=False))
     record.note("Three <b>topics</b>.")
     record.table("topics", table, "Topics", plots)
-    assert record.keep(settings_from({}, home=lake.parent, lake=lake), {"records": 12})
+    assert record.store_run(settings_from({}, home=lake.parent, lake=lake), {"records": 12})
     return record.id
 
 
@@ -182,7 +182,7 @@ def test_a_draft_is_tried_beside_the_revision_in_force(
     assert str(asked.pk) not in browser.get(f"/policies/drafts/{other.pk}/backtest/").content.decode()
     record = RecordingReporter(Told(), "backtest", argparse.Namespace(policy=named["policy"]))
     record.table("policies", TOPICS, "What each policy would have done")
-    assert record.keep(settings_from({}, home=lake.parent, lake=lake), {"clients": 3})
+    assert record.store_run(settings_from({}, home=lake.parent, lake=lake), {"clients": 3})
     for where in (page, f"{page}runs/"):  # without loading the page anew, too
         assert record.id in browser.get(where).content.decode()
 

@@ -156,7 +156,7 @@ def test_without_a_limit_an_unused_session_lives_until_its_end(
 
 def test_process_remembers_so_many_and_no_more(away: None) -> None:
     for number in range(last_used.MOST + 10):
-        last_used._sessions.note(str(number), 1_000.0, 10)
+        last_used._sessions.record(str(number), 1_000.0, 10)
     assert len(last_used._sessions.used) == last_used.MOST
 
 

@@ -315,7 +315,7 @@ class CustomRule(NamedTuple):
     layers: LayeredSettings
     measured: SignalSubject
 
-    def rule(self, settings: Mapping[str, Any], pool: PoolLimits, revision: int) -> Rule | None:
+    def compile(self, settings: Mapping[str, Any], pool: PoolLimits, revision: int) -> Rule | None:
         """The rule of effective settings; None when what matches doesn't make a whole one, or contradicts itself: entries
         that neither lies within the other's scope are laid over each other only for those whom both are about."""
         narrow, pooled = self.measured is SignalSubject.SUBSCRIPTION, self.measured is SignalSubject.POOL

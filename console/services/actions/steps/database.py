@@ -56,7 +56,7 @@ def _perform(scene: StepContext, options: Options) -> StepResult:
         for rows in found:
             while chosen := list(rows.order_by("at").values_list("pk", flat=True)[:ROWS_AT_A_TIME]):
                 deleted[word] += rows.filter(pk__in=chosen).delete()[0]
-                scene.progress.part(deleted[word], total)
+                scene.progress.set_fraction(deleted[word], total)
         scene.progress.log(f"{deleted[word]:,} rows of {word} deleted")
     return StepResult({"rows": deleted}, {"SLUICE_ROWS": str(sum(deleted.values()))})
 

@@ -57,7 +57,7 @@ def _webhook(scene: StepContext, options: Options) -> StepResult:
     address = check_address(options["url"])
     body, kind = _body(scene, options["data"])
     try:
-        answer = webhooks.post_webhook(address, body, kind, scene.once_key, scene.progress.alive)
+        answer = webhooks.post_webhook(address, body, kind, scene.once_key, scene.progress.heartbeat)
     except OperatorError as problem:
         if "status" in problem.details:
             scene.progress.log(

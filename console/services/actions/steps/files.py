@@ -43,7 +43,7 @@ def _perform(act: Act, packed: bool, scene: StepContext, options: Options) -> St
         scene.progress.log(f"left {name} alone: {why}")
 
     def each(number: int) -> None:
-        scene.progress.part(number, len(choice.chosen))
+        scene.progress.set_fraction(number, len(choice.chosen))
 
     count, nbytes = act(choice, each)
     scene.progress.log(f"{count} files, {nbytes:,} bytes")

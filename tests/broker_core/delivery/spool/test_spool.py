@@ -369,7 +369,7 @@ def test_law_a_spool_is_a_queue(tmp_path_factory, steps):
             pulled = spool.pull(size)
             kept = len(pulled) // 2 if flag else len(pulled)
             taken(pulled[:kept])
-            spool.put_back(pulled[kept:], {1: 1})
+            spool.requeue(pulled[kept:], {1: 1})
         waiting = model[len(out) :]
         assert spool.entries <= len(waiting) and bool(spool.entries) == bool(waiting)
         assert spool.messages == sum(entry[1] for entry in waiting)

@@ -30,7 +30,7 @@ def test_list_beside_a_running_broker(tmp_path, place):
 def test_verify_says_ok(tmp_path, place):
     journal = open_journal(tmp_path)
     fill(journal, 60, size=1_000)
-    assert all(report.ok for report in inspect.verify_segments(*place))
+    assert all(report.is_ok for report in inspect.verify_segments(*place))
     journal.close()
     assert sum(report.records for report in inspect.verify_segments(*place)) == 180
 
@@ -43,7 +43,7 @@ def test_verify_names_damage_and_missing_segments(tmp_path, place):
     flip(first.path, HEADER_SIZE + 100)
     second.path.unlink()
     reports = list(inspect.verify_segments(*place))
-    assert [report.ok for report in reports][:3] == [False, False, True]
+    assert [report.is_ok for report in reports][:3] == [False, False, True]
     assert reports[0].holes[0].first_sequence == 1
     assert (
         f"records {second.first_sequence} to {second.last_sequence} before it are missing"
@@ -60,7 +60,7 @@ def test_a_tail_that_was_never_persisted_is_no_damage(tmp_path, place):
     flip(path, position.offset + 100)
     (report,) = inspect.verify_segments(*place)
     assert report.torn_bytes > 0
-    assert report.ok
+    assert report.is_ok
 
 
 def test_dump(tmp_path, place):

@@ -132,7 +132,7 @@ def test_records_behind_the_frontier_are_not_there_yet(place):
 
 def test_a_line_for_a_record(place):
     found = next(iter(LogSearch(place, LogQuery(TopicPattern.parse("quotes"), first=6))))
-    line = orjson.loads(next(record_lines(found.batch, found.chosen, INSTANCE, found.segment)))
+    line = orjson.loads(next(record_lines(found.batch, found.selected_rows, INSTANCE, found.segment)))
     assert line.pop("data")["n"] == 8
     assert line == {
         "bookmark": f"{INSTANCE}|8|", "topic": "quotes", "accepted_at": 1_000 * HOUR + 1, "publisher": "anna",

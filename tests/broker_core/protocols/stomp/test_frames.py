@@ -70,7 +70,7 @@ def test_it_makes_no_difference_how_a_stream_is_cut(frames: list[StompFrame], st
     stream, cut = written(frames), reader()
     found = [frame for at in range(0, len(stream), step) for frame in cut.feed(stream[at : at + step])]
     assert bare(found) == frames
-    assert cut.error is None and cut.holds == 0
+    assert cut.error is None and cut.buffered_bytes == 0
 
 
 ASKED = [
@@ -111,10 +111,10 @@ ODD = [
 def taken(made: StompFrameReader, most: int) -> list[StompFrame]:
     """What can be read now, SENDs together as far as they may be."""
     found: list[StompFrame] = []
-    frame = made.cut()
+    frame = made.read_frames()
     while frame is not None:
         if frame.publishes:
-            sends, frame = made.cut_sends(frame, most, 100_000)
+            sends, frame = made.read_sends(frame, most, 100_000)
             assert 0 < len(sends) <= most and sends.body_bytes == sum(map(len, sends.bodies))
             assert not any("transaction" in headers for headers in sends.headers)
             found += [
@@ -124,7 +124,7 @@ def taken(made: StompFrameReader, most: int) -> list[StompFrame]:
         else:
             found.append(frame)
             frame = None
-        frame = frame or made.cut()
+        frame = frame or made.read_frames()
     return found
 
 
@@ -252,7 +252,7 @@ def test_before_it_is_known_who_talks_little_is_held() -> None:
     made = StompFrameReader()
     assert made.feed(b"CONNECT\n" + b"a:b\n" * 16_400) == []
     assert made.error is not None and made.error.code == "frame_too_large"
-    assert made.holds == 0
+    assert made.buffered_bytes == 0
 
 
 @given(st.dictionaries(NAMES, TEXTS, max_size=6))

@@ -78,7 +78,7 @@ def taken(frames: MessageFrames, most: int) -> list[bytes]:
 def test_what_is_read_is_what_was_published(
     records: list[tuple[str, bytes, dict[str, str]]], first: int, most: int
 ) -> None:
-    tails = MessageTailCache("here").of(batch_of(records, first), StompVersion.V12, False)
+    tails = MessageTailCache("here").tails_of_batch(batch_of(records, first), StompVersion.V12, False)
     frames = build_frames(b"s\\c1", tails)
     slices = taken(frames, most)
     assert sum(map(len, slices)) == frames.nbytes
@@ -99,7 +99,7 @@ def test_what_is_read_is_what_was_published(
 def test_every_version_can_read_and_acknowledge_its_messages(
     records: list[tuple[str, bytes, dict[str, str]]], version: StompVersion
 ) -> None:
-    tails = MessageTailCache("here").of(batch_of(records), version, True)
+    tails = MessageTailCache("here").tails_of_batch(batch_of(records), version, True)
     data, _ = build_ack_frames(b"s", 3, 11, tails, version).take(1 << 20)
     found = read(data, version)
     assert [body for _, body in found] == [body for _, body, _ in records]
@@ -113,21 +113,25 @@ def test_every_version_can_read_and_acknowledge_its_messages(
 def test_a_foreign_publishers_headers_change_no_frame(lines: bytes) -> None:
     made = Batch.parse(batches.build_batch("p", ["t"] * 2, [b"body", b"next"], [lines, b""]))
     made.stamp(origin=1, epoch=1, first_sequence=1, accepted_at=1)
-    data, _ = build_frames(b"s", MessageTailCache("here").of(made, StompVersion.V12, False)).take(1 << 20)
+    data, _ = build_frames(b"s", MessageTailCache("here").tails_of_batch(made, StompVersion.V12, False)).take(
+        1 << 20
+    )
     found = read(data, StompVersion.V12)
     assert [(headers["subscription"], body) for headers, body in found] == [("s", b"body"), ("s", b"next")]
 
 
 def test_a_batch_is_made_into_frames_once_for_all_of_its_subscribers() -> None:
     tails, batch = MessageTailCache("here"), batch_of([("a", b"x", {})])
-    first = tails.of(batch, StompVersion.V12, False)
-    assert tails.of(batch, StompVersion.V12, False) is first
-    assert tails.of(batch, StompVersion.V12, True) is not first
+    first = tails.tails_of_batch(batch, StompVersion.V12, False)
+    assert tails.tails_of_batch(batch, StompVersion.V12, False) is first
+    assert tails.tails_of_batch(batch, StompVersion.V12, True) is not first
 
 
 def test_what_somebody_may_have_had_before_says_so() -> None:
     batch = batch_of([("a", b"x", {}), ("a", b"\nredelivered:false\n", {})])
-    tails = mark_redelivered(MessageTailCache("here").of(batch, StompVersion.V12, True), [True, False])
+    tails = mark_redelivered(
+        MessageTailCache("here").tails_of_batch(batch, StompVersion.V12, True), [True, False]
+    )
     found = read(build_frames(b"s", tails).take(1 << 20)[0], StompVersion.V12)
     assert [headers["redelivered"] for headers, _ in found] == ["true", "false"]
     assert found[1][1] == b"\nredelivered:false\n"

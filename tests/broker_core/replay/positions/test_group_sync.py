@@ -55,7 +55,7 @@ class Member:
     def tells(self) -> tuple[int, int]:
         """How many are told whole now, and how many as positions alone."""
         self.said.clear()
-        self.common.tell()
+        self.common.publish_changes()
         told = [msgspec.json.decode(one, type=PositionUpdate) for one in self.said]
         return sum(len(one.kept) for one in told), sum(len(one.at) for one in told)
 
@@ -70,32 +70,32 @@ def test_each_tells_what_has_changed_without_going_through_all_that_is_kept(tmp_
     a, b = Member(tmp_path, "a"), Member(tmp_path, "b")
     durables, replay = [durable(number) for number in range(NUMBER)], ManagedReplayRecord(**REPLAY)
     for one in (*durables, replay):
-        a.kept.keep(one)
+        a.kept.add(one)
     assert a.tells() == (NUMBER + 1, 0)
-    b.common.take(a.said)
+    b.common.apply_updates(a.said)
     a.kept.walks = b.kept.walks = 0
 
     durables[3].position, replay.paused, replay.steered_at = 20, False, 20
-    a.kept.left(durables[3])
-    a.kept.note(replay)
+    a.kept.on_client_left(durables[3])
+    a.kept.mark_changed(replay)
     assert a.tells() == (1, 1)
-    b.common.take(a.said)
+    b.common.apply_updates(a.said)
     assert b.kept.durables["c", "d3"].position == 20
     assert not b.kept.replays["nightly"].paused
     b.kept.durables["c", "d3"].position = 30
-    b.kept.note(b.kept.durables["c", "d3"])
+    b.kept.mark_changed(b.kept.durables["c", "d3"])
     # What one knows from the other it doesn't tell back, and what nobody touched nobody tells.
     assert (b.tells(), a.tells()) == ((0, 1), (0, 0))
 
-    a.kept.drop(durables[4])
+    a.kept.remove(durables[4])
     assert a.tells() == (0, 0)
-    b.common.take(a.said)
+    b.common.apply_updates(a.said)
     assert ("c", "d4") not in b.kept.durables
 
     # What didn't get into the log is told anew, whole.
     a.takes, durables[5].position = False, 40
-    a.kept.note(durables[5])
-    a.common.tell()
+    a.kept.mark_changed(durables[5])
+    a.common.publish_changes()
     a.takes = True
     assert (a.tells(), a.tells()) == ((1, 0), (0, 0))
 
@@ -108,16 +108,16 @@ def test_each_tells_what_has_changed_without_going_through_all_that_is_kept(tmp_
 def test_a_position_that_was_told_late_moves_no_later_one_of_that_name(tmp_path: Path) -> None:
     """One member tells how far a client has come while the other deletes that one and makes another."""
     a, b = Member(tmp_path, "a"), Member(tmp_path, "b")
-    a.kept.keep(durable(1))
+    a.kept.add(durable(1))
     a.tells()
-    b.common.take(a.said)
-    b.kept.drop(b.kept.durables["c", "d1"])
-    b.kept.keep(msgspec.structs.replace(durable(1), created_at=2))
+    b.common.apply_updates(a.said)
+    b.kept.remove(b.kept.durables["c", "d1"])
+    b.kept.add(msgspec.structs.replace(durable(1), created_at=2))
     b.tells()
     a.kept.durables["c", "d1"].position = 100
-    a.kept.note(a.kept.durables["c", "d1"])
+    a.kept.mark_changed(a.kept.durables["c", "d1"])
     deleted = [*b.said]
     a.tells()
-    b.common.take(a.said)
-    a.common.take(deleted)
+    b.common.apply_updates(a.said)
+    a.common.apply_updates(deleted)
     assert [one.kept.durables["c", "d1"].position for one in (a, b)] == [7, 7]

@@ -179,7 +179,7 @@ async def test_a_position_that_was_told_to_be_saved_outlives_a_rename_that_a_pow
         files = LostRenames(home.path.parent.parent)
         kept = home.store(files)
         kept.durables["reader", "orders"].position = 8
-        kept.note(kept.durables["reader", "orders"])
+        kept.mark_changed(kept.durables["reader", "orders"])
         files.calls, files.power_goes_at = 0, at
         saved = True
         try:
@@ -209,7 +209,7 @@ async def test_however_many_wait_they_share_the_next_write(home: Home) -> None:
     kept = home.store(files)
     waiting = []
     for number in range(500):
-        kept.keep(durable(f"d{number}"))
+        kept.add(durable(f"d{number}"))
         waiting.append(asyncio.create_task(kept.save()))
         if number == 249:
             await begun(files, 1)
@@ -221,10 +221,10 @@ async def test_however_many_wait_they_share_the_next_write(home: Home) -> None:
 async def test_a_save_is_not_answered_by_a_write_that_had_begun(home: Home) -> None:
     files = SlowFiles()
     kept = home.store(files)
-    kept.keep(durable("early"))
+    kept.add(durable("early"))
     early = asyncio.create_task(kept.save())
     await begun(files, 1)
-    kept.keep(durable("late"))
+    kept.add(durable("late"))
     late = asyncio.create_task(kept.save())
     files.let()
     await early
@@ -239,7 +239,7 @@ async def test_a_save_is_not_answered_by_a_write_that_had_begun(home: Home) -> N
 async def test_a_waiter_that_is_cancelled_takes_the_write_away_from_nobody(home: Home) -> None:
     files = SlowFiles()
     kept = home.store(files)
-    kept.keep(durable())
+    kept.add(durable())
     impatient, patient = asyncio.create_task(kept.save()), asyncio.create_task(kept.save())
     await begun(files, 1)
     impatient.cancel()
@@ -252,7 +252,7 @@ async def test_a_waiter_that_is_cancelled_takes_the_write_away_from_nobody(home:
 async def test_a_write_that_fails_is_told_to_its_waiters_and_tried_again(home: Home) -> None:
     files = FailingFiles()
     kept = home.store(files)
-    kept.keep(durable())
+    kept.add(durable())
     files.fail = lambda name: name == "fsync"
     waiting = [asyncio.create_task(kept.save()) for _ in range(3)]
     answers = await asyncio.gather(*waiting, return_exceptions=True)
@@ -272,7 +272,7 @@ async def test_what_has_not_changed_is_not_written_each_second_and_what_has_is_a
     kept.save_soon()
     await kept.close()
     assert files.calls == []
-    kept.keep(durable())
+    kept.add(durable())
     await kept.close()
     assert home.stored() == {"orders": 7}
     written = len(files.calls)
@@ -285,11 +285,11 @@ async def test_the_log_is_held_until_the_new_position_is_on_disk(home: Home) -> 
     files = FailingFiles()
     kept, one = home.store(files), durable(position=7)
     replay = ManagedReplayRecord(**REPLAY)
-    kept.keep(one)
-    kept.keep(replay)
+    kept.add(one)
+    kept.add(replay)
     assert home.held() == {one.owner: 7, replay.owner: 5}
     one.position, replay.ended = 20, "cancelled"
-    kept.note(one)
+    kept.mark_changed(one)
     files.fail = lambda name: True
     with pytest.raises(JournalError):
         await kept.save()
@@ -297,18 +297,18 @@ async def test_the_log_is_held_until_the_new_position_is_on_disk(home: Home) -> 
     files.fail = lambda name: False
     await kept.save()
     assert home.held() == {one.owner: 20}
-    kept.drop(one)
+    kept.remove(one)
     assert home.held() == {}
-    kept.drop(one)
+    kept.remove(one)
     assert list(kept) == [replay]
 
 
 def test_dropping_one_leaves_another_of_the_same_name_alone(home: Home) -> None:
     kept, earlier, later = home.store(), durable(), durable(position=9)
-    kept.keep(earlier)
-    kept.drop(earlier)
-    kept.keep(later)
-    kept.drop(earlier)
+    kept.add(earlier)
+    kept.remove(earlier)
+    kept.add(later)
+    kept.remove(earlier)
     assert (list(kept), home.held()) == ([later], {later.owner: 9})
 
 
@@ -339,13 +339,13 @@ def test_whoever_was_told_that_it_is_saved_finds_it_so(
         for number, step in enumerate(plan):
             match step:
                 case "keep":
-                    kept.keep(durable(f"d{number}", number))
+                    kept.add(durable(f"d{number}", number))
                 case "drop" if kept.durables:
-                    kept.drop(next(iter(kept.durables.values())))
+                    kept.remove(next(iter(kept.durables.values())))
                 case "move" if kept.durables:
                     moved = list(kept.durables.values())[-1]
                     moved.position += 1_000
-                    kept.note(moved)
+                    kept.mark_changed(moved)
                 case "fail" | "mend":
                     files.fail = lambda name, fails=step == "fail": fails
                 case "wait" if saving:

@@ -20,27 +20,27 @@ def step(
     handout: RecordAssignments[str], here: list[int], done: set[int], what: str, holder: str, number: int
 ) -> None:
     """Do that; `here` is what could be given, the lowest first, `done` what was acknowledged."""
-    mine = list(handout.held(holder))
+    mine = list(handout.records_of(holder))
     match what:
         case "took":
             new = [handout.upto + 1 + one for one in range(number)]
-            handout.took(new)
+            handout.add_new(new)
             here += new
         case "gave":
-            handout.gave(holder, here[:number])
+            handout.assign(holder, here[:number])
             del here[:number]
         case "acknowledged":
-            handout.acknowledged(holder, [*mine[:number], 1_000_000])  # and what it doesn't have
+            handout.acknowledge(holder, [*mine[:number], 1_000_000])  # and what it doesn't have
             done.update(mine[:number])
         case "returned":
-            handout.returned(holder, [*mine[-number:], 1_000_000], mine[-1:], for_good=number == 1)
+            handout.release(holder, [*mine[-number:], 1_000_000], mine[-1:], for_good=number == 1)
         case "spared":
-            handout.spared(holder, mine[:1])
+            handout.retry(holder, mine[:1])
         case "left":
-            handout.left(holder, mine[:1])
+            handout.remove_holder(holder, mine[:1])
         case _ if len(handout.back):
-            sequences = np.arange(handout.back.first, handout.back.upto + 1, dtype=np.uint64)
-            here[:] = sorted(here + sequences[handout.brought(sequences)].tolist())
+            sequences = np.arange(handout.back.first, handout.back.last + 1, dtype=np.uint64)
+            here[:] = sorted(here + sequences[handout.add_reread(sequences)].tolist())
             handout.back.remove(int(sequences[0]), int(sequences[-1]))
 
 
@@ -51,13 +51,13 @@ def test_each_record_is_in_one_place_and_the_numbers_are_those_of_what_is_there(
     handout, here, done = RecordAssignments[str](1, 0, most_tries=most_tries), list[int](), set[int]()
     for what, holder, number in steps:
         step(handout, here, done, what, holder, number)
-        held = [sequence for holder in HOLDERS for sequence in handout.held(holder)]
+        held = [sequence for holder in HOLDERS for sequence in handout.records_of(holder)]
         back = [one for first, last in handout.back for one in range(first, last + 1)]
         assert sorted([*here, *held, *back, *done]) == list(range(1, handout.upto + 1))
         assert handout.unacknowledged == len(held)
-        assert handout.owed == len(here) + len(held) + len(handout.back)
+        assert handout.outstanding_count == len(here) + len(held) + len(handout.back)
         position = handout.position(handout.upto + 1)
         assert position == min([*here, *held, *back], default=handout.upto + 1)
-        kept = {one for first, last in handout.done() for one in range(first, last + 1)}
+        kept = {one for first, last in handout.completed_intervals() for one in range(first, last + 1)}
         assert kept == {one for one in done if one > position}
         assert handout.again.isdisjoint(done) and handout.tries.keys() <= {*here, *held, *back}

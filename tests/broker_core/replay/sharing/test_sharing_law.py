@@ -39,17 +39,17 @@ class Socket:
 
     protocol, remote, text_mode = "tcp", "test", False
     peer_names: frozenset[str] = frozenset()
-    flushed, lump_bytes, network_limited, window = True, 0, False, UNKNOWN
+    is_flushed, window_step_bytes, is_network_limited, receive_window = True, 0, False, UNKNOWN
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.writable = True
-        self.handed_bytes = self.numbers = 0
+        self.is_writable = True
+        self.written_bytes = self.numbers = 0
         self.holds: dict[int, int] = {}
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
         for entry in entries:
-            self.handed_bytes += entry.nbytes
+            self.written_bytes += entry.nbytes
             for sequence in entry.batch.sequences().tolist():
                 self.numbers += 1
                 self.world.check_given(sequence)
@@ -58,10 +58,10 @@ class Socket:
     def send_reply(self, reply: Reply) -> None:
         assert not isinstance(reply, ErrorReply), reply
 
-    def taken_bytes(self) -> int:
-        return self.handed_bytes
+    def acked_bytes(self) -> int:
+        return self.written_bytes
 
-    def logged_on(self) -> None: ...
+    def on_logged_on(self) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
     def close(self, code: str, message: str) -> None:
@@ -95,8 +95,8 @@ class World:
     def client(self) -> tuple[Connection, Socket]:
         self.names += 1
         socket = Socket(self)
-        connection = self.engine.connected("tcp", socket)
-        connection.carry_out(commands.Logon(name=f"c{self.names}"))
+        connection = self.engine.add_connection("tcp", socket)
+        connection.execute_command(commands.Logon(name=f"c{self.names}"))
         return connection, socket
 
     def check_given(self, sequence: int) -> None:
@@ -126,7 +126,7 @@ class World:
             await self.leave(*consumer)
         elif consumer is not None:
             self.act(operation, *consumer, number)
-        await self.engine.durables.look()
+        await self.engine.durables.record_positions()
         self.check_position()
 
     def check_position(self) -> None:
@@ -139,7 +139,7 @@ class World:
         self.consumers.remove((connection, socket))
         connection.on_closed()
         async with asyncio.timeout(60):
-            while not connection.closed:  # others may stand in the line
+            while not connection.is_closed:  # others may stand in the line
                 await asyncio.sleep(0)
         account = connection.account
         assert account.matched == sum_volumes(what for _, what in account_parts(account))
@@ -147,15 +147,15 @@ class World:
 
     def act(self, operation: str, connection: Connection, socket: Socket, number: int) -> None:
         if operation == "block":
-            socket.writable = not socket.writable
-            if socket.writable:
+            socket.is_writable = not socket.is_writable
+            if socket.is_writable:
                 connection.on_writable()
         elif socket.holds:
             chosen = list(socket.holds)[number % len(socket.holds)]
             sequence = socket.holds.pop(chosen)
             if operation == "ack":
                 self.acked.add(sequence)
-                connection.carry_out(commands.Acknowledge(id="s", numbers=[(chosen, chosen)]))
+                connection.execute_command(commands.Acknowledge(id="s", numbers=[(chosen, chosen)]))
             else:
                 reject_message(connection, self.engine.services, connection.subscriptions["s"], chosen)
             account = connection.account
@@ -165,7 +165,7 @@ class World:
     def join(self, prefetch: int) -> None:
         connection, socket = self.client()
         self.consumers.append((connection, socket))
-        connection.carry_out(
+        connection.execute_command(
             commands.Subscribe(
                 id="s",
                 topic="queue.jobs",
@@ -180,7 +180,7 @@ class World:
 
     async def save(self) -> None:
         saved = set(self.acked)
-        await self.engine.durables.look()
+        await self.engine.durables.record_positions()
         await self.engine.kept.save()
         self.saved = saved
 
@@ -196,13 +196,13 @@ class World:
     async def drain(self) -> None:
         """Consumers that acknowledge everything get everything that is owed."""
         for connection, socket in self.consumers:
-            socket.writable = True
+            socket.is_writable = True
             connection.on_writable()
         self.join(50)
         async with asyncio.timeout(60):
             # A dead letter is in the log a moment before it is known that what it is of is done.
             while (owed := self.published - self.acked - self.buried()) or any(
-                one.unacknowledged for one in self.engine.durables.listed()
+                one.unacknowledged for one in self.engine.durables.list_entries()
             ):
                 assert owed >= {one for _, s in self.consumers for one in s.holds.values()}
                 for consumer in self.consumers:

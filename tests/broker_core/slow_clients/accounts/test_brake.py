@@ -27,7 +27,7 @@ def waiting(names: str, **rules: Any) -> SlowClientGuard:
     """A guard of clients for which something has waited for a minute."""
     made = guard(policy(BIG, **rules))
     for name in names:
-        made.queued(made.register(name, "tcp", Still(START - 60 * SECOND)), 10, START)
+        made.on_queued(made.register(name, "tcp", Still(START - 60 * SECOND)), 10, START)
     return made
 
 
@@ -59,7 +59,7 @@ def test_a_client_whose_decision_was_held_is_judged_by_the_revision_before() -> 
     made.apply_policy(policy(BIG, rules=[OLD]), staged(1, rules=[{**OLD, "limit": 500}]))
     first, held = made.tick(START)
     assert (first.client, first.mode, held.client, held.held_at) == ("a", EnforcementMode.ENFORCE, "b", 1)
-    assert made.use_of("b").closing is False  # type: ignore[union-attr]
+    assert made.usage_of("b").closing is False  # type: ignore[union-attr]
     assert made.tick(START + SECOND) == [], "one record of it is enough"
     made.withdraw_stage()
     assert (made.withdrawn, made.stage) == (2, None)
@@ -97,7 +97,7 @@ def test_the_same_stage_again_gives_no_new_allowance() -> None:
     made.apply_policy(policy(BIG), staged(2))
     assert len(made.tick(START)) == 2
     made.apply_policy(policy(BIG), staged(2))
-    made.queued(made.register("c", "tcp", Still(START - 60 * SECOND)), 10, START)
+    made.on_queued(made.register("c", "tcp", Still(START - 60 * SECOND)), 10, START)
     assert [one.held_at for one in made.tick(START + SECOND)] == [2]
 
 

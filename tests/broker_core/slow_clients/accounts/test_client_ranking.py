@@ -34,14 +34,14 @@ def bounded(user: User, bound: int) -> None:
 def ranking(*users: User) -> UsageRanking:
     made = UsageRanking(lambda user: user.memory, bounded)  # type: ignore[arg-type, attr-defined, return-value]
     for user in users:
-        made.enter(user)  # type: ignore[arg-type]
+        made.add(user)  # type: ignore[arg-type]
     return made
 
 
 def use(made: UsageRanking, user: User, used: int, ranked: bool = True) -> None:
     user.memory = used
     if ranked and used > user.bound:
-        made.enter(user)  # type: ignore[arg-type]
+        made.add(user)  # type: ignore[arg-type]
 
 
 def test_nobody_who_uses_nothing_is_named() -> None:
@@ -56,7 +56,7 @@ def test_while_nobody_asks_growth_is_noted_once() -> None:
     use(made, small, 10)
     assert made.largest(2) == [large, small]
     assert (large.bound, small.bound) == (10**9, 10)
-    made.rest()
+    made.stop_ranking()
     use(made, small, 20)
     assert small.bound == UNLIMITED
     use(made, small, 10**9 + 1)
@@ -66,11 +66,11 @@ def test_while_nobody_asks_growth_is_noted_once() -> None:
 def test_prepared_in_time_a_question_ranks_nobody() -> None:
     users = [User(used) for used in range(1, 101)]
     made = ranking(*users)
-    made.prepare()
+    made.rank_some()
     ranked = [user for user in users if user.bound < UNLIMITED]
     assert len(ranked) == 100 // PARTS + 1, "no call takes long"
     for _ in range(PARTS):
-        made.prepare()
+        made.rank_some()
     assert all(user.bound == user.memory for user in users)
     use(made, users[7], 900)
     assert users[7].bound == 900, "who grows is ranked at once"
@@ -93,7 +93,7 @@ def test_a_user_discarded_is_not_named_and_may_come_back() -> None:
     made.discard(one)  # type: ignore[arg-type]
     made.discard(one)  # type: ignore[arg-type]
     assert made.largest(2) == [other]
-    made.enter(one)  # type: ignore[arg-type]
+    made.add(one)  # type: ignore[arg-type]
     assert made.largest(2) == [one, other]
 
 
@@ -101,7 +101,7 @@ def test_a_user_discarded_is_not_named_and_may_come_back() -> None:
 def test_left_over_entries_stay_few(asked: bool) -> None:
     users = [User() for _ in range(10)]
     made = ranking(*users)
-    made.prepare()
+    made.rank_some()
     for used in range(1, 1_000):
         for user in users:
             use(made, user, used)
@@ -117,7 +117,7 @@ def test_nothing_is_left_over_of_users_that_have_gone() -> None:
     for user in users[1:]:
         made.discard(user)  # type: ignore[arg-type]
     for _ in range(5 * PARTS):
-        made.rest()
+        made.stop_ranking()
     assert len(made._heap) + len(made._older) <= 65
     assert made.largest(1) == [users[0]]
 
@@ -162,15 +162,15 @@ def test_it_agrees_with_sorting(steps: list[tuple[str, int, int]]) -> None:
                 user.memory = user.memory * size // 5
                 user.oldest_at = min(user.oldest_at + size, moment) if user.memory else 0
             elif what == "e":
-                made.enter(user)  # type: ignore[arg-type]
+                made.add(user)  # type: ignore[arg-type]
                 inside[user] = None
             elif what == "d":
                 made.discard(user)  # type: ignore[arg-type]
                 inside.pop(user, None)
             elif what == "p":
-                made.prepare()
+                made.rank_some()
             elif what == "r":
-                made.rest()
+                made.stop_ranking()
             else:
                 assert made.largest(size + 1) == by_sorting(inside)[: size + 1]
             assert len(made) == len(inside)

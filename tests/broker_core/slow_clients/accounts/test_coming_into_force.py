@@ -109,13 +109,13 @@ def scene(document: PolicyDocument, clients: list[Any]) -> SlowClientGuard:
             ))  # fmt: skip
         if memory:
             backlog.oldest_at = at(age)
-            made.queued(use, memory, START)
-        if offlined and not (use.offlined or use.closing):
-            use.pool.offline(use)
+            made.on_queued(use, memory, START)
+        if offlined and not (use.is_offlined or use.closing):
+            use.pool.mark_offlining(use)
             use.offlined_at = at(2_000)
-        if disk and use.offlined:
+        if disk and use.is_offlined:
             backlog.oldest_at = at(age)
-            made.spooled(use, disk, START)
+            made.on_spooled(use, disk, START)
     return made
 
 
@@ -184,7 +184,7 @@ def test_a_rule_that_leaves_shadow_acts_on_whom_it_spoke_of_and_its_hold_has_run
         "ladder": NOTIFY,
     }
     made = guard(policy(BIG, rules=[own]))
-    made.queued(made.register("c", "tcp", Still(START)), 10, START)
+    made.on_queued(made.register("c", "tcp", Still(START)), 10, START)
     said = [one for second in range(8) for one in made.tick(START + second * SECOND)]
     assert [one.mode for one in said] == [EnforcementMode.SHADOW]
     enforced = policy(BIG, rules=[own | {"mode": "enforce"}])
@@ -198,7 +198,7 @@ def test_a_rule_that_leaves_shadow_acts_on_whom_it_spoke_of_and_its_hold_has_run
 def test_another_limit_begins_anew() -> None:
     own = {"name": "r", "mode": "enforce", "signal": "oldest_age", "limit": 2_000, "ladder": NOTIFY}
     made = guard(policy(BIG, rules=[own]))
-    made.queued(made.register("c", "tcp", Still(START)), 10, START)
+    made.on_queued(made.register("c", "tcp", Still(START)), 10, START)
     assert len([one for second in range(4) for one in made.tick(START + second * SECOND)]) == 1
     apply(made, policy(BIG, rules=[own | {"limit": 1_000}]))
     assert len(made.tick(START + 4 * SECOND)) == 1

@@ -55,9 +55,9 @@ def test_what_is_in_flight_of_a_client_fills_up() -> None:
 def test_a_rate_that_falls_to_its_floor() -> None:
     made = guard(policy(xap=[{"enabled": True}]))
     backlog = Still(START - 60 * SECOND)
-    made.queued(made.register("c", "tcp", backlog), 100_000, START)
+    made.on_queued(made.register("c", "tcp", backlog), 100_000, START)
     for second in range(6):
-        backlog.taken_bytes += 20_000 - 1_000 * second
+        backlog.acked_bytes += 20_000 - 1_000 * second
         made.tick(START + second * SECOND)
     found = of(made, "c", "xap.throughput", START + 5 * SECOND)
     assert found.value == 15_000 and found.per_second == pytest.approx(-1_000) and found.fires_in_ms == 10_500
@@ -67,8 +67,8 @@ def test_of_a_pool_that_fills_up_only_the_one_who_would_be_chosen_has_a_time() -
     made = guard(policy({"message_memory_limit": 100_000, "message_disk_limit": 10**9}, 100))
     uses = {name: made.register(name, "tcp", Still(START)) for name in ("big", "small", "idle")}
     for second in range(4):
-        made.queued(uses["big"], 6_000, START)
-        made.queued(uses["small"], 4_000, START)
+        made.on_queued(uses["big"], 6_000, START)
+        made.on_queued(uses["small"], 4_000, START)
         made.tick(START + second * SECOND)
     now = START + 3 * SECOND
     rule = "amps.message_memory_limit"
@@ -86,7 +86,7 @@ def test_who_would_be_chosen_first_is_somebody_who_is_there() -> None:
     uses = {name: made.register(name, "tcp", Still(START)) for name in ("big", "middle", "small")}
     for second in range(4):
         for name, size in (("big", 6_000), ("middle", 5_000), ("small", 4_000)):
-            made.queued(uses[name], size, START)
+            made.on_queued(uses[name], size, START)
         made.tick(START + second * SECOND)
     now, rule = START + 3 * SECOND, "amps.message_memory_limit"
     assert of(made, "small", rule, now).why_none == "big would be chosen first"
@@ -102,7 +102,7 @@ def test_the_protected_are_not_chosen_and_who_comes_after_them_is() -> None:
     uses = [made.register(name, "tcp", Still(START)) for name in ("ops-1", "next")]
     for second in range(4):
         for use, size in zip(uses, (6_000, 4_000), strict=True):
-            made.queued(use, size, START)
+            made.on_queued(use, size, START)
         made.tick(START + second * SECOND)
     assert of(made, "ops-1", "own", START + 3 * SECOND).why_none == "the rule protects it"
     assert of(made, "next", "own", START + 3 * SECOND).fires_in_ms == 1_000

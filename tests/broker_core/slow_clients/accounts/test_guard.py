@@ -24,7 +24,7 @@ SMALL = {"message_memory_limit": 1_000, "message_disk_limit": 4_000}
 
 def offlined(made: SlowClientGuard, name: str, memory: int = 501) -> ClientUsage:
     account = made.register(name, "tcp", Still(START))
-    decision = made.queued(account, memory, START)
+    decision = made.on_queued(account, memory, START)
     assert decision is not None and decision.action is PolicyAction.OFFLINE
     return account
 
@@ -37,16 +37,16 @@ def test_a_name_has_one_account() -> None:
     made.unregister(first)
     second = made.register("a", "tcp", Still())
     made.unregister(first)
-    assert made.use_of("a") is second
+    assert made.usage_of("a") is second
 
 
 def test_unregistering_gives_back_everything_and_late_calls_change_nothing() -> None:
     made = guard(policy(SMALL))
     account = made.register("a", "tcp", Still())
-    made.queued(account, 300, START)
+    made.on_queued(account, 300, START)
     made.unregister(account)
-    made.queued(account, 5_000, START)
-    made.released(account, 300)
+    made.on_queued(account, 5_000, START)
+    made.on_released(account, 300)
     pool = made.pool_of("tcp")
     assert (pool.memory_used, pool.memory_leaving, pool.disk_used, len(pool.by_memory)) == (0, 0, 0, 0)
 
@@ -54,22 +54,22 @@ def test_unregistering_gives_back_everything_and_late_calls_change_nothing() -> 
 def test_more_than_is_held_cannot_be_released() -> None:
     made = guard(policy(SMALL))
     account = made.register("a", "tcp", Still())
-    made.queued(account, 10, START)
+    made.on_queued(account, 10, START)
     with pytest.raises(ValueError, match="release 11 of 10"):
-        made.released(account, 11)
+        made.on_released(account, 11)
     with pytest.raises(ValueError, match="release 1 of 0"):
-        made.unspooled(account, 1)
+        made.on_unspooled(account, 1)
     assert (account.memory, account.pool.memory_used) == (10, 10)
 
 
 def test_one_decision_and_no_second_while_it_is_carried_out() -> None:
     made = guard(policy(SMALL))
     account = offlined(made, "a")
-    assert made.queued(account, 50, START) is None
+    assert made.on_queued(account, 50, START) is None
     other = made.register("b", "tcp", Still())
-    assert made.queued(other, 500, START) is None, "memory on its way to disk isn't held against others"
+    assert made.on_queued(other, 500, START) is None, "memory on its way to disk isn't held against others"
     assert made.tick(START) == []
-    made.released(account, 551)
+    made.on_released(account, 551)
     pool = account.pool
     assert (pool.memory_used, pool.memory_leaving, pool.memory_ceiling) == (500, 0, 1_000)
 
@@ -78,8 +78,8 @@ def test_the_pools_largest_is_chosen_whoever_was_queued_to() -> None:
     made = guard(policy(SMALL))
     big, small = (made.register(name, "tcp", Still(START)) for name in ("big", "small"))
     middle = made.register("middle", "tcp", Still(START))
-    assert made.queued(big, 450, START) is None and made.queued(middle, 400, START) is None
-    decision = made.queued(small, 200, START)
+    assert made.on_queued(big, 450, START) is None and made.on_queued(middle, 400, START) is None
+    decision = made.on_queued(small, 200, START)
     assert decision is not None
     assert (decision.client, decision.reason) == ("big", DecisionReason.POOL_MEMORY)
     assert decision.chosen_over == DecisionCandidate("middle", 400)
@@ -89,9 +89,9 @@ def test_the_pools_largest_is_chosen_whoever_was_queued_to() -> None:
 def test_of_equal_users_the_one_with_the_older_backlog_goes() -> None:
     made = guard(policy(SMALL, 100))
     for name, age in (("young", 1), ("old", 9), ("middle", 5)):
-        assert made.queued(made.register(name, "tcp", Still(START - age * SECOND)), 300, START) is None
+        assert made.on_queued(made.register(name, "tcp", Still(START - age * SECOND)), 300, START) is None
     other = made.register("new", "tcp", Still(START))
-    decision = made.queued(other, 101, START)
+    decision = made.on_queued(other, 101, START)
     assert decision is not None and (decision.client, decision.chosen_over) == (
         "old",
         DecisionCandidate("middle", 300),
@@ -101,11 +101,11 @@ def test_of_equal_users_the_one_with_the_older_backlog_goes() -> None:
 def test_disconnected_is_decided_once_and_frees_its_share_at_once() -> None:
     made = guard(policy(SMALL))
     account = offlined(made, "a")
-    made.released(account, 501)
-    decision = made.spooled(account, 2_001, START)
+    made.on_released(account, 501)
+    decision = made.on_spooled(account, 2_001, START)
     assert decision is not None and decision.reason is DecisionReason.CAPACITY
     assert made.pool_of("tcp").disk_used == 0
-    assert made.spooled(account, 9_000, START) is None and made.tick(START + 99 * SECOND) == []
+    assert made.on_spooled(account, 9_000, START) is None and made.tick(START + 99 * SECOND) == []
     made.unregister(account)
     assert made.pool_of("tcp").disk_used == 0
 
@@ -113,21 +113,21 @@ def test_disconnected_is_decided_once_and_frees_its_share_at_once() -> None:
 def test_live_only_with_an_empty_spool() -> None:
     made = guard(policy(SMALL))
     account = offlined(made, "a")
-    made.released(account, 501)
-    assert made.spooled(account, 40, START) is None
+    made.on_released(account, 501)
+    assert made.on_spooled(account, 40, START) is None
     with pytest.raises(ValueError, match="40 bytes in its spool"):
-        made.returned(account)
-    made.unspooled(account, 40)
-    made.returned(account)
-    assert not account.offlined
-    again = made.queued(account, 501, START)
+        made.on_spool_empty(account)
+    made.on_unspooled(account, 40)
+    made.on_spool_empty(account)
+    assert not account.is_offlined
+    again = made.on_queued(account, 501, START)
     assert again is not None and again.action is PolicyAction.OFFLINE
 
 
 def test_age_is_judged_at_the_tick() -> None:
     made = guard(policy(SMALL, age_ms=5_000))
     account = made.register("a", "tcp", Still(START))
-    made.queued(account, 1, START)
+    made.on_queued(account, 1, START)
     assert made.tick(START + 5 * SECOND) == []
     (decision,) = made.tick(START + 6 * SECOND)
     assert (decision.reason, decision.observed, decision.limit) == (DecisionReason.AGE, 6_000, 5_000)
@@ -138,11 +138,11 @@ def test_who_rests_is_looked_at_by_no_tick_and_is_nothing_to_its_pool_until_rous
     made = guard(policy(SMALL, age_ms=2_000))
     backlog = Still(oldest_at=START)
     use = made.register("slow", "tcp", backlog)
-    made.queued(use, 10, START)
-    made.rest(use)
+    made.on_queued(use, 10, START)
+    made.suspend_ticks(use)
     assert (use.memory, use.pool.memory_used) == (0, 0)
     assert not [one for part in range(400) for one in made.tick_part(START + part * SECOND // 40)]
-    made.rouse(use, 12, 0)
+    made.resume_ticks(use, 12, 0)
     assert (use.memory, use.pool.memory_used) == (12, 12)
     (decided,) = [one for part in range(400, 440) for one in made.tick_part(START + part * SECOND // 40)]
     assert (decided.client, decided.action) == ("slow", PolicyAction.DISCONNECT)
@@ -155,17 +155,17 @@ def test_before_somebody_of_a_pool_is_chosen_those_who_rest_are_asked_for() -> N
     def summon(pool: Pool, signal: Signal, wanted: int) -> None:
         asked.append((pool.name, signal, wanted))
         if not uses["large"].memory:
-            pool.lend(-800, 0)
-            made.rouse(uses["large"], 800, 0)
+            pool.adjust_resting_usage(-800, 0)
+            made.resume_ticks(uses["large"], 800, 0)
 
     document = policy({"message_memory_limit": 1_000})
     made = SlowClientGuard(document, 8 * 2**30, None, "/nowhere", summon=summon)
     uses = {name: made.register(name, "tcp", Still(START)) for name in ("small", "large")}
     pool = uses["small"].pool
-    made.rest(uses["large"])
-    pool.lend(800, 0)
-    assert made.queued(uses["small"], 150, START) is None and not asked
-    decision = made.queued(uses["small"], 100, START)
+    made.suspend_ticks(uses["large"])
+    pool.adjust_resting_usage(800, 0)
+    assert made.on_queued(uses["small"], 150, START) is None and not asked
+    decision = made.on_queued(uses["small"], 100, START)
     assert decision is not None and (decision.client, decision.observed) == ("large", 1_050)
     assert decision.chosen_over is not None and decision.chosen_over == DecisionCandidate("small", 250)
     assert asked == [(pool.name, Signal.POOL_MEMORY, 2)]
@@ -175,9 +175,9 @@ def test_a_decision_carries_the_last_samples_oldest_first() -> None:
     made = guard(policy({"message_memory_limit": 1_000_000}))
     account = made.register("a", "tcp", Still(START))
     for second in range(100):
-        made.queued(account, 4_000, START)
+        made.on_queued(account, 4_000, START)
         made.tick(START + second * SECOND)
-    decision = made.queued(account, 400_000, START + 100 * SECOND)
+    decision = made.on_queued(account, 400_000, START + 100 * SECOND)
     assert decision is not None and len(decision.samples) == 60
     moments = [(sample.at - START) // SECOND for sample in decision.samples]
     assert moments == list(range(41, 101))
@@ -188,9 +188,9 @@ def test_a_decisions_samples_stay_as_they_were() -> None:
     made = guard(policy({"message_memory_limit": 1_000_000}))
     account = made.register("a", "tcp", Still(START))
     for second in range(3):
-        made.queued(account, 100_000, START)
+        made.on_queued(account, 100_000, START)
         made.tick(START + second * SECOND)
-    decision = made.queued(account, 300_000, START + 3 * SECOND)
+    decision = made.on_queued(account, 300_000, START + 3 * SECOND)
     assert decision is not None
     before = tuple(decision.samples)
     for second in range(4, 99):
@@ -205,28 +205,28 @@ def test_a_decisions_samples_stay_as_they_were() -> None:
 def test_clients_are_ranked_before_the_pool_is_full() -> None:
     made = guard(policy(SMALL))
     a, b = (made.register(name, "tcp", Still(START)) for name in "ab")
-    made.queued(a, 400, START)
-    made.queued(b, 475, START)
+    made.on_queued(a, 400, START)
+    made.on_queued(b, 475, START)
     made.tick_part(START)
     assert (a.memory_alarm, b.memory_alarm) == (500, 500), "seven eighths: their limits only"
-    made.queued(a, 1, START)
+    made.on_queued(a, 1, START)
     made.tick_part(START)
     made.tick_part(START)
     assert (a.memory_alarm, b.memory_alarm) == (401, 475)
-    made.released(b, 100)
+    made.on_released(b, 100)
     made.tick_part(START)
-    made.queued(a, 1, START)
+    made.on_queued(a, 1, START)
     assert a.memory_alarm == 500
 
 
 def test_a_client_that_keeps_up_has_no_history_and_one_that_recovered_loses_it() -> None:
     made = guard(policy({"message_memory_limit": 1_000_000}))
     quick, slow = (made.register(name, "tcp", Still(START)) for name in ("quick", "slow"))
-    made.queued(quick, 100, START)
-    made.queued(slow, 100_000, START)
+    made.on_queued(quick, 100, START)
+    made.on_queued(slow, 100_000, START)
     made.tick(START)
     assert quick.history is None and slow.history is not None
-    made.released(slow, 100_000)
+    made.on_released(slow, 100_000)
     for second in range(60):
         made.tick(START + second * SECOND)
     assert slow.history is None
@@ -236,7 +236,7 @@ def test_a_new_policy_takes_over_what_is_held() -> None:
     made = guard(policy(SMALL))
     accounts = [made.register(name, "tcp", Still(START)) for name in "abc"]
     for account, size in zip(accounts, (300, 200, 100), strict=True):
-        assert made.queued(account, size, START) is None
+        assert made.on_queued(account, size, START) is None
     made.apply_policy(policy({"message_memory_limit": 400}, 100, revision=2))
     assert made.pool_of("tcp").memory_used == 600
     (decision,) = made.tick(START)
@@ -247,8 +247,8 @@ def test_a_new_policy_may_split_the_pool() -> None:
     two = {"a": {}, "b": {}}
     made = guard(policy(SMALL, transports=two))
     one, other = made.register("one", "a", Still(START)), made.register("other", "b", Still(START))
-    made.queued(one, 300, START)
-    made.queued(other, 200, START)
+    made.on_queued(one, 300, START)
+    made.on_queued(other, 200, START)
     assert made.pools()["instance"][1] == ["a", "b"]
     split = policy(SMALL, transports={"a": {"pool": {"message_memory_limit": 5_000}}, "b": {}}, revision=2)
     made.apply_policy(split)
@@ -261,19 +261,19 @@ def test_clients_of_a_transport_that_is_gone_fall_to_the_instance() -> None:
     made = guard(policy(SMALL, transports={"a": {"pool": {"message_memory_limit": 9}}, "b": {}}))
     account = made.register("one", "a", Still(START))
     made.apply_policy(policy(SMALL, transports={"b": {}}))
-    assert account.pool.name == "instance" and made.queued(account, 500, START) is None
+    assert account.pool.name == "instance" and made.on_queued(account, 500, START) is None
 
 
 def test_a_preview_says_what_would_happen_and_changes_nothing() -> None:
     made = guard(policy(SMALL))
     accounts = [made.register(name, "tcp", Still(START, BacklogCounts(5, 0, 2, "s|3|"))) for name in "ab"]
     for account, size in zip(accounts, (300, 200), strict=True):
-        made.queued(account, size, START)
+        made.on_queued(account, size, START)
     stricter = policy({"message_memory_limit": 450, "message_disk_limit": 4_000}, 100, revision=9)
     (decision,) = made.preview(stricter, START)
     assert (decision.client, decision.mode, decision.revision) == ("a", EnforcementMode.ENFORCE, 9)
     assert made.preview(policy(SMALL), START) == []
-    assert not accounts[0].offlined and made.revision == 1 and made.tick(START) == []
+    assert not accounts[0].is_offlined and made.revision == 1 and made.tick(START) == []
 
 
 STEP = st.tuples(st.sampled_from("qqqqrut"), st.integers(0, 5), st.integers(1, 200_000))
@@ -291,15 +291,15 @@ def test_the_guard_agrees_with_evaluate_over_everybody(steps: list[tuple[str, in
             continue
         if what == "q":
             expected = _expected(made, accounts, account, size)
-            decision = (made.spooled if account.offlined else made.queued)(account, size, START)
+            decision = (made.on_spooled if account.is_offlined else made.on_queued)(account, size, START)
             assert (decision and _essence(decision)) == expected
             _carry_out(made, decision)
         elif what == "r":
-            made.released(account, min(size, account.memory))
+            made.on_released(account, min(size, account.memory))
         elif what == "u":
-            made.unspooled(account, min(size, account.disk))
-            if account.offlined and not account.disk:
-                made.returned(account)
+            made.on_unspooled(account, min(size, account.disk))
+            if account.is_offlined and not account.disk:
+                made.on_spool_empty(account)
         else:
             assert made.tick(START) == []
         _check_sums(made, accounts)
@@ -314,7 +314,7 @@ def _expected(
     made: SlowClientGuard, uses: list[ClientUsage], account: ClientUsage, size: int
 ) -> tuple[object, ...] | None:
     """What the judge says to all clients once this one has grown."""
-    field, total = ("disk", "disk_used") if account.offlined else ("memory", "memory_used")
+    field, total = ("disk", "disk_used") if account.is_offlined else ("memory", "memory_used")
     clients = [copy(use) for use in uses if not use.closing]
     for client in clients:
         if client.name == account.name:
@@ -326,20 +326,20 @@ def _expected(
 
 
 def _carry_out(made: SlowClientGuard, decision: Decision | None) -> None:
-    account = made.use_of(decision.client) if decision else None
+    account = made.usage_of(decision.client) if decision else None
     if account is None:
         return
     if account.closing:
         made.unregister(account)
         return
-    made.released(account, account.memory)
-    _carry_out(made, made.spooled(account, 40, START))
+    made.on_released(account, account.memory)
+    _carry_out(made, made.on_spooled(account, 40, START))
 
 
 def _check_sums(made: SlowClientGuard, accounts: list[ClientUsage]) -> None:
     pool, counted = made.pool_of("tcp"), [account for account in accounts if not account.closing]
     assert pool.memory_used == sum(account.memory for account in counted) >= 0
-    assert pool.memory_leaving == sum(account.memory for account in counted if account.offlined)
+    assert pool.memory_leaving == sum(account.memory for account in counted if account.is_offlined)
     assert pool.disk_used == sum(account.disk for account in counted) >= 0
     assert pool.memory_used - pool.memory_leaving <= pool.limits.memory
     assert pool.disk_used <= pool.limits.disk
@@ -355,15 +355,17 @@ def test_what_a_rule_in_shadow_would_have_left_out_adds_up_until_its_client_is_g
     }
     made = guard(policy(rules=[own]))
     use = made.register("a", "tcp", Still(START))
-    made.queued(use, 2_000, START)
+    made.on_queued(use, 2_000, START)
     (decision, *_) = made.tick(START + 2 * SECOND)
-    assert decision.mode is EnforcementMode.SHADOW and (decision.rule, decision.subscription) in use.holds
-    made.left_out(decision, 5)
-    made.left_out(decision, 7)
-    assert made.cut_of(decision) == 12
+    assert (
+        decision.mode is EnforcementMode.SHADOW and (decision.rule, decision.subscription) in use.rule_states
+    )
+    made.record_shadow_discard(decision, 5)
+    made.record_shadow_discard(decision, 7)
+    assert made.shadow_discarded(decision) == 12
     made.unregister(use)
-    made.left_out(decision, 3)
-    assert made.cut_of(decision) == 0
+    made.record_shadow_discard(decision, 3)
+    assert made.shadow_discarded(decision) == 0
 
 
 @pytest.mark.parametrize("where", ["memory", "disk"])
@@ -373,14 +375,14 @@ def test_what_a_peer_has_taken_meanwhile_is_looked_up_before_a_client_is_judged_
     class Looked(Still):
         looks = 0
 
-        def look(self) -> None:
+        def update_progress(self) -> None:
             self.looks += 1
 
     made, backlog = guard(policy(SMALL)), Looked(START)
     use = made.register("a", "tcp", backlog)
-    add = made.queued if where == "memory" else made.spooled
+    add = made.on_queued if where == "memory" else made.on_spooled
     if where == "disk":
-        use.offlined = True
+        use.is_offlined = True
     add(use, 1, START)
     assert backlog.looks == 0
     add(use, 10_000, START)

@@ -29,24 +29,24 @@ def registered(made: SlowClientGuard, *names: str) -> list[ClientUsage]:
 
 def offlined(made: SlowClientGuard, use: ClientUsage, memory: int) -> None:
     """By a decision that is under way: its memory is on its way to the disk."""
-    decision = made.queued(use, memory, START)
+    decision = made.on_queued(use, memory, START)
     assert decision is not None and (decision.client, decision.action) == (use.name, PolicyAction.OFFLINE)
 
 
 def spooled(made: SlowClientGuard, use: ClientUsage, disk: int) -> None:
     """Offlined, with all of it on disk."""
     offlined(made, use, 1_001)
-    made.released(use, 1_001)
-    assert made.spooled(use, disk, START) is None
+    made.on_released(use, 1_001)
+    assert made.on_spooled(use, disk, START) is None
 
 
 def test_memory_on_its_way_to_disk_is_not_in_what_is_observed() -> None:
     made = guard(policy(SMALL, 100))
     leaving, largest, other = registered(made, "leaving", "largest", "other")
     offlined(made, leaving, 1_001)
-    assert made.queued(largest, 700, START) is None
-    assert made.queued(other, 300, START) is None, "to the brim"
-    decision = made.queued(other, 1, START)
+    assert made.on_queued(largest, 700, START) is None
+    assert made.on_queued(other, 300, START) is None, "to the brim"
+    decision = made.on_queued(other, 1, START)
     assert decision is not None
     assert (decision.client, decision.observed, decision.used) == ("largest", 1_001, 700)
     assert (decision.limit, decision.chosen_over) == (1_000, DecisionCandidate("other", 301))
@@ -61,7 +61,7 @@ def test_who_grew_beyond_the_largest_spool_since_it_was_ranked_is_chosen(grown: 
     for part in range(30):
         assert made.tick_part(START + part * PART) == []
     assert (first.disk_alarm, second.disk_alarm) == (1_800, 2_000), "ranked, since little is left"
-    decision = made.spooled(first, grown, START)
+    decision = made.on_spooled(first, grown, START)
     assert decision is not None
     assert (decision.reason, decision.client) == (DecisionReason.DISK, "first")
     assert (decision.used, decision.observed) == (1_800 + grown, 3_800 + grown)
@@ -76,18 +76,18 @@ def test_a_disk_that_is_just_full_is_within() -> None:
     for part in range(50):
         assert made.tick_part(START + part * PART) == []
     assert made.pool_of("tcp").disk_used == 4_000
-    decision = made.spooled(first, 1, START)
+    decision = made.on_spooled(first, 1, START)
     assert decision is not None and decision.client == "second"
 
 
 def test_part_of_a_tick_finds_what_a_new_policy_made_too_much_and_says_each_choice() -> None:
     made = guard(policy({"message_memory_limit": 10_000, "message_disk_limit": 10_000}, 100))
     for use, memory in zip(registered(made, *"abcd"), (400, 300, 200, 100), strict=True):
-        assert made.queued(use, memory, START) is None
+        assert made.on_queued(use, memory, START) is None
     made.apply_policy(policy({"message_memory_limit": 450, "message_disk_limit": 10_000}, 100, revision=2))
     found = [d for part in range(60) for d in made.tick_part(START + part * PART)]
     assert [(d.client, d.observed, d.revision) for d in found] == [("a", 1_000, 2), ("b", 600, 2)]
-    assert [made.use_of(name).offlined for name in "abcd"] == [True, True, False, False]  # type: ignore[union-attr]
+    assert [made.usage_of(name).is_offlined for name in "abcd"] == [True, True, False, False]  # type: ignore[union-attr]
 
 
 def test_the_disk_is_judged_before_the_memory_and_whoever_is_disconnected_leaves_both() -> None:
@@ -95,25 +95,25 @@ def test_the_disk_is_judged_before_the_memory_and_whoever_is_disconnected_leaves
     a, b, c = registered(made, "a", "b", "c")
     for use, disk in ((a, 2_900), (b, 1_000)):
         offlined(made, use, 10_001)
-        made.released(use, 9_901)
-        assert made.spooled(use, disk, START) is None
-    assert made.queued(c, 250, START) is None
+        made.on_released(use, 9_901)
+        assert made.on_spooled(use, disk, START) is None
+    assert made.on_queued(c, 250, START) is None
     made.apply_policy(policy({"message_memory_limit": 300, "message_disk_limit": 3_000}, 100, revision=2))
     found = [d for part in range(60) for d in made.tick_part(START + part * PART)]
     assert [(d.client, d.reason) for d in found] == [("a", DecisionReason.DISK)]
     pool = made.pool_of("tcp")
-    assert (pool.memory_used, pool.memory_leaving, pool.disk_used) == (350, 100, 1_000) and not c.offlined
+    assert (pool.memory_used, pool.memory_leaving, pool.disk_used) == (350, 100, 1_000) and not c.is_offlined
 
 
 def test_a_rule_of_ones_own_about_a_pool_speaks_in_part_of_a_tick_too() -> None:
     made = guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
     a, b = registered(made, "a", "b")
-    made.queued(a, 400, START)
-    made.queued(b, 101, START)
+    made.on_queued(a, 400, START)
+    made.on_queued(b, 101, START)
     found = [d for part in range(1, 90) for d in made.tick_part(START + part * PART)]
     assert found and {(d.rule, d.client, d.action) for d in found} == {("own", "a", PolicyAction.WARN)}
     quiet = guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
-    made.queued(registered(quiet, "a")[0], 500, START)
+    made.on_queued(registered(quiet, "a")[0], 500, START)
     assert [d for part in range(1, 90) for d in quiet.tick_part(START + part * PART)] == []
 
 
@@ -125,7 +125,7 @@ def both(document_mode: str) -> tuple[SlowClientGuard, ClientUsage]:
     ]  # fmt: skip
     made = guard(policy({"message_memory_limit": 10_000}, 100, rules=rules))
     (use,) = registered(made, "a")
-    decision = made.queued(use, 101, START)
+    decision = made.on_queued(use, 101, START)
     assert decision is not None and decision.mode is EnforcementMode.ENFORCE
     return made, use
 
@@ -170,12 +170,12 @@ def test_a_preview_looks_at_what_peers_have_taken_before_it_judges() -> None:
     class Looked(Still):
         looks = 0
 
-        def look(self) -> None:
+        def update_progress(self) -> None:
             self.looks += 1
 
     made = guard(policy(SMALL))
     backlog, idle = Looked(START), Looked(START)
-    made.queued(made.register("a", "tcp", backlog), 300, START)
+    made.on_queued(made.register("a", "tcp", backlog), 300, START)
     made.register("idle", "tcp", idle)
     made.preview(policy(SMALL), START)
     assert (backlog.looks, idle.looks) == (1, 0), "and not at those who use nothing"
@@ -186,8 +186,8 @@ def test_a_preview_counts_offlined_clients_and_leaves_out_who_would_be_closed_be
     spool, small, memory, other = registered(made, "spool", "small", "memory", "other")
     spooled(made, spool, 2_000)
     spooled(made, small, 1_500)
-    made.queued(memory, 600, START)
-    made.queued(other, 300, START)
+    made.on_queued(memory, 600, START)
+    made.on_queued(other, 300, START)
     strict = policy({"message_memory_limit": 700, "message_disk_limit": 3_000}, 100, revision=7)
     said = [(d.client, d.reason, d.mode) for d in made.preview(strict, START)]
     assert said == [
@@ -205,7 +205,7 @@ def test_a_preview_counts_offlined_clients_and_leaves_out_who_would_be_closed_be
 def test_a_preview_judges_subscriptions_by_the_rules_they_would_get() -> None:
     made = guard(policy({}))
     (use,) = registered(made, "a")
-    made.queued(use, 10, START)
+    made.on_queued(use, 10, START)
     made.subscribe(use, SubscriptionSignals("s", "orders.eu", backlog_messages=50, unacked_messages=50))
     made.subscribe(use, SubscriptionSignals("u", "other", backlog_messages=99, unacked_messages=99))
     strict = policy({}, qpid=[{"topic": "orders.*", "message_count": 40}], revision=2)
@@ -227,17 +227,17 @@ def test_what_leaves_a_spool_leaves_its_pool() -> None:
     spooled(made, a, 1_000)
     spooled(made, b, 500)
     pool = made.pool_of("tcp")
-    made.unspooled(a, 400)
+    made.on_unspooled(a, 400)
     assert (a.disk, pool.disk_used) == (600, 1_100)
-    made.unspooled(a, 600)
-    made.returned(a)
-    assert (a.disk, pool.disk_used, a.offlined, a.offlined_at) == (0, 500, False, 0)
+    made.on_unspooled(a, 600)
+    made.on_spool_empty(a)
+    assert (a.disk, pool.disk_used, a.is_offlined, a.offlined_at) == (0, 500, False, 0)
 
 
 def test_from_when_a_client_is_offlined_is_said() -> None:
     made = guard(policy(SMALL, 100))
     (use,) = registered(made, "a")
-    assert made.queued(use, 1_001, START + 7) is not None
+    assert made.on_queued(use, 1_001, START + 7) is not None
     assert use.offlined_at == START + 7
 
 
@@ -249,9 +249,9 @@ def test_a_rule_about_a_pool_knows_its_own_clients_alone() -> None:
     made = guard(policy({"message_memory_limit": 10_000}, 100, transports=transports, rules=[OWN_POOL]))
     there = made.register("there", "a", Still(START))
     here, other = (made.register(name, "b", Still(START)) for name in ("here", "other"))
-    made.queued(there, 9_000, START)
-    made.queued(here, 300, START)
-    made.queued(other, 250, START)
+    made.on_queued(there, 9_000, START)
+    made.on_queued(here, 300, START)
+    made.on_queued(other, 250, START)
     made.register("idle", "b", Still(START))
     found = [d for part in range(1, 90) for d in made.tick_part(START + part * PART)]
     by_pool = {
@@ -269,32 +269,32 @@ def test_a_rule_about_a_pool_forgets_that_it_was_passed() -> None:
     def look(since: int) -> list[str]:
         return [d.client for part in range(45) for d in made.tick_part(START + since * SECOND + part * PART)]
 
-    made.queued(use, 600, START)
+    made.on_queued(use, 600, START)
     assert look(1) == ["a"] and pool.holds["own"].done == 1
-    made.released(use, 200)
+    made.on_released(use, 200)
     assert look(3) == [] and pool.holds["own"].done == 0
-    made.queued(use, 200, START)
+    made.on_queued(use, 200, START)
     assert look(5) == ["a"], "and speaks again when it is passed again"
 
 
 def test_a_word_of_warning_is_said_once_while_it_holds() -> None:
     made = guard(policy({"message_memory_limit": 10_000}, 100, rules=[warns("outbound_bytes", 100)]))
     (use,) = registered(made, "a")
-    assert made.queued(use, 101, START) is not None and list(use.holds) == [("own", "")]
-    assert made.queued(use, 50, START) is None and made.tick(START + SECOND) == []
-    made.released(use, 151)
+    assert made.on_queued(use, 101, START) is not None and list(use.rule_states) == [("own", "")]
+    assert made.on_queued(use, 50, START) is None and made.tick(START + SECOND) == []
+    made.on_released(use, 151)
     made.tick(START + 2 * SECOND)
-    assert not use.holds and made.queued(use, 101, START + 2 * SECOND) is not None
+    assert not use.rule_states and made.on_queued(use, 101, START + 2 * SECOND) is not None
 
 
 def test_an_offlined_client_isnt_ranked_by_memory_whatever_else_is_said_of_it() -> None:
     made = guard(policy(SMALL, 100, rules=[warns("spool_bytes", 100)]))
     (use,) = registered(made, "a")
     spooled(made, use, 50)
-    decision = made.spooled(use, 51, START)
+    decision = made.on_spooled(use, 51, START)
     assert decision is not None and (decision.rule, decision.action) == ("own", PolicyAction.WARN)
     assert (use.memory_alarm, len(use.pool.by_memory), len(use.pool.by_disk)) == (-1, 0, 1)
-    assert made.spooled(use, 51, START) is None
+    assert made.on_spooled(use, 51, START) is None
 
 
 HELD = warns("oldest_age", 1_000, hold_ms=400, shape="soft_for")
@@ -306,7 +306,7 @@ def test_a_hold_that_ends_before_a_clients_next_moment_is_looked_at_when_it_ends
     for number in range(1, 30):
         made.register(f"idle{number}", "tcp", Still())
     (use,) = registered(made, "c30")
-    made.queued(use, 10, START)  # whose moment is the thirtieth of forty
+    made.on_queued(use, 10, START)  # whose moment is the thirtieth of forty
     begin = START + 2 * SECOND
     if whole:
         assert made.tick(begin) == [] and made.tick_part(begin) == []
@@ -314,7 +314,7 @@ def test_a_hold_that_ends_before_a_clients_next_moment_is_looked_at_when_it_ends
         assert made.tick_part(begin) == []
         begin += 30 * PART
         assert made.tick_part(begin) == []
-    assert use.holds
+    assert use.rule_states
     assert made.tick_part(begin + 390_000_000) == []
     assert [d.client for d in made.tick_part(begin + 410_000_000)] == ["c30"]
 
@@ -333,10 +333,10 @@ def test_a_subscription_over_its_alarm_is_acted_on_at_once() -> None:
 def test_whose_spool_was_within_again_is_judged_at_once_when_it_passes_its_limit_once_more() -> None:
     made = guard(policy({"message_disk_limit": 100_000}, 100, rules=[warns("spool_bytes", 1_000)]))
     (use,) = registered(made, "a")
-    first = made.spooled(use, 1_001, START)
+    first = made.on_spooled(use, 1_001, START)
     assert first is not None and first.rule == "own"
-    assert made.spooled(use, 500, START) is None, "it goes on growing: that was said"
-    made.unspooled(use, 900)
+    assert made.on_spooled(use, 500, START) is None, "it goes on growing: that was said"
+    made.on_unspooled(use, 900)
     assert made.tick(START + SECOND) == []
-    again = made.spooled(use, 400, START + SECOND)
+    again = made.on_spooled(use, 400, START + SECOND)
     assert again is not None and (again.rule, again.observed) == ("own", 1_001)

@@ -11,7 +11,7 @@ def test_it_is_looked_at_once_a_second_however_many_parts_a_tick_has() -> None:
     pool = Pool(PoolLimits("p", 1_000, 1_000, ""))
     for part in range(3 * 40):
         pool.memory_used, pool.memory_leaving = part, part // 4
-        pool.prepare(START + part * SECOND // 40)
+        pool.prepare_ranking(START + part * SECOND // 40)
     assert list(pool.looks.newest(10)) == [
         *(START, 0, 0),
         *(START + SECOND, 30, 0),
@@ -24,8 +24,8 @@ def test_whoever_has_left_counts_no_more_and_is_never_chosen() -> None:
     uses = [made.register(name, "tcp", Still()) for name in ("a", "b")]
     pool = uses[0].pool
     for use, size in zip(uses, (200, 100), strict=True):
-        made.queued(use, size, START)
-        made.spooled(use, 10 * size, START)
+        made.on_queued(use, size, START)
+        made.on_spooled(use, 10 * size, START)
     assert pool.by_memory.largest(2) == uses == pool.by_disk.largest(2)
     made.unregister(uses[0])
     assert pool.by_memory.largest(2) == uses[1:] == pool.by_disk.largest(2)

@@ -36,7 +36,7 @@ def client(name: str, memory: int = 0, disk: int = 0, age_ms: int = 0, **more: o
         "instance",
         memory=memory,
         disk=disk,
-        offlined=disk > 0,
+        is_offlined=disk > 0,
         oldest_at=START - age_ms * 1_000_000 if age_ms else 0,
         **more,  # type: ignore[arg-type]
     )
@@ -46,7 +46,7 @@ def judge(*clients: ClientSignals, by: RuleBook | None = None) -> list[Decision]
     pool = PoolSignals(
         "instance",
         sum(c.memory for c in clients),
-        sum(c.memory for c in clients if c.offlined),
+        sum(c.memory for c in clients if c.is_offlined),
         sum(c.disk for c in clients),
     )
     return list(evaluate(rules() if by is None else by, clients, [pool], START).decisions)
@@ -167,9 +167,9 @@ def test_whoever_is_ended_is_acted_on_by_no_further_rule_and_the_protected_by_no
 
 
 def test_why_a_rule_spares_somebody_is_said_and_nothing_of_all_others() -> None:
-    (rule,) = rules(None, rules=[own("r", "notify", protected=["a*"], scope={"client": "*"})]).of_client(
-        RuleSubject("tcp", "", "a1")
-    )[-1:]
+    (rule,) = rules(
+        None, rules=[own("r", "notify", protected=["a*"], scope={"client": "*"})]
+    ).rules_of_client(RuleSubject("tcp", "", "a1"))[-1:]
     assert [exemption_reason(rule, name) for name in ("a1", "b")] == ["the rule protects it", ""]
     assert exemption_reason(replace(rule, protected=()), "a1") == ""
 
@@ -260,7 +260,7 @@ def test_afterwards_nothing_is_over(figures: list[tuple[int, int, int]]) -> None
     gone = {d.client for d in decisions if d.action is PolicyAction.DISCONNECT}
     offlined = {d.client for d in decisions if d.action is PolicyAction.OFFLINE}
     left = [
-        replace(c, memory=0, offlined=True) if c.name in offlined else c
+        replace(c, memory=0, is_offlined=True) if c.name in offlined else c
         for c in clients
         if c.name not in gone
     ]

@@ -225,9 +225,9 @@ def test_a_rule_that_asks_something_else_inherits_nothing() -> None:
     held = {"r": RuleState(over_since=NOW, done=1, acted_at=NOW)}
     before = rule(limit=100)
     same, other = rule(Shape.HARD, Rung(PolicyAction.OFFLINE), limit=100), rule(limit=200)
-    assert RuleStateMigration().holds([before], [before], held) == held
-    assert RuleStateMigration().holds([before], [same], held) == {"r": RuleState(over_since=NOW)}
-    assert RuleStateMigration().holds([before], [other], held) == {}
+    assert RuleStateMigration().migrated_state([before], [before], held) == held
+    assert RuleStateMigration().migrated_state([before], [same], held) == {"r": RuleState(over_since=NOW)}
+    assert RuleStateMigration().migrated_state([before], [other], held) == {}
 
 
 def test_a_request_to_close_is_made_again_on_the_rung_that_made_it() -> None:
@@ -453,7 +453,7 @@ def test_each_rule_of_a_change_is_looked_at_by_itself() -> None:
     held = {
         name: RuleState(over_since=NOW, done=1, acted_at=NOW) for name in ("same", "asks", "clock", "other")
     }
-    assert RuleStateMigration().holds(before, after, held) == {
+    assert RuleStateMigration().migrated_state(before, after, held) == {
         "same": held["same"],
         "asks": RuleState(over_since=NOW),
         "clock": RuleState(checked_at=1),

@@ -58,7 +58,7 @@ def slow_until(
 
 def test_by_default_everything_is_kept_and_nobody_is_aborted() -> None:
     made, account, one = scene({"topic": ">"}, prefetch=10)
-    assert not one.judged and pend(made, account, one, 10**6) is None
+    assert not one.has_rules and pend(made, account, one, 10**6) is None
     assert slow_until(made, one, 200) == []
 
 
@@ -101,7 +101,7 @@ def test_nothing_is_discarded_of_durable_subscriptions() -> None:
     made, account, one = scene(
         {"topic": ">", "constant_pending_message_limit_strategy": 0}, prefetch=3, durable=True, name="book"
     )
-    assert not one.judged and pend(made, account, one, 99) is None
+    assert not one.has_rules and pend(made, account, one, 99) is None
 
 
 def test_a_limit_of_nothing_keeps_nothing() -> None:
@@ -179,7 +179,7 @@ def test_minus_one_and_nothing_are_any_number_of_times_and_any_duration(never: i
     }
     made, _, one = scene(entry, prefetch=10)
     figures(one).window_full_count = 10**6
-    assert not one.judged and slow_until(made, one, 100) == []
+    assert not one.has_rules and slow_until(made, one, 100) == []
 
 
 @pytest.mark.parametrize(("topic", "limit"), [("prices.usd", 5), ("prices.eur", 7), ("fx.eur", 9)])
@@ -201,7 +201,7 @@ def test_one_slow_subscription_leaves_the_clients_others_alone() -> None:
     )
     other = made.subscribe(account, SubscriptionSignals("s2", "orders.>", backlog_messages=99))
     decision = pend(made, account, one, 2)
-    assert decision is not None and decision.subscription == "s1" and not other.judged
+    assert decision is not None and decision.subscription == "s1" and not other.has_rules
 
 
 def test_a_reader_that_has_stopped_is_aborted_without_a_window_too() -> None:

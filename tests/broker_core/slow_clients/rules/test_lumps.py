@@ -19,22 +19,22 @@ class Reader(Still):
 
     def __init__(self, rate: int, lump: int, phase: float, arriving: int) -> None:
         super().__init__(START)
-        self.rate, self.lump_bytes, self.arriving = rate, lump, arriving
+        self.rate, self.window_step_bytes, self.arriving = rate, lump, arriving
         self._ahead = int(lump * phase)
         self.owed_bytes = 1
 
     def move(self, elapsed_ns: int) -> None:
         """So much time after everything began."""
         read = self.rate * elapsed_ns // SECOND
-        self.taken_bytes = (read + self._ahead) // self.lump_bytes * self.lump_bytes
+        self.acked_bytes = (read + self._ahead) // self.window_step_bytes * self.window_step_bytes
         # The oldest that waits came when as much had come as has been taken by now.
-        self.oldest_at = START + min(self.taken_bytes * SECOND // self.arriving, elapsed_ns)
+        self.oldest_at = START + min(self.acked_bytes * SECOND // self.arriving, elapsed_ns)
 
 
 def acted_after(reader: Reader, seconds: float) -> float | None:
     """Seconds until the guard acts; None: not within this time. Looked at eight times a second."""
     made: SlowClientGuard = guard(policy(xap=[{"enabled": True, "throughput": FLOOR}]))
-    made.queued(made.register("c", "tcp", reader), 50_000, START)
+    made.on_queued(made.register("c", "tcp", reader), 50_000, START)
     for part in range(int(seconds * 8)):
         now = START + part * SECOND // 8
         reader.move(now - START)
@@ -70,7 +70,7 @@ def test_a_steady_reader_above_the_floor_is_never_acted_on(
 def test_one_below_the_floor_is_acted_on_within_the_stated_worst_case(lump: int, phase: float) -> None:
     (rule,) = [
         rule
-        for rule in rule_book(policy(xap=[{"enabled": True}])).of_client(RuleSubject("tcp"))
+        for rule in rule_book(policy(xap=[{"enabled": True}])).rules_of_client(RuleSubject("tcp"))
         if rule.name == "xap.throughput"
     ]
     worst = rule.worst_case_ms(0, lump) / 1_000
@@ -85,17 +85,17 @@ def test_after_an_idle_time_a_burst_is_not_held_against_a_reader() -> None:
     made = guard(policy(xap=[{"enabled": True}]))
     reader = Reader(10_000, 400_000, 0.0, arriving=50_000)
     use = made.register("c", "tcp", reader)
-    made.queued(use, 10, START)
+    made.on_queued(use, 10, START)
     acts = []
     for second in range(300):
         now = START + second * SECOND
-        reader.oldest_at, reader.taken_bytes = now - 1, second * 100
+        reader.oldest_at, reader.acked_bytes = now - 1, second * 100
         acts += made.tick(now)
-    before, burst = reader.taken_bytes, START + 300 * SECOND
+    before, burst = reader.acked_bytes, START + 300 * SECOND
     for second in range(200):
         now = burst + second * SECOND
-        reader.taken_bytes = before + second * 10_000 // 400_000 * 400_000
-        reader.oldest_at = min(burst + (reader.taken_bytes - before) * SECOND // 50_000, now)
+        reader.acked_bytes = before + second * 10_000 // 400_000 * 400_000
+        reader.oldest_at = min(burst + (reader.acked_bytes - before) * SECOND // 50_000, now)
         acts += made.tick(now)
     assert acts == []
 
@@ -104,7 +104,7 @@ def test_the_memory_of_a_client_stays_within_two_and_three_quarters_kib() -> Non
     made = guard(policy(xap=[{"enabled": True}]))
     reader = Reader(10_000, 400_000, 0.0, arriving=50_000)
     use = made.register("c", "tcp", reader)
-    made.queued(use, 100_000, START)
+    made.on_queued(use, 100_000, START)
     for second in range(400):
         reader.move(second * SECOND)
         made.tick(START + second * SECOND)

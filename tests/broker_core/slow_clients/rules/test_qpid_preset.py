@@ -31,7 +31,7 @@ def judged(
 ) -> Decision | None:
     for name, value in figures.items():
         setattr(one.view, name, value)
-    if one.alarmed:
+    if one.is_over_alarm:
         return next(iter(made.judge_subscription(account, one, START)), None)
     return next(iter(made.tick(START)), None)
 

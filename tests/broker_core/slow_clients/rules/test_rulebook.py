@@ -22,7 +22,7 @@ STRICT = replace(
 def guard(stage: StagedRevision | None) -> SlowClientGuard:
     made = SlowClientGuard(BASE, 2**30, None, "/spool")
     for name in ("desk-1", "other"):
-        made.queued(made.register(name, "tcp", Still(START)), 100, START)
+        made.on_queued(made.register(name, "tcp", Still(START)), 100, START)
     made.apply_policy(BASE, stage)
     return made
 

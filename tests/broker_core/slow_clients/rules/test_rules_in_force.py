@@ -45,28 +45,28 @@ def scene(
 
 def test_a_hard_limit_of_ones_own_acts_in_the_same_moment() -> None:
     made, account, _ = scene(rule("outbound_bytes", 1_000, do("offline")))
-    assert made.queued(account, 1_000, START) is None
-    decision = made.queued(account, 1, START)
+    assert made.on_queued(account, 1_000, START) is None
+    decision = made.on_queued(account, 1, START)
     assert decision is not None and (decision.rule, decision.action, decision.worst_case_ms) == (
         "own",
         PolicyAction.OFFLINE,
         0,
     )
-    assert account.offlined
-    made.released(account, 1_001)
-    made.returned(account)
-    assert made.queued(account, 1_001, START) is not None, "and again, without waiting for a tick"
+    assert account.is_offlined
+    made.on_released(account, 1_001)
+    made.on_spool_empty(account)
+    assert made.on_queued(account, 1_001, START) is not None, "and again, without waiting for a tick"
 
 
 def test_a_limit_in_shadow_is_seen_in_the_same_moment_and_said_with_the_next_tick() -> None:
     made, account, _ = scene(rule("outbound_bytes", 1_000, do("offline"), mode="shadow"))
-    assert made.queued(account, 2_000, START) is None
-    assert made.queued(account, 2_000, START) is None
-    made.released(account, 4_000)
+    assert made.on_queued(account, 2_000, START) is None
+    assert made.on_queued(account, 2_000, START) is None
+    made.on_released(account, 4_000)
     (decision,) = made.tick(START + SECOND)
     assert (decision.mode, decision.observed, decision.at) == (EnforcementMode.SHADOW, 2_000, START)
-    assert not account.offlined and made.tick(START + 2 * SECOND) == []
-    made.queued(account, 3_000, START + 3 * SECOND)
+    assert not account.is_offlined and made.tick(START + 2 * SECOND) == []
+    made.on_queued(account, 3_000, START + 3 * SECOND)
     assert [one.observed for one in made.tick(START + 3 * SECOND)] == [3_000], "a new excursion"
 
 
@@ -74,7 +74,7 @@ def test_warned_then_offlined_then_disconnected_each_at_its_time() -> None:
     made, account, backlog = scene(rule(
         "oldest_age", 10_000, do("warn", at_percent=50), do("offline"), do("disconnect", after_ms=5_000)
     ))  # fmt: skip
-    made.queued(account, 10, START)
+    made.on_queued(account, 10, START)
     acts = [(n, one.action, one.rung) for n in range(20) for one in made.tick(START + n * SECOND)]
     assert acts == [
         (6, PolicyAction.WARN, 0),
@@ -88,7 +88,7 @@ def test_the_blocked_socket() -> None:
     made, account, backlog = scene(
         rule("write_blocked", 5_000, do("refuse", for_ms=30_000), shape="duration_without")
     )
-    made.queued(account, 10, START)
+    made.on_queued(account, 10, START)
     backlog.blocked_since = START
     assert [one for n in range(6) for one in made.tick(START + n * SECOND)] == []
     (decision,) = made.tick(START + 6 * SECOND)
@@ -103,15 +103,15 @@ def test_the_blocked_socket() -> None:
 def test_continue_from_the_journal_only_if_all_is_there() -> None:
     ladder = do("continue_from_journal")
     made, account, _ = scene(rule("outbound_bytes", 100, ladder))
-    decision = made.queued(account, 200, START)
+    decision = made.on_queued(account, 200, START)
     assert (
         decision is not None
         and decision.action is PolicyAction.CONTINUE_FROM_JOURNAL
-        and not account.offlined
+        and not account.is_offlined
     )
     made, account, _ = scene(rule("outbound_bytes", 100, ladder), waiting=BacklogCounts(5, 0, 1, "s|3|"))
-    decision = made.queued(account, 200, START)
-    assert decision is not None and decision.action is PolicyAction.OFFLINE and account.offlined
+    decision = made.on_queued(account, 200, START)
+    assert decision is not None and decision.action is PolicyAction.OFFLINE and account.is_offlined
 
 
 def test_unacknowledged_is_judged_on_acknowledgement_and_at_the_tick() -> None:
@@ -142,9 +142,9 @@ def test_a_subscription_that_ends_is_forgotten() -> None:
     made, account, _ = scene(rule("unacked_messages", 10, do("notify")))
     one = SubscriptionSignals("s1", "a", unacked_messages=20)
     made.subscribe(account, one)
-    assert made.tick(START) and account.holds
+    assert made.tick(START) and account.rule_states
     made.unsubscribe(account, "s1")
-    assert not account.holds and made.tick(START + SECOND) == []
+    assert not account.rule_states and made.tick(START + SECOND) == []
 
 
 def test_the_pools_own_rule_spares_the_protected_and_acts_on_the_largest() -> None:
@@ -152,7 +152,7 @@ def test_the_pools_own_rule_spares_the_protected_and_acts_on_the_largest() -> No
                protected=["ops-*"])  # fmt: skip
     made = guard(policy(BIG, rules=[own]))
     for name, size in (("ops-1", 900), ("big", 300), ("small", 100)):
-        made.queued(made.register(name, "tcp", Still(START)), size, START)
+        made.on_queued(made.register(name, "tcp", Still(START)), size, START)
     (decision,) = made.tick(START)
     assert (decision.client, decision.chosen_over and decision.chosen_over.client) == ("big", "small")
     assert decision.observed == 1_300 and made.tick(START + SECOND) == [], "once"
@@ -160,10 +160,10 @@ def test_the_pools_own_rule_spares_the_protected_and_acts_on_the_largest() -> No
 
 def test_a_new_policy_forgets_what_its_rules_dont_know() -> None:
     made, account, _ = scene(rule("oldest_age", 10_000, do("warn", at_percent=10), do("disconnect")))
-    made.queued(account, 10, START)
-    assert made.tick(START + 2 * SECOND) and account.holds
+    made.on_queued(account, 10, START)
+    assert made.tick(START + 2 * SECOND) and account.rule_states
     made.apply_policy(policy(BIG))
-    assert not account.holds and made.tick(START + 60 * SECOND) == []
+    assert not account.rule_states and made.tick(START + 60 * SECOND) == []
 
 
 def test_users_and_client_names_have_their_own_limits() -> None:
@@ -171,9 +171,9 @@ def test_users_and_client_names_have_their_own_limits() -> None:
         rule("outbound_bytes", 1_000, do("offline")),
         {"name": "own", "scope": {"user": "ann"}, "limit": 5_000},
     )
-    assert made.queued(account, 4_000, START) is None
+    assert made.on_queued(account, 4_000, START) is None
     other = made.register("d", "tcp", Still(START), user="bob")
-    assert made.queued(other, 4_000, START) is not None
+    assert made.on_queued(other, 4_000, START) is not None
     found = made.effective("c")
     assert {one.setting: (one.value, one.origin) for one in found}["own.limit"] == (
         5_000,
@@ -184,7 +184,7 @@ def test_users_and_client_names_have_their_own_limits() -> None:
 def test_the_forecast_of_a_client_that_fills_up() -> None:
     made, account, _ = scene(rule("outbound_bytes", 1_000_000, do("offline")))
     for second in range(5):
-        made.queued(account, 100_000, START + second * SECOND)
+        made.on_queued(account, 100_000, START + second * SECOND)
         made.tick(START + second * SECOND)
     found = made.forecast("c", START + 5 * SECOND)
     assert found is not None and found.rule == "own" and found.percent == 50.0
@@ -194,7 +194,7 @@ def test_the_forecast_of_a_client_that_fills_up() -> None:
 def test_in_parts_a_round_looks_at_everybody_once_a_second() -> None:
     made = guard(policy(BIG, rules=[rule("oldest_age", 1_000, do("notify"))]))
     for number in range(100):
-        made.queued(made.register(f"c{number}", "tcp", Still(START)), 10, START)
+        made.on_queued(made.register(f"c{number}", "tcp", Still(START)), 10, START)
     seen: list[str] = []
     most = 0
     for part in range(40):
@@ -248,7 +248,7 @@ def client(
     one = SubscriptionSignals("s", "a.b", backlog_messages=messages, outbox_messages=messages, unacked_messages=messages,
                               oldest_at=now - age * 1_000_000 if age else 0)  # fmt: skip
     return ClientSignals(
-        name, "tcp", "instance", memory=memory, outbox_messages=messages, holds=holds, subscriptions=(one,),
+        name, "tcp", "instance", memory=memory, outbox_messages=messages, rule_states=holds, subscriptions=(one,),
         oldest_at=now - age * 1_000_000 if age else 0,
     )  # fmt: skip
 
@@ -283,7 +283,7 @@ def test_an_evaluation_changes_nothing_that_it_is_given(mode: str) -> None:
 @pytest.mark.parametrize("hold_ms", [300, 1_200, 2_999])
 def test_a_hold_is_not_rounded_up_to_the_next_tick(hold_ms: int) -> None:
     made, account, _ = scene(rule("oldest_age", 1_000, do("notify"), shape="soft_for", hold_ms=hold_ms))
-    made.queued(account, 10, START)
+    made.on_queued(account, 10, START)
     acts = [(part, one) for part in range(240) for one in made.tick_part(START + part * SECOND // 40)]
     ((part, decision),) = acts
     seen = part * 25 - 1_000

@@ -122,7 +122,7 @@ def test_the_most_specific_wins_field_by_field() -> None:
     ])  # fmt: skip
 
     def old(*subject: str) -> list[tuple[int, str]]:
-        rules = made.of_client(RuleSubject(*subject))
+        rules = made.rules_of_client(RuleSubject(*subject))
         return [(rule.limit, rule.ladder[0].action.value) for rule in rules if rule.name == "old"]
 
     assert old("ws") == [(5_000, "disconnect")]
@@ -151,11 +151,13 @@ def test_each_value_knows_where_it_comes_from() -> None:
 
 def test_a_rule_with_a_topic_anywhere_is_measured_per_subscription_everywhere() -> None:
     made = book(rules=[OLD, {"name": "old", "scope": {"topic": "bulk.>"}, "limit": 60_000}])
-    assert all(rule.name != "old" for rule in made.of_client(RuleSubject("tcp")))
+    assert all(rule.name != "old" for rule in made.rules_of_client(RuleSubject("tcp")))
     limits = {
         topic: [
             rule.limit
-            for rule in made.of_subscription(RuleSubject("tcp", client="c", topic=topic, subscription="1"))
+            for rule in made.rules_of_subscription(
+                RuleSubject("tcp", client="c", topic=topic, subscription="1")
+            )
         ]
         for topic in ("bulk.x", "prices.x")
     }
@@ -164,8 +166,10 @@ def test_a_rule_with_a_topic_anywhere_is_measured_per_subscription_everywhere() 
 
 def test_clients_of_the_same_settings_share_their_rules() -> None:
     made = book(rules=[OLD, {"name": "old", "scope": {"client": "a*"}, "limit": 7}])
-    assert made.of_client(RuleSubject("ws", client="b1")) is made.of_client(RuleSubject("ws", client="b2"))
-    assert made.of_client(RuleSubject("ws", client="a1")) is not made.of_client(
+    assert made.rules_of_client(RuleSubject("ws", client="b1")) is made.rules_of_client(
+        RuleSubject("ws", client="b2")
+    )
+    assert made.rules_of_client(RuleSubject("ws", client="a1")) is not made.rules_of_client(
         RuleSubject("ws", client="b1")
     )
 
@@ -182,7 +186,10 @@ def test_a_percent_is_of_the_pool_of_the_clients_transport() -> None:
         {"message_memory_limit": 1_000}, transports={"a": {}, "b": {"pool": {"message_memory_limit": 5_000}}}, rules=[half],
     ))  # fmt: skip
     limits = [
-        rule.limit for name in ("a", "b") for rule in made.of_client(RuleSubject(name)) if rule.name == "half"
+        rule.limit
+        for name in ("a", "b")
+        for rule in made.rules_of_client(RuleSubject(name))
+        if rule.name == "half"
     ]
     assert limits == [100, 500]
 
@@ -224,7 +231,7 @@ def test_going_down_the_levels_finds_what_looking_at_everything_finds(
     scopes: list[Scope], subject: RuleSubject
 ) -> None:
     layers = [SettingsLayer(str(place), scope, {}) for place, scope in enumerate(scopes)]
-    assert LayeredSettings(layers).of(subject) == [
+    assert LayeredSettings(layers).layers_for(subject) == [
         one for one in sort_by_specificity(layers) if scope_matches(one.scope, subject)
     ]
 
@@ -252,7 +259,7 @@ def test_the_rule_in_force_is_its_entries_laid_over_each_other_by_hand(
     narrow = any(scope.per_subscription for scope, *_ in entries)
     if narrow and not subject.topic:
         return
-    found = made.of_subscription(subject) if narrow else made.of_client(subject)
+    found = made.rules_of_subscription(subject) if narrow else made.rules_of_client(subject)
     assert [(rule.limit, rule.mode.value) for rule in found if rule.name == "own"] == (
         [(limit, mode)] if mode != "off" else []
     )
@@ -266,7 +273,7 @@ def test_an_entry_for_a_topic_completes_those_for_its_parts() -> None:
     ])  # fmt: skip
 
     def old(transport: str, topic: str) -> list[tuple[int, str]]:
-        rules = made.of_subscription(RuleSubject(transport, client="c", topic=topic, subscription="1"))
+        rules = made.rules_of_subscription(RuleSubject(transport, client="c", topic=topic, subscription="1"))
         return [(rule.limit, rule.mode.value) for rule in rules]
 
     assert old("tcp", "bulk.z") == [(5_000, "enforce")]
@@ -285,7 +292,9 @@ def test_entries_that_contradict_each_other_for_whom_both_are_about_make_no_rule
     made = rule_book(document)
     shapes = {
         subject: [
-            rule.shape.value for rule in made.of_client(RuleSubject("tcp", *subject)) if rule.name == "own"
+            rule.shape.value
+            for rule in made.rules_of_client(RuleSubject("tcp", *subject))
+            if rule.name == "own"
         ]
         for subject in (("ann", "x"), ("bob", "t-1"), ("ann", "t-1"))
     }

@@ -30,7 +30,7 @@ def run(
     acts = []
     for part in range(int(start * 8), int((start + seconds) * 8)):
         now = START + part * PART
-        backlog.taken_bytes += rate // 8
+        backlog.acked_bytes += rate // 8
         acts += [(part / 8, decision) for decision in made.tick_part(now)]
     return acts
 
@@ -38,20 +38,20 @@ def run(
 def test_the_documents_defaults() -> None:
     (rule,) = [
         r
-        for r in rule_book(policy(xap=[{"enabled": True}])).of_client(RuleSubject("tcp"))
+        for r in rule_book(policy(xap=[{"enabled": True}])).rules_of_client(RuleSubject("tcp"))
         if r.name == "xap.throughput"
     ]
     assert (rule.limit, rule.hold_ms, rule.count, rule.check_ms) == (5_000, 500, 3, 125)
     assert rule.worst_case_ms() == 2_625
-    assert not any(r.name.startswith("xap") for r in rule_book(policy()).of_client(RuleSubject("tcp")))
+    assert not any(r.name.startswith("xap") for r in rule_book(policy()).rules_of_client(RuleSubject("tcp")))
     assert not any(
-        r.name.startswith("xap") for r in rule_book(policy(xap=[{}])).of_client(RuleSubject("tcp"))
+        r.name.startswith("xap") for r in rule_book(policy(xap=[{}])).rules_of_client(RuleSubject("tcp"))
     ), "enabled is false"
 
 
 def test_a_client_below_the_floor_loses_its_subscriptions_and_stays_connected() -> None:
     made, account, backlog = scene()
-    made.queued(account, 50_000, START)
+    made.on_queued(account, 50_000, START)
     ((at, decision),) = run(made, backlog, 6, 1_000)
     assert (decision.action, decision.reason, decision.subscription) == (
         PolicyAction.CANCEL_SUBSCRIPTION,
@@ -68,27 +68,27 @@ def test_a_client_below_the_floor_loses_its_subscriptions_and_stays_connected() 
 
 def test_a_client_that_takes_nothing_at_all_is_below_the_floor() -> None:
     made, account, backlog = scene()
-    made.queued(account, 50_000, START)
+    made.on_queued(account, 50_000, START)
     assert len(run(made, backlog, 6, 0)) == 1
 
 
 @pytest.mark.parametrize("rate", [5_000, 1_000_000])
 def test_a_client_at_the_floor_is_left_alone_however_large_its_backlog(rate: int) -> None:
     made, account, backlog = scene()
-    made.queued(account, 5_000_000, START)
+    made.on_queued(account, 5_000_000, START)
     assert run(made, backlog, 10, rate + 8) == []
 
 
 def test_a_client_that_recovers_within_the_latency_is_left_alone() -> None:
     made, account, backlog = scene(latency=4_000, retries=3)
-    made.queued(account, 500_000, START)
+    made.on_queued(account, 500_000, START)
     assert run(made, backlog, 5, 0) == []
     assert run(made, backlog, 20, 9_000, start=5) == []
 
 
 def test_with_looks_more_than_a_second_apart_a_client_that_takes_nothing_is_still_found_and_in_time() -> None:
     made, account, backlog = scene(latency=8_000, retries=3)
-    made.queued(account, 50_000, START)
+    made.on_queued(account, 50_000, START)
     ((at, decision),) = run(made, backlog, 40, 0)
     assert at >= 8 and at * 1_000 <= decision.worst_case_ms == 19_000
 
@@ -96,8 +96,8 @@ def test_with_looks_more_than_a_second_apart_a_client_that_takes_nothing_is_stil
 def test_a_client_for_whom_there_is_nothing_is_never_slow() -> None:
     """Trap 7: no traffic isn't slowness."""
     made, account, backlog = scene()
-    made.queued(account, 500, START)
-    made.released(account, 500)
+    made.on_queued(account, 500, START)
+    made.on_released(account, 500)
     backlog.oldest_at = 0
     assert run(made, backlog, 10, 0) == []
 
@@ -105,7 +105,7 @@ def test_a_client_for_whom_there_is_nothing_is_never_slow() -> None:
 def test_a_trickle_that_is_taken_as_it_comes_is_not_slow() -> None:
     """Whenever looked at, the newest message happens to be in the outbox: but it is new."""
     made, account, backlog = scene()
-    made.queued(account, 100, START)
+    made.on_queued(account, 100, START)
     acts = []
     for part in range(80):
         backlog.oldest_at = START + part * PART - 1
@@ -118,7 +118,7 @@ def test_a_transport_may_differ_field_by_field() -> None:
         policy(transports={"a": {}, "b": {}}, xap=[{"enabled": True}, {"transport": "b", "throughput": 9}])
     )
     limits = {
-        name: [r.limit for r in book.of_client(RuleSubject(name)) if r.name == "xap.throughput"]
+        name: [r.limit for r in book.rules_of_client(RuleSubject(name)) if r.name == "xap.throughput"]
         for name in ("a", "b")
     }
     assert limits == {"a": [5_000], "b": [9]}
@@ -126,7 +126,7 @@ def test_a_transport_may_differ_field_by_field() -> None:
 
 def test_in_shadow_it_says_what_it_would_have_done_and_does_nothing() -> None:
     made, account, backlog = scene(mode="shadow")
-    made.queued(account, 50_000, START)
+    made.on_queued(account, 50_000, START)
     ((_, decision),) = run(made, backlog, 6, 0)
     assert decision.mode is EnforcementMode.SHADOW and "would have been cancelled" in decision_sentence(
         decision

@@ -123,6 +123,6 @@ async def test_a_users_durable_subscription_isnt_that_of_who_only_says_that_name
         async with stomp_client(broker, login="feed") as said:
             for client in (proven, said):
                 await client.asked("SUBSCRIBE", id="s", destination="/topic/a", durable="true")
-            owners = {one.client for one in broker.engine.durables.listed()}
+            owners = {one.client for one in broker.engine.durables.list_entries()}
             assert owners == {"user:feed", "anybody:feed"}
         writer.close()

@@ -98,7 +98,7 @@ async def test_transactions_that_never_end_are_bounded(tmp_path: Path) -> None:
                 for _ in range(number):
                     client.send("SEND", body, destination="/topic/a", transaction="t")
                 assert (await client.error()).headers["message"] == "bad_transaction"
-        assert not broker.engine.journal.may_hold("a", 1)
+        assert not broker.engine.journal.may_contain_topic("a", 1)
 
 
 async def test_open_transactions_have_one_bound_and_are_forgotten_with_their_connection(
@@ -116,12 +116,12 @@ async def test_open_transactions_have_one_bound_and_are_forgotten_with_their_con
             held = broker.engine.roster.clients["c"].sink._session._sending.transactions  # type: ignore[attr-defined]
             await until(lambda: held.nbytes >= 1_000_000)
         await until(lambda: held.nbytes == 0)
-        assert not broker.engine.journal.may_hold("a", 1)
+        assert not broker.engine.journal.may_contain_topic("a", 1)
         async with stomp_client(broker) as client:  # what was read before it went counts
             client.send("BEGIN", transaction="t")
             client.send("SEND", b"x", destination="/topic/a", transaction="t")
             client.send("COMMIT", transaction="t")
-        await until(lambda: broker.engine.journal.may_hold("a", 1))
+        await until(lambda: broker.engine.journal.may_contain_topic("a", 1))
 
 
 async def test_a_connect_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_of_a_read_with_thousands_of_frames_a_turn_cuts_off_as_many_as_it_
         hand_over(self)
         most.append(cut)
 
-    cuts, hand_over = StompFrameReader.cut, inbox.Inbox._hand_over
+    cuts, hand_over = StompFrameReader.read_frames, inbox.Inbox._hand_over
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker) as client:
         monkeypatch.setattr(StompFrameReader, "cut", counting)
         monkeypatch.setattr(inbox.Inbox, "_hand_over", turn)

@@ -43,7 +43,7 @@ async def test_consumers_share_what_comes_and_get_what_others_give_back(tmp_path
                 assert (again.body, again.headers["redelivered"]) == (mine[0].body, "true")
                 accounts = [broker.engine.roster.clients[name].account for name in ("a", "b")]
                 assert accounts[0].gone[DiscardCause.RETURNED].messages == 1
-                assert accounts[0].matched.messages == 3 and not accounts[0].lost.messages
+                assert accounts[0].matched.messages == 3 and not accounts[0].lost_volume.messages
             await until(lambda: "a" not in broker.engine.roster.clients)
             for one in others:
                 second.send("ACK", id=one.headers["ack"])
@@ -52,7 +52,7 @@ async def test_consumers_share_what_comes_and_get_what_others_give_back(tmp_path
             assert [one.body for one in found] == sorted(one.body for one in mine)
             second.send("ACK", id=found[0].headers["ack"])
             assert ((last := await second.read()).body, last.headers["redelivered"]) == (b"4", "false")
-        await until(lambda: not any(one.connected for one in broker.engine.durables.listed()))
+        await until(lambda: not any(one.connected for one in broker.engine.durables.list_entries()))
         async with stomp_client(
             broker
         ) as third:  # what was acknowledged behind the first that wasn't is remembered
@@ -91,7 +91,7 @@ async def test_queues_that_are_asked_for_together_share_a_write_and_are_answered
         client.send("SUBSCRIBE", id="bad", destination="/queue/x", selector="(((", receipt="bad")
         client.send("SEND", b"never", destination="/queue/1")
         await until(lambda: len(broker.engine.kept.durables) == 300)
-        assert not any(one.consumers for one in broker.engine.durables.listed())
+        assert not any(one.consumers for one in broker.engine.durables.list_entries())
         files.open.set()
         answers = [await client.read() for _ in range(300)]
         assert {one.command for one in answers} == {"RECEIPT"}
@@ -102,7 +102,7 @@ async def test_queues_that_are_asked_for_together_share_a_write_and_are_answered
         # What was refused is said behind what wasn't, and nothing after it is done.
         error = await client.error()
         assert (error.headers["message"], error.headers["receipt-id"]) == ("bad_selector", "bad")
-        assert not broker.engine.journal.may_hold("queue.1", 1)
+        assert not broker.engine.journal.may_contain_topic("queue.1", 1)
 
 
 async def test_a_message_that_nobody_can_do_anything_with_becomes_a_dead_letter(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ async def test_a_turn_asks_as_many_consumers_as_it_gives_something(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
-    takes = shared_subscription._ConsumerState.takes
+    takes = shared_subscription._ConsumerState.can_receive
     monkeypatch.setattr(
         shared_subscription._ConsumerState, "takes", lambda one: asked.append(one) or takes(one)
     )
@@ -248,7 +248,7 @@ async def test_of_a_clients_many_queues_only_those_that_have_something_are_looke
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number, asked, said = 300, list[int](), list[bytes]()
-    takes, say = Backlog.takes_beside, StompProtocol.say
+    takes, say = Backlog.can_send_with, StompProtocol.write_frame
 
     def counted(self: Backlog, stream: int) -> bool:
         asked.append(stream)
@@ -312,5 +312,5 @@ async def test_a_queue_reads_only_those_sealed_segments_that_have_its_messages(
         assert not read.intersection(names[:-1]), "none of them has the new queue's topic"
         await client.asked("SUBSCRIBE", id="old", destination="/queue/old")
         assert (await client.read()).body == b"waits"
-        await until(lambda: all(not one.behind for one in broker.engine.durables.listed()))
+        await until(lambda: all(not one.behind for one in broker.engine.durables.list_entries()))
         assert len(read.intersection(names[:-1])) == 1, "and one has the old one's"

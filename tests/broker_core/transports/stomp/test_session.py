@@ -131,7 +131,7 @@ async def test_a_durable_subscription_goes_on_where_it_was(tmp_path: Path) -> No
                 await client.asked("SUBSCRIBE", id="other", destination="/topic/a", ack="client", **again)
                 assert [(await client.read()).body for _ in range(2)] == [b"2", b"3"]
                 await client.asked("UNSUBSCRIBE", id="other", **again)
-                assert broker.engine.durables.listed() == []
+                assert broker.engine.durables.list_entries() == []
 
 
 async def test_an_error_says_what_was_wrong_and_the_connection_ends(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ async def test_a_queue_keeps_what_nobody_has_acknowledged_for_its_next_consumer(
             assert found[0].headers["destination"] == "/queue/jobs"
             first.send("ACK", id=found[0].headers["ack"])
             assert (await first.read()).body == b"2"
-        await until(lambda: not any(one.connected for one in broker.engine.durables.listed()))
+        await until(lambda: not any(one.connected for one in broker.engine.durables.list_entries()))
         await publisher.asked("SEND", b"3", destination="/amq/queue/jobs")
         async with stomp_client(broker) as second:
             await second.asked("SUBSCRIBE", id="9", destination="jobs")
@@ -278,7 +278,7 @@ async def test_a_durable_that_is_deleted_while_subscribed_is_forgotten_and_its_s
         assert (await client.read()).body == b"2"
         assert broker.engine.durables.sent_upto == {}
         await client.asked("UNSUBSCRIBE", **headers)
-        assert broker.engine.durables.listed() == []
+        assert broker.engine.durables.list_entries() == []
 
 
 @pytest.mark.parametrize("subscribes", [False, True])

@@ -74,7 +74,7 @@ def test_a_moment_lies_between_the_newest_firing_and_the_next(
     text: str, now: datetime, zone: ZoneInfo
 ) -> None:
     schedule = parse_schedule(text, zone)
-    newest, (following,) = schedule.newest(now, START), next_firings(schedule, now, START, 1)
+    newest, (following,) = schedule.latest_before(now, START), next_firings(schedule, now, START, 1)
     assert following > now
     if newest is not None:
         assert newest <= now
@@ -90,7 +90,7 @@ def test_firings_come_in_order_and_each_is_newest_at_its_own_moment(
     found = next_firings(schedule, now, START)
     assert len(found) == 5
     assert found == sorted(set(found))
-    assert [schedule.newest(due, START) for due in found] == found
+    assert [schedule.latest_before(due, START) for due in found] == found
 
 
 @settings(deadline=None, max_examples=25)
@@ -102,7 +102,7 @@ def test_a_daily_time_fires_once_on_every_local_day_of_a_year(
     schedule = parse_schedule(f"{hour:02d}:{minute:02d}", zone)
     days = [
         due.astimezone(zone).date()
-        for due in islice(schedule.after(begin - timedelta(seconds=1), START), 365)
+        for due in islice(schedule.next_after(begin - timedelta(seconds=1), START), 365)
     ]
     assert days == [begin.date() + timedelta(days=number) for number in range(365)]
 
@@ -127,7 +127,7 @@ def test_utc_doesnt_move_with_daylight_saving() -> None:
 def test_an_interval_counts_from_the_start(seconds: int, passed: int) -> None:
     schedule = IntervalSchedule(timedelta(seconds=seconds))
     now = START + timedelta(seconds=passed)
-    newest = schedule.newest(now, START)
+    newest = schedule.latest_before(now, START)
     assert (newest is None) == (passed < seconds)
     following = next_firings(schedule, now, START, 1)[0]
     assert (following - START) % schedule.every == timedelta(0)

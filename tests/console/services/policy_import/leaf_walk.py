@@ -67,11 +67,11 @@ def _commands(text: str) -> list[str]:
 
 def accounted(imported: ImportReport) -> Counter[str]:
     """Where the leaves stood that an import tells of."""
-    lists = (imported.taken, imported.left_out, imported.not_about_policy)
+    lists = (imported.imported, imported.skipped, imported.unrelated)
     return Counter(one.where for told in lists for one in told)
 
 
 def options_accounted(imported: ImportReport) -> Counter[str]:
     """The options and lines that an import tells of."""
-    lists = (imported.taken, imported.left_out, imported.not_about_policy)
+    lists = (imported.imported, imported.skipped, imported.unrelated)
     return Counter(one.what for told in lists for one in told)

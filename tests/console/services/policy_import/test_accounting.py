@@ -85,7 +85,7 @@ def test_each_leaf_is_told_of_once_whatever_is_mixed_in(
     imported = read(system, text)
     assert imported is not None
     assert leaf_walk.accounted(imported) == leaf_walk.of_xml(text)
-    assert imported.taken
+    assert imported.imported
 
 
 @given(SYSTEMS, subtrees(st.sampled_from(KNOWN) | UNKNOWN, st.sampled_from(KEYS) | UNKNOWN))
@@ -97,7 +97,7 @@ def test_each_leaf_of_any_tree_is_told_of_once_or_it_is_refused(
     imported = read(system, text)
     if imported is not None:
         assert leaf_walk.accounted(imported) == leaf_walk.of_xml(text)
-        assert imported.taken
+        assert imported.imported
 
 
 @given(SYSTEMS, PLACES, PLACES, subtrees(UNKNOWN, UNKNOWN))
@@ -113,7 +113,7 @@ def test_what_is_unknown_changes_nothing(
     assert imported.document == known.document
     if into.tag not in ("Action", "Actions"):  # an action with a part that Sluice hasn't is left out whole
         assert imported.actions == known.actions
-    assert not [one for one in imported.taken if "wibble" in one.where or "wobble" in one.where]
+    assert not [one for one in imported.imported if "wibble" in one.where or "wobble" in one.where]
 
 
 OPTIONS = st.lists(st.sampled_from([

@@ -84,12 +84,12 @@ def taken_of_topics(imported: ImportReport) -> PolicyDocument:
 
 
 def left_out(imported: ImportReport) -> set[str]:
-    return {one.what for one in imported.left_out}
+    return {one.what for one in imported.skipped}
 
 
 def why(imported: ImportReport, what: str) -> str:
     """Why a leaf was left out."""
-    (found,) = [one.why for one in imported.left_out if one.what == what]
+    (found,) = [one.why for one in imported.skipped if one.what == what]
     return found
 
 
@@ -138,7 +138,7 @@ def test_system_properties_of_xap() -> None:
         "com.gs.transport_protocol.lrmi.slow-consumer.retries=many",
         "com.gs.fifo_notify.queue=1000",
     }
-    assert [one.what for one in imported.not_about_policy] == ["java", "user.home=/somewhere"]
+    assert [one.what for one in imported.unrelated] == ["java", "user.home=/somewhere"]
 
 
 def test_configuration_of_amps() -> None:
@@ -153,7 +153,7 @@ def test_configuration_of_amps() -> None:
     assert document.instance.journal_size == 10 * 10**6
     assert document.instance.preallocated_files == 1
     assert document.instance.archive_directory == "/mnt/somedev0/amps/journal"
-    assert [topic.as_json() for topic in document.instance.journaled_topics] == [
+    assert [topic.to_json() for topic in document.instance.journaled_topics] == [
         {"topic": "orders", "message_type": "nvfix"},
         "~.*",
     ]
@@ -382,7 +382,7 @@ def test_a_filter_that_cant_be_one_is_named(name: str, kind: str, chosen: str) -
     topic = f"<Topic><Name>{name}</Name><MessageType>{kind}</MessageType><Filter>{chosen}</Filter></Topic>"
     imported = policy_import.import_policy("amps", f"<TransactionLog>{topic}</TransactionLog>")
     assert [one.topic for one in taken(imported).instance.journaled_topics] == [name]
-    (left,) = imported.left_out
+    (left,) = imported.skipped
     assert left.why.startswith("All messages of the topic are journaled")
 
 
@@ -416,7 +416,7 @@ def test_a_pending_limit_brings_activemqs_prefetch_of_topics_with_it() -> None:
     imported = activemq_entries(f'<policyEntry topic=">">{PENDING}</policyEntry>')
     (entry,) = taken_of_topics(imported).activemq
     assert (entry.prefetch, entry.constant_pending_message_limit_strategy) == (32_767, 1_000)
-    assert any("prefetch 32767" in one.into for one in imported.taken)
+    assert any("prefetch 32767" in one.into for one in imported.imported)
 
 
 def test_the_default_entry_is_for_topics_that_no_entry_matches() -> None:
@@ -499,8 +499,8 @@ def test_the_strategy_that_goes_by_acknowledgements(strategy: str) -> None:
     (entry,) = taken(imported).activemq
     assert (entry.abort_slow_ack_consumer_strategy, entry.abort_slow_consumer_strategy) == (True, None)
     assert (entry.max_time_since_last_ack, entry.max_slow_count, entry.abort_connection) == (9_000, 3, True)
-    assert imported.left_out == []
-    assert any("without acknowledgements" in one.into for one in imported.taken), "the difference is told"
+    assert imported.skipped == []
+    assert any("without acknowledgements" in one.into for one in imported.imported), "the difference is told"
 
 
 @pytest.mark.parametrize(("given", "because"), [
@@ -524,8 +524,8 @@ def test_a_strategy_whose_limit_cant_be_read_aborts_nobody(strategy: str, given:
     (entry,) = taken(imported).activemq
     assert (entry.abort_slow_consumer_strategy, entry.abort_slow_ack_consumer_strategy) == (None, None)
     assert entry.max_slow_duration is None and entry.abort_connection is None
-    assert all("nobody is aborted" in one.why for one in imported.left_out)
-    assert imported.left_out
+    assert all("nobody is aborted" in one.why for one in imported.skipped)
+    assert imported.skipped
 
 
 @pytest.mark.parametrize("bean", [
@@ -592,7 +592,7 @@ def test_where_an_entry_cant_be_taken_over_wider_ones_are_in_shadow(topic: str) 
     )  # fmt: skip
     entries = {one.topic: one.mode for one in taken_of_topics(imported).activemq}
     assert entries == {">": EnforcementMode.SHADOW, "x": EnforcementMode.ENFORCE}
-    assert any("set enforce" in one.into for one in imported.taken)
+    assert any("set enforce" in one.into for one in imported.imported)
 
 
 @pytest.mark.parametrize("prefetch", ["${prefetch}", "many", "9" * 30])
@@ -607,7 +607,7 @@ def test_an_entry_whose_prefetch_cant_be_read_is_in_shadow(prefetch: str) -> Non
         "x": EnforcementMode.ENFORCE,
         "y": EnforcementMode.ENFORCE,
     }
-    assert any("prefetch can't be read" in one.into for one in imported.taken)
+    assert any("prefetch can't be read" in one.into for one in imported.imported)
 
 
 def test_an_entry_that_the_file_has_twice_is_in_shadow() -> None:
@@ -617,7 +617,7 @@ def test_an_entry_that_the_file_has_twice_is_in_shadow() -> None:
     assert {one.topic: one.mode for one in taken_of_topics(imported).activemq} == {
         "x": EnforcementMode.SHADOW, "y": None,
     }  # fmt: skip
-    assert any("another entry for its topic" in one.into for one in imported.taken)
+    assert any("another entry for its topic" in one.into for one in imported.imported)
 
 
 def test_limits_of_qpid_that_the_file_has_twice_are_in_shadow() -> None:
@@ -631,7 +631,7 @@ def test_limits_of_qpid_that_the_file_has_twice_are_in_shadow() -> None:
     modes = {one["topic"]: one["mode"] for one in made["qpid"]}
     assert (modes["#"], modes["a.b"], modes["c"]) == ("shadow", "shadow", "enforce")
     assert {rule["mode"] for rule in made["rules"]} == {"shadow"}
-    assert sum("another entry" in one.into for one in policy.taken) == 3
+    assert sum("another entry" in one.into for one in policy.imported) == 3
 
 
 def test_there_is_one_default_entry() -> None:
@@ -664,7 +664,7 @@ def test_the_consumer_of_a_durable_subscriptions_queue(queue: str) -> None:
             EnforcementMode.ENFORCE,
         )
         assert rule.ladder is not None and [rung.action for rung in rule.ladder] == [PolicyAction.DISCONNECT]
-    assert imported.left_out == []
+    assert imported.skipped == []
 
 
 def test_queues_of_several_durable_subscriptions_and_one_of_a_single_topic() -> None:
@@ -720,7 +720,7 @@ def test_where_a_topic_of_qpid_cant_be_taken_over_wider_ones_are_in_shadow(key: 
         "#": EnforcementMode.SHADOW,
         "b": EnforcementMode.ENFORCE,
     }
-    assert any("set enforce" in one.into for one in imported.taken)
+    assert any("set enforce" in one.into for one in imported.imported)
 
 
 def test_the_json_of_broker_j_is_named() -> None:

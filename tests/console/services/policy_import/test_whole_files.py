@@ -55,10 +55,10 @@ def test_each_option_of_a_script_is_told_of_once() -> None:
 def test_each_leaf_has_its_line_and_says_why(system: str, name: str) -> None:
     lines = text_of(name).splitlines()
     result = imported(system, name)
-    for one in (*result.taken, *result.left_out, *result.not_about_policy):
+    for one in (*result.imported, *result.skipped, *result.unrelated):
         assert 1 <= one.line <= len(lines)
-    assert all(one.into for one in result.taken) and all(
-        one.why.endswith((".", ")")) for one in result.left_out
+    assert all(one.into for one in result.imported) and all(
+        one.why.endswith((".", ")")) for one in result.skipped
     )
 
 
@@ -165,7 +165,7 @@ def test_amps_pools_transports_and_journal() -> None:
         "/mnt/fast/journal",
         "/mnt/slow/journal",
     )
-    assert [topic.as_json() for topic in instance.journaled_topics] == [
+    assert [topic.to_json() for topic in instance.journaled_topics] == [
         {"topic": "orders", "message_type": "nvfix"},
         {"topic": r"~^prices\..*", "filter": "/region = 'eu'"},
         {"topic": "ticks", "message_type": "binary"},
@@ -180,7 +180,7 @@ def test_amps_actions_that_sluice_has_whole() -> None:
     assert (on_request["name"], on_request["description"]) == ("archive_journals", "Archive Journals")
     for action in result.actions:
         assert check_triggers(action["when"]) and check_steps(action["steps"])
-    assert {one.what for one in result.left_out if "/Action[3]" in one.where} == {
+    assert {one.what for one in result.skipped if "/Action[3]" in one.where} == {
         "Module=amps-action-on-disconnect-client",
         "Module=amps-action-if-file-system-usage",
         "Module=amps-action-do-execute-system",
@@ -200,4 +200,4 @@ def test_xap_settings_of_slow_consumers(name: str, expected: tuple[Any, ...]) ->
 def test_no_list_shows_a_password(system: str, name: str) -> None:
     result = imported(system, name)
     assert "hunter22" in text_of(name)
-    assert "hunter22" not in str([result.taken, result.left_out, result.not_about_policy])
+    assert "hunter22" not in str([result.imported, result.skipped, result.unrelated])
