@@ -24,12 +24,12 @@ class Law:
         log = dispatch._log
         self._append, self._failed, self._connected = (
             log.append,
-            dispatch.failed,
+            dispatch.on_failed,
             broker.engine.add_connection,
         )
-        self._superseded, self._repeated = dispatch.superseded, dispatch.repeated
-        log.append, dispatch.failed = self._on_append, self._on_failed
-        dispatch.superseded, dispatch.repeated = self._on_superseded, self._on_repeated
+        self._superseded, self._repeated = dispatch.superseded, dispatch.on_duplicate
+        log.append, dispatch.on_failed = self._on_append, self._on_failed
+        dispatch.superseded, dispatch.on_duplicate = self._on_superseded, self._on_repeated
         broker.engine.add_connection = self._on_connected  # type: ignore[method-assign]
 
     def _on_append(self, *taken: PendingBatch[Any]) -> None:
