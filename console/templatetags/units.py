@@ -29,7 +29,7 @@ for code in (
     labels.path_label,
     labels.audit_label,
 ):
-    register.filter(f"{code.__name__}_word", code)
+    register.filter(code)
 
 
 register.filter(labels.signal_unit)
