@@ -148,7 +148,7 @@ def test_readiness_names_what_is_wrong_with_the_link(machine: Machine) -> None:
 def test_who_is_not_proven_has_little_room_and_no_word(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_link, "MOST_UNPROVEN", 2)
+    monkeypatch.setattr(control_link, "MAX_UNPROVEN", 2)
     context = ssl.create_default_context(cafile=str(machine.authority.certificate))
 
     def peer() -> ssl.SSLSocket:

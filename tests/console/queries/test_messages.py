@@ -59,7 +59,7 @@ def test_the_newest_come_first_and_earlier_goes_on_without_a_gap(
 def test_searching_for_what_is_rare_ends_and_says_where_to_go_on(
     real: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messages, "MOST_PIECES", 2)
+    monkeypatch.setattr(messages, "MAX_PIECES", 2)
     publish(real, ("rare", {"n": 0}), *(("often", {"n": n}) for n in range(200)))
     found = messages.newest_messages("rare", limit=5)
     assert found.messages == [] and found.earlier and found.searched == 25
@@ -73,7 +73,7 @@ def test_searching_for_what_is_rare_ends_and_says_where_to_go_on(
 def test_following_gives_each_once_and_says_what_passed(
     real: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messages, "MOST_FOLLOWED", 10)
+    monkeypatch.setattr(messages, "MAX_FOLLOWED", 10)
     publish(real, ("t", {"n": -1}))
     begin = messages.follow_messages("t")
     assert begin.messages == []

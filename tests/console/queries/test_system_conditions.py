@@ -29,7 +29,7 @@ def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 def only(monkeypatch: pytest.MonkeyPatch, *away: str) -> None:
     """Everything answers but these."""
     parts: list[ComponentStatus] = [{"name": name, "ok": name not in away, "problem": ""} for name in ALL]
-    monkeypatch.setattr(system_conditions, "readiness", lambda *, write: parts)
+    monkeypatch.setattr(system_conditions, "check_components", lambda *, write: parts)
 
 
 def heard(instance: Instance, *, pid: int, ago: timedelta = timedelta(), number: int = 1) -> None:

@@ -76,7 +76,7 @@ async def test_what_the_memory_has_no_room_for_is_counted_and_the_rest_is_stored
     await sync_to_async(policies.ensure_instance)("test-1")
     async with running_broker(tmp_path) as broker:
         wanted = {"policy": broker.engine.policy.to_dict(), "staged": None}
-        monkeypatch.setattr(policies, "orders", lambda _: wanted)
+        monkeypatch.setattr(policies, "policy_orders", lambda _: wanted)
         reporter = SnapshotReporter(broker)
         record, away = broker_reports.record_report, True
 

@@ -156,13 +156,13 @@ def test_what_stands_at_the_top_can_be_told_and_alerts_stand_there_by_their_rule
 ) -> None:
     rule(actor, instance, AlertSubject.STANDING, for_s=0)
     told = system_conditions.SystemCondition("redis", "Redis doesn't answer", "", "", after(-5), severe=True)
-    monkeypatch.setattr(alerts.system_conditions, "standings", lambda: [told])
+    monkeypatch.setattr(alerts.system_conditions, "current_conditions", lambda: [told])
     alerts.evaluate_alerts(NOW)
     monkeypatch.undo()
     assert "Redis doesn't answer" in Alert.objects.get().sentence
     (shown,) = [one for one in system_conditions.current_conditions() if one.key == system_conditions.ALERT]
     assert shown.word == "Alert: standing"
-    monkeypatch.setattr(alerts.system_conditions, "standings", lambda: [shown])
+    monkeypatch.setattr(alerts.system_conditions, "current_conditions", lambda: [shown])
     alerts.evaluate_alerts(after(10))
     assert Alert.objects.get().closed_at is not None  # an alert is no reason for one
 

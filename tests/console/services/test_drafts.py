@@ -127,7 +127,7 @@ def test_transports_are_added_changed_and_taken_away_by_name(
 
 
 def test_there_is_an_end_to_drafts(broker: FakeBroker, actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drafts, "MOST_DRAFTS", 1)
+    monkeypatch.setattr(drafts, "MAX_DRAFTS", 1)
     drafts.create_draft(actor, "one")
     with pytest.raises(OperatorError) as caught:
         drafts.create_draft(actor, "two")

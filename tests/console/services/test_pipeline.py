@@ -27,7 +27,7 @@ def run(instance: Instance, actor: Actor) -> ActionRun:
 
 def carried_out(run: ActionRun, script: str, monkeypatch: pytest.MonkeyPatch) -> ActionRun:
     """The run with another program in the job's place; everything around it is real."""
-    monkeypatch.setattr(pipeline, "command_of", lambda run: [sys.executable, "-u", "-c", script])
+    monkeypatch.setattr(pipeline, "job_command", lambda run: [sys.executable, "-u", "-c", script])
     done = execution.execute_run(run.pk)
     assert done is not None
     return done

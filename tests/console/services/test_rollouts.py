@@ -153,7 +153,7 @@ def test_a_return_never_undoes_what_an_operator_put_in_force_meanwhile(
             publish_another(actor)
         return count(rollout)
 
-    monkeypatch.setattr(rollouts, "decisions_of", count_while_somebody_acts)
+    monkeypatch.setattr(rollouts, "count_decisions", count_while_somebody_acts)
     assert rollouts.stop_if_exceeded(instance) is None
     in_force = policies.document_in_force(instance.name)
     assert in_force["client_policy"]["client_max_capacity"] == (5 if meanwhile == "promote" else 20)

@@ -95,7 +95,7 @@ def call(port: int, scheme: str = "http", **more: Any) -> webhooks.WebhookRespon
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "DEADLINE_S", 1.0)
     monkeypatch.setattr(audit_export, "DEADLINE_S", 1.0)
-    monkeypatch.setattr(bounded_call, "MOST_LEFT", 1_000)
+    monkeypatch.setattr(bounded_call, "MAX_LEFT", 1_000)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
@@ -162,7 +162,7 @@ def test_a_call_ends_when_its_run_is_cancelled(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_so_many_calls_that_hang_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_call, "MOST_LEFT", 1)
+    monkeypatch.setattr(bounded_call, "MAX_LEFT", 1)
     ends = threading.Event()
     with pytest.raises(TimeoutError):
         bounded_call.call_within(0.2, lambda _: ends.wait(LONG_S))

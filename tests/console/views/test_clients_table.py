@@ -54,7 +54,7 @@ def test_a_view_is_saved_opened_renamed_and_deleted_by_its_owner_alone(
 
 
 def test_views_are_bounded(browser: Client, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_table, "MOST_VIEWS", 1)
+    monkeypatch.setattr(client_table, "MAX_VIEWS", 1)
     for name in ("one", "two", "one"):
         browser.post(reverse("clients_views"), {"name": name, "query": f"q={name}"})
     assert [(one.name, one.query) for one in SavedClientView.objects.all()] == [("one", "q=one")]
@@ -94,7 +94,7 @@ def test_an_act_on_all_that_match_is_one_item_that_names_and_counts_them(
 def test_too_many_and_nobody_are_refused_in_words(
     maria: Actor, browser: Client, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "MOST_MATCHING", 3)
+    monkeypatch.setattr(bulk, "MAX_MATCHING", 3)
     with pytest.raises(OperatorError) as caught:
         bulk.matching_clients(maria, None)
     assert caught.value.code == "too_many_matching"

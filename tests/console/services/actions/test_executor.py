@@ -196,7 +196,7 @@ def test_events_raise_each_other_only_so_often(instance: Instance) -> None:
 def test_an_action_with_too_many_runs_waiting_takes_no_more(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_runs, "MOST_WAITING", 2)
+    monkeypatch.setattr(event_runs, "MAX_WAITING", 2)
     make(instance, [{"do": "event", "name": "x"}], when=[{"on": "logon", "client": "risk-*"}])
     logons = [
         TriggerEvent("logon", {"AMPS_CLIENT_NAME": name})

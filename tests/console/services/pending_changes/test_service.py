@@ -63,7 +63,7 @@ def test_whoever_lost_the_right_meanwhile_does_nothing(
 def test_a_tray_has_a_bound_and_the_same_act_is_in_it_once(
     maria: Actor, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MOST_ITEMS", 2)
+    monkeypatch.setattr(service, "MAX_ITEMS", 2)
     for name in ("a", "a", "b"):
         service.add_change(maria, PendingChangeKind.PAUSE, name)
     with pytest.raises(OperatorError) as caught:
