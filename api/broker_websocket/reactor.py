@@ -44,7 +44,7 @@ class UvloopReactor(AsyncioSelectorReactor):
         """Who waits for its turn, with what makes it leave the line."""
 
     def read_in_turns(self, connection: Connection, door: PreLogonReadQueue) -> None:
-        """Read from it when its turn comes, until it is `known` or closed."""
+        """Read from it when its turn comes, until `read_normally` or its close."""
         connection.bufferSize = GUEST_READ_BYTES
         self._move(connection, door)
 

@@ -98,7 +98,7 @@ class BackpressureProtocol(WebSocketProtocol):
         below = _descriptor(self.transport)
         if below is self.transport:
             below.bufferSize = READ_BYTES
-        reactor.known(below)
+        reactor.read_normally(below)
         self.maxMessagePayloadSize = self.maxFramePayloadSize = MAX_FRAME + FRAME_HEADER_SIZE
 
     def onOpen(self) -> None:
@@ -202,7 +202,7 @@ class BackpressureProtocol(WebSocketProtocol):
         self.data, self.message_data, self.frame_data, self.partial = b"", [], [], 0
         self.unfinished.set_bytes(0)
         below = _descriptor(self.transport)
-        reactor.by_turns(below, self.factory.server_class.door)
+        reactor.read_in_turns(below, self.factory.server_class.door)
         self.sendCloseFrame(code, reason.encode()[:MAX_REASON])
         # The peer closes when it has read that, or is dropped a moment later. To close now would reset what it hasn't read.
         if below is self.transport:
@@ -319,7 +319,7 @@ class PendingUpgrade(HTTPChannel):
         self.unfinished = InputBufferUsage(self.anteroom)
         peer = self.transport.getPeer()
         self.remote = f"{peer.host}:{peer.port}"
-        reactor.by_turns(_descriptor(self.transport), self.factory.server.door)
+        reactor.read_in_turns(_descriptor(self.transport), self.factory.server.door)
         self.anteroom.enters(self)
 
     def dataReceived(self, data: bytes) -> None:
@@ -371,7 +371,7 @@ class BodylessRequest(WebRequest):
         processed = super().process()
         if self.transport is None:  # the WebSocket has it
             self.server.connections.pop(self, None)
-            self.channel.passed()
+            self.channel.mark_upgraded()
         return processed
 
 
@@ -472,14 +472,14 @@ class BackpressureServer(Server):
 
         async def receive() -> dict[str, Any]:
             message = await queue.get()
-            protocol.taken()
+            protocol.on_message_consumed()
             return message
 
         scope.setdefault("asgi", {"version": "3.0"})
         scope["peer_names"] = peer_names(protocol.transport)
-        scope["raw_socket"], scope["held_bytes"] = protocol.raw_socket(), protocol.held_bytes
+        scope["raw_socket"], scope["held_bytes"] = protocol.raw_socket(), protocol.unsent_bytes
         scope["read_progress"] = protocol.read_progress
-        scope["logged_on"] = protocol.logged_on
+        scope["logged_on"] = protocol.on_logged_on
         scope["on_overflow"] = partial(setattr, protocol, "on_overflow")
         scope["drop"] = protocol.drop
         if protocol not in self.connections:
