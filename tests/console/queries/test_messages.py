@@ -9,6 +9,7 @@ import pytest
 from django.conf import settings
 
 from broker_core.client import AsyncClient
+from broker_core.documents.journals import BrowsedMessage
 from broker_core.errors import SluiceError
 from console.models import Instance
 from console.queries import messages
@@ -34,7 +35,7 @@ def publish(real: BrokerThread, *bodies: tuple[str, object]) -> None:
     real.do(work())
 
 
-def numbers(found: list[messages.BrowsedMessage]) -> list[object]:
+def numbers(found: list[BrowsedMessage]) -> list[object]:
     return [one.data["n"] for one in found if isinstance(one.data, dict)]
 
 
