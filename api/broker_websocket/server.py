@@ -320,7 +320,7 @@ class PendingUpgrade(HTTPChannel):
         peer = self.transport.getPeer()
         self.remote = f"{peer.host}:{peer.port}"
         reactor.read_in_turns(_descriptor(self.transport), self.factory.server.door)
-        self.anteroom.enters(self)
+        self.anteroom.add_pending(self)
 
     def dataReceived(self, data: bytes) -> None:
         super().dataReceived(data)
