@@ -56,7 +56,7 @@ class StaleOnce(JetStreamLog):
 async def test_one_answer_of_a_deposed_leader_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, "JetStream", StaleOnce)
+    monkeypatch.setattr(groups, "JetStreamLog", StaleOnce)
     monkeypatch.setattr(StaleOnce, "answers", 0)
     async with running_engines(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
@@ -90,7 +90,7 @@ class Stuck(JetStreamLog):
 async def test_a_member_that_reads_nothing_says_how_far_it_is_behind_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, "JetStream", Stuck)
+    monkeypatch.setattr(groups, "JetStreamLog", Stuck)
     async with running_engines(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
             await publish(a.address, "p", 1, 5)

@@ -314,7 +314,7 @@ async def test_a_member_that_reads_two_sessions_at_once_tells_the_one_that_the_l
                 await may_read.wait()
                 return await read(max_bytes)
 
-            monkeypatch.setattr(engine, "next", held)
+            monkeypatch.setattr(engine, "next_entry", held)
             warm = await RawClient.connect(b.broker, "warm")
             await warm.publish("t", [b"{}"], first=1)  # the read that has begun ends with it
             await warm.until("persisted")

@@ -172,7 +172,7 @@ def test_readers_of_the_delta_table_keep_what_they_had_listed(
     assert DeltaTable(directory, version=before).to_pyarrow_table(columns=["sequence"]).num_rows == last
     names = sorted(settings_in(tmp_path).records.glob(".versions/*/*"))
     assert len(names) == 7
-    monkeypatch.setattr(delta_table, "KEPT_S", -1)
+    monkeypatch.setattr(delta_table, "RETENTION_S", -1)
     run_here(tmp_path)
     (kept,) = settings_in(tmp_path).records.glob(".versions/*/*")
     assert kept.samefile(next(settings_in(tmp_path).records.glob("day=*/*.parquet")))

@@ -92,7 +92,7 @@ class ClientSignals:
     def messages(self) -> int:
         return self.outbox_messages
 
-    def look(self) -> None:
+    def update_progress(self) -> None:
         pass
 
     def waiting(self) -> BacklogCounts:
