@@ -1,21 +1,19 @@
 """One client's connection: its commands, what it publishes, what it is told, leases, resume tokens.
 
-connection         reads commands, holds subscriptions, answers
-member             a connection as everybody else sees it, and who it is
-roster             every connection, and the clients among them by name
-ports              what a connection needs of the engine
-inbox              what was read and isn't carried out yet
-publisher          its batches on their way to the disk
-notices            what it is told of decisions, and whether it has heard
-logons             who may come in; refused_names: who may not for a while; owners: whose a name is
-name_notices       which client of a name stays in a group
-anteroom           what may be cost before a logon, and an address's share
-door               how much of a turn those may take whom nobody knows
-quotas             what a client, and a user's clients together, may have of an instance
-heartbeats         what both sides promised to say
-acknowledging      windows and the commands that empty them
-subscribe_start    subscribes that need something before they begin
-leases             subscriptions that end unless they are renewed
-resume_tokens      what a dropped client takes along
-places             where one was that comes back without a word of that
+connection           reads commands, holds subscriptions, answers
+connection_view      a connection as the other modules see it, and its identity
+roster               every connection, and the clients among them by name
+ports                what a connection needs of the engine
+inbox                frames that were read and are not carried out yet
+publisher            published batches on their way to the disk
+decision_notices     notices of decisions, and whether the client has them
+logons               checks of logons, and names that are refused for a while
+name_owners          the owner of each client name
+name_notices         the client of a name that stays in a group
+admission            limits before a logon: connections, addresses, memory, time of the event loop
+quotas               limits of a client, and of a user's clients together, on an instance
+heartbeats           heartbeats that both sides agreed on
+subscription_setup   subscribes that need preparation, and acknowledgement windows
+subscription_leases  subscriptions that end unless they are renewed
+resume               resume tokens of dropped clients, and resume points of clients without a token
 """

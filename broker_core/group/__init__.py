@@ -1,19 +1,15 @@
 """A group: several brokers that carry one instance, on one log that an engine beside them replicates.
 
-settings        what makes a broker a member, from the environment
-order           what an entry of the shared log becomes here: pure, the same on every member
-chain           the hash over everything applied, by which members notice that they differ
-members         what the others say of themselves, and whether they are alike
-ports           what is needed of an engine
-packing         how an entry travels when it is large
-jetstream       NATS JetStreamLog as that engine; the only module that imports `nats`
-nats_config   the configuration of its servers
-appending       what this member appends: one entry at a time, fenced by a later process of its name
-waiting         what waits here on its way through the log: gathered, then in an entry
-tasks           tasks that are ended together
+settings        membership of a broker, from the environment, and the configuration of NATS servers
+state_machine   the effect of an entry of the shared log: pure, the same on every member
+hash_chain      the hash over everything applied, by which members notice that they differ
+member_status   reports of the members, and whether their journals are alike
+engine_log      the interface of an engine, and the parts of a large entry
+jetstream       NATS JetStream as that engine; the only module that imports `nats`
+append_queue    entries that this member appends, one at a time, fenced by a later process of its name
 replicated_log  the `CommitLog` of a member: out to the engine, in from it, into its own journal
 reseed          a new log made of a journal; a member's journal made anew of another's
 member          one member: its settings and its log
-status          how one member sees its group
-problems        what is wrong with it, since when, and what to do (pure)
+group_status    the group as one member sees it
+problems        problems of a group, their beginning and their fix (pure)
 """

@@ -1,7 +1,6 @@
 """Selectors: JMS's conditions (a part of SQL-92) over a record's headers, as STOMP clients write them.
 
-    tokens     text to tokens
-    parser     tokens to a test, by precedence
+    parser     text to tokens, tokens to a test, by precedence
     values     what comparing, calculating and LIKE mean where headers are texts
 
 As a filter's text a selector stands behind `[selector] `, on one line; a filter over the body may follow on the next.

@@ -2,26 +2,26 @@
 
 ActiveMQ's slow consumers (seed 003): policy entries by topic, compiled to rules for each subscription.
 
-    constantPendingMessageLimitStrategy      limit: messages kept in memory beyond the prefetch, hence not dispatched; the
+    constantPendingMessageLimitStrategy:     limit: messages kept in memory beyond the prefetch, hence not dispatched; the
                                              oldest are discarded. -1, the default, keeps all. Not for durable
                                              subscriptions. What was dispatched and isn't acknowledged counts
                                              with what waits, so the limit is prefetch and limit together. A
                                              subscription without a window has the policy's prefetch
-    prefetchRatePendingMessageLimitStrategy  multiplier of the prefetch, likewise; where both are set the lower counts
-    abortSlowConsumerStrategy                a consumer is slow from when there is something to dispatch and its
+    prefetchRatePendingMessageLimitStrategy: multiplier of the prefetch, likewise; where both are set the lower counts
+    abortSlowConsumerStrategy:               a consumer is slow from when there is something to dispatch and its
                                              prefetch window is full until dispatch resumes. Aborted when it was slow
-      maxSlowCount      -1                   that often (-1: any number of times),
-      maxSlowDuration   30000 ms             or that long without a pause (0 or -1: any time),
-      checkPeriod       30000 ms             looked at that often: so the worst case is their sum
-      abortConnection   false                false: the subscription is ended (ActiveMQ asks the client first,
-                                             and removes the consumer itself a second later); true: its
+      maxSlowCount:     -1                   that often (-1: any number of times),
+      maxSlowDuration:  30000 ms             or that long without a pause (0 or -1: any time),
+      checkPeriod:      30000 ms             looked at that often: so the worst case is their sum
+      abortConnection:  false                false: the subscription is ended (ActiveMQ asks the client first,
+                                             and removes the consumer itself a second later). true: its
                                              connection is closed
-    abortSlowAckConsumerStrategy             a consumer is slow while it owes acknowledgements and its last
+    abortSlowAckConsumerStrategy:            a consumer is slow while it owes acknowledgements and its last
                                              one is too long ago. Aborted when it was slow at enough looks,
                                              one `checkPeriod` apart. Both limits below count looks
-      maxTimeSinceLastAck  30000 ms          so long ago (-1: never slow),
-      maxSlowCount      -1                   so many looks one after the other (0 or -1: any number),
-      maxSlowDuration   30000 ms             or so many that their periods come to it (0 or -1: any number)
+      maxTimeSinceLastAck: 30000 ms          so long ago (-1: never slow),
+      maxSlowCount:     -1                   so many looks one after the other (0 or -1: any number),
+      maxSlowDuration:  30000 ms             or so many that their periods come to it (0 or -1: any number)
 
 A subscription without a window, which the document doesn't know, is slow from when its peer has taken nothing for a second
 until it takes something. One with a window is so by its duration, too: a peer that reads nothing never fills a wide window.
@@ -30,12 +30,12 @@ What presets share: their entries as layers.
 
 AMPS's slow-client settings: their defaults, the pools they make, and the rules they compile to.
 
-    MessageMemoryLimit     the pool's memory: over it the largest user is offlined
-    MessageDiskLimit       the pool's disk: over it the largest user is disconnected and its spool removed
-    MessageDiskPath        where the spools are
-    ClientMaxCapacity      percent of the memory limit for one client, over it offlined; then percent of the
+    MessageMemoryLimit:    the pool's memory: over it the largest user is offlined
+    MessageDiskLimit:      the pool's disk: over it the largest user is disconnected and its spool removed
+    MessageDiskPath:       where the spools are
+    ClientMaxCapacity:     percent of the memory limit for one client, over it offlined; then percent of the
                            disk limit, over it disconnected
-    ClientMessageAgeLimit  the oldest message waits longer, in memory or on disk: disconnected
+    ClientMessageAgeLimit: the oldest message waits longer, in memory or on disk: disconnected
 
 A client or a pool exactly at a limit is within it.
 
@@ -43,9 +43,9 @@ The operator's own rules: entries of one name laid over each other, compiled wit
 
 Qpid's slow consumers (seed 004): limits by topic key, compiled to rules for each subscription.
 
-    depth          bytes that wait for the subscription
-    messageAge     milliseconds its oldest message has waited, since the broker accepted it
-    messageCount   messages that wait for it
+    depth:         bytes that wait for the subscription
+    messageAge:    milliseconds its oldest message has waited, since the broker accepted it
+    messageCount:  messages that wait for it
 
 Any one of them triggers the Delete policy: the connection ends with 506, resource error. Durable subscriptions are
 kept, and their clients let alone, unless `delete-persistent` is set: then they are deleted with what they are owed.
