@@ -218,7 +218,7 @@ async def test_what_a_stalled_client_was_not_sent_goes_to_the_spool_again_before
     real = Spool.requeue
     monkeypatch.setattr(
         Spool,
-        "put_back",
+        "requeue",
         lambda spool, entries, first: (
             put_back.append(sum(e.count for e in entries)),
             real(spool, entries, first),
@@ -341,7 +341,7 @@ async def test_a_turn_costs_the_share_of_replays_what_loop_and_reader_worked_for
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     took: list[float] = []
-    monkeypatch.setattr(ReplayFairShare, "took", lambda share, worked_s: took.append(worked_s))
+    monkeypatch.setattr(ReplayFairShare, "charge", lambda share, worked_s: took.append(worked_s))
     async with client(tmp_path) as scene:
         scene.publish_many(PLAIN, 5)
         scene.offline()

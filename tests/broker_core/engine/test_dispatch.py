@@ -218,7 +218,7 @@ async def test_there_is_live_traffic_when_a_batch_comes_and_when_it_is_delivered
         publisher = await RawClient.connect(broker, "p")
         said: list[int] = []
         share = broker.engine.share
-        monkeypatch.setattr(share, "live", lambda: said.append(broker.engine.frontier.durable))
+        monkeypatch.setattr(share, "on_live_traffic", lambda: said.append(broker.engine.frontier.durable))
         gate.shut()
         before = broker.engine.frontier.durable
         await publisher.publish("a", [b"1"], 1)

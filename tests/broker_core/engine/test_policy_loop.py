@@ -142,7 +142,7 @@ async def test_one_that_cannot_be_looked_up_is_in_nobodys_way(
             if connection is bad:
                 broken()
 
-        monkeypatch.setattr(engine.settle.watchdog, "look", look)
+        monkeypatch.setattr(engine.settle.watchdog, "check_client", look)
         await until(lambda: {"first", "last", "bad"} <= set(looked))
         await until(lambda: looked.count("last") >= 3, seconds=10)
         assert bad.is_closed and looked.count("bad") == 1
@@ -159,7 +159,7 @@ async def test_a_decision_that_fails_leaves_the_others_to_be_done(
             done.append(decision.client)
             broken()
 
-        monkeypatch.setattr(engine.settle.enforces, "carry_out", carry_out)
+        monkeypatch.setattr(engine.settle.enforces, "execute", carry_out)
         for name in ("first", "bad", "last"):
             clients.connection(name).sink.is_writable = False
         await clients.writer.publish_many("a", [b"1", b"2", b"3"])
@@ -173,8 +173,8 @@ async def test_what_is_decided_about_memory_and_disk_in_one_look_is_both_done(
     async with three(tmp_path) as clients:
         engine = clients.broker.engine
         made = _a_decision("last"), _a_decision("first")
-        monkeypatch.setattr(engine.guard, "queued", lambda *_: made[0])
-        monkeypatch.setattr(engine.guard, "spooled", lambda *_: made[1])
+        monkeypatch.setattr(engine.guard, "on_queued", lambda *_: made[0])
+        monkeypatch.setattr(engine.guard, "on_spooled", lambda *_: made[1])
         use = engine.settle.usage_of(clients.connection("bad"))
         assert use is not None
         use.memory = use.disk = -1  # as if both had grown
@@ -201,8 +201,8 @@ async def test_what_is_decided_as_a_client_comes_back_from_its_spool_is_done(
                 patched.setattr(PolicyLoop, "_measure", lambda self, one: [*measure(self, one), decision])
                 went_live(connection)
 
-        monkeypatch.setattr(engine.settle, "went_live", measured)
-        monkeypatch.setattr(engine.settle.enforces, "carry_out", done.append)
+        monkeypatch.setattr(engine.settle, "on_live", measured)
+        monkeypatch.setattr(engine.settle.enforces, "execute", done.append)
         bad.sink.is_writable = True
         bad.on_writable()
         await until(lambda: decision in done)

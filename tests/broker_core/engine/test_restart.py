@@ -66,7 +66,7 @@ async def test_two_hundred_clients_in_all_states(tmp_path: Path, caplog: pytest.
             connections = broker.engine.roster.clients
             for name, connection in connections.items():
                 if name.startswith(("offlined", "unjournaled", "draining", "falling")):
-                    await until(lambda one=connection: one.sink.writable)
+                    await until(lambda one=connection: one.sink.is_writable)
                     connection.sink.is_writable = False
             for start in range(100, 200, 20):
                 await writer.publish_many("a", bodies(start, 20))

@@ -48,7 +48,7 @@ class Heard:
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
     made = Heard(SystemRecordBuffer.add_traffic)
-    monkeypatch.setattr(SystemRecordBuffer, "looked", lambda events, entries: made.looked(events, entries))
+    monkeypatch.setattr(SystemRecordBuffer, "add_traffic", lambda events, entries: made.looked(events, entries))
     return made
 
 
@@ -91,7 +91,7 @@ async def test_a_stalled_client_is_in_it_each_second_until_nothing_waits_and_oth
 async def test_more_than_a_second_may_hold_is_counted_and_left_out(
     tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(system_records, "MOST_IN_A_SECOND", 2)
+    monkeypatch.setattr(system_records, "MAX_IN_A_SECOND", 2)
     policy = policy_with()
     policy = replace(policy, instance=replace(policy.instance, unjournaled_topics=("t",)))
     async with running_broker(tmp_path, policy) as broker:

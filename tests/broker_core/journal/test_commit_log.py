@@ -265,7 +265,7 @@ async def test_what_is_raised_where_batches_come_out_early_breaks_the_log_before
     def fails(*_: Any) -> None:
         raise RuntimeError("put in by the test")
 
-    monkeypatch.setattr(bench.outlet, "stamped", fails)
+    monkeypatch.setattr(bench.outlet, "on_stamped", fails)
     bench.append("1")
     waiting = asyncio.create_task(bench.log.barrier())
     await turns()
@@ -447,7 +447,7 @@ async def test_what_fills_the_log_to_the_brim_has_room(bench: Bench, monkeypatch
     await asyncio.wait_for(bench.log.wait_for_room(), 1)
     bench.append("3")
     assert bench.log.is_full
-    held = asyncio.create_task(bench.log.room())
+    held = asyncio.create_task(bench.log.wait_for_room())
     await bench.write()
     assert held.done()
 
@@ -472,7 +472,7 @@ async def test_a_broken_log_holds_nobody_up_and_nothing_that_waited_comes_out_la
         raise RuntimeError("put in by the test")
 
     monkeypatch.setattr(commit_log, "PENDING_HIGH_BYTES", 100)
-    monkeypatch.setattr(bench.outlet, "applied", fails)
+    monkeypatch.setattr(bench.outlet, "on_durable", fails)
     bench.append("1")
     await turns()
     bench.thread.write()
@@ -622,7 +622,7 @@ def test_the_end_of_the_journals_thread_is_waited_for() -> None:
 
 
 def test_a_disk_that_hangs_keeps_no_process_that_ends() -> None:
-    hangs = "import time; from broker_core.journal.commit_log import in_a_thread; in_a_thread(lambda: time.sleep(600) or True)"
+    hangs = "import time; from broker_core.journal.commit_log import run_steps_in_thread; run_steps_in_thread(lambda: time.sleep(600) or True)"
     ended = subprocess.run(
         [sys.executable, "-c", hangs], cwd=Path(__file__).parents[3], timeout=60, check=False
     )

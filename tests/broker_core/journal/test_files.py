@@ -139,11 +139,11 @@ def test_a_file_is_in_place_until_its_path_stands_for_another_or_none(tmp_path: 
     path.rename(aside)
     assert not handle.is_current
     path.touch()
-    assert not handle.in_place, "another of its name"
+    assert not handle.is_current, "another of its name"
     aside.rename(path)
-    assert handle.in_place
+    assert handle.is_current
     tmp_path.rename(tmp_path.with_name("moved"))
     tmp_path.touch()
     with pytest.raises(NotADirectoryError, match=r"ä\.lock"):
-        _ = handle.in_place
+        _ = handle.is_current
     handle.close()

@@ -72,7 +72,7 @@ def test_positions_lead_to_the_batches(journal):
     positions = journal.write(batches)
     for position, batch in zip(positions, batches, strict=True):
         assert bytes(journal.read_at(position, batch.nbytes).buf) == bytes(batch.buf)
-    located = journal.read_located(4, 1_000, 7)
+    located = journal.read_with_positions(4, 1_000, 7)
     assert [position for position, _ in located] == positions[1:]
 
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 WRITER = """
 import sys
 from pathlib import Path
-from broker_core.batch import Batch, build_one_topic
+from broker_core.batch import Batch, build_single_topic_batch
 from broker_core.journal.journal import Journal, JournalOptions
 journal = Journal.open(Path(sys.argv[1]) / "journal", "sluice-t", Path(sys.argv[1]) / "archive",
                        JournalOptions(64 * 1024, 1))
@@ -24,7 +24,7 @@ while True:
     group = []
     first = journal.next_sequence
     for count in (1, 20, 3):
-        batch = Batch.parse(build_one_topic("p", "t", [b"%d:" % (first + n) + b"." * 300 for n in range(count)], first))
+        batch = Batch.parse(build_single_topic_batch("p", "t", [b"%d:" % (first + n) + b"." * 300 for n in range(count)], first))
         batch.stamp(origin=journal.origin, epoch=journal.epoch, first_sequence=first, accepted_at=first)
         group.append(batch)
         first += count

@@ -47,7 +47,7 @@ def compress(journal, tmp_path, name):
 
 @pytest.mark.parametrize("actions", [[archive], [compress], [archive, compress], [compress, archive]])
 def test_moved_segments_stay_part_of_the_log(journal, tmp_path, actions):
-    positions = [position for position, _ in journal.read_located(1, 10**6, 240)]
+    positions = [position for position, _ in journal.read_with_positions(1, 10**6, 240)]
     for action in actions:
         for segment in journal.segments()[:-1]:
             action(journal, tmp_path, segment.name)
@@ -64,7 +64,7 @@ def test_moved_segments_stay_part_of_the_log(journal, tmp_path, actions):
 
 def test_the_bytes_from_a_record_on_are_those_of_its_segment_and_of_all_behind_it(journal, tmp_path):
     def agrees():
-        found = {sequence: journal.bytes_from(sequence) for sequence in range(242)}
+        found = {sequence: journal.bytes_held_from(sequence) for sequence in range(242)}
         infos = journal.segments()
         assert found == {at: sum(one.nbytes for one in infos if one.last_sequence >= at) for at in range(242)}
         assert found[241] == 0 < found[240] < found[1]
@@ -185,7 +185,7 @@ def test_damaged_member_of_a_compressed_segment_is_a_hole(journal, tmp_path, mon
         flip(segment.path, place)
     journal._log._sources.clear()
     found = read_all(journal)
-    holes = journal.holes
+    holes = journal.missing_ranges
     assert len(holes) == 2
     missing = {s for hole in holes for s in range(hole.first_sequence, hole.last_sequence + 1)}
     assert found == [sequence for sequence in EVERYTHING if sequence not in missing]
@@ -199,7 +199,7 @@ def test_compressing_a_damaged_segment_keeps_the_damaged_bytes(journal, tmp_path
     compress(journal, tmp_path, segment.name)
     assert gzip.decompress(journal.segments()[0].path.read_bytes()) == raw
     assert len(read_all(journal)) == 237
-    assert len(journal.holes) == 1
+    assert len(journal.missing_ranges) == 1
 
 
 @pytest.mark.parametrize("wrong", ["other", "short", "nonsense", "absent"])

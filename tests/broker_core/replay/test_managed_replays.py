@@ -101,7 +101,7 @@ async def test_what_a_client_had_not_read_when_it_died_comes_again(tmp_path: Pat
 async def test_without_the_bookmark_of_its_client_what_was_sent_last_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_subscription, "HELD_BYTES", 2_000)
+    monkeypatch.setattr(client_subscription, "BUFFER_BYTES", 2_000)
     monkeypatch.setattr(client_subscription, "GRAIN_BYTES", 500)
     async with running_broker(tmp_path) as broker:
         await filled(broker)

@@ -220,10 +220,10 @@ def test_behind_a_chunk_that_cant_be_read_nothing_is_read() -> None:
     class Removed:
         tried = 0
 
-        def next_of(self, topics: set[str], sequence: int) -> int:
+        def next_sequence_of_topics(self, topics: set[str], sequence: int) -> int:
             return sequence
 
-        def read_located(self, sequence: int, max_bytes: int, upto: int) -> Any:
+        def read_with_positions(self, sequence: int, max_bytes: int, upto: int) -> Any:
             self.tried += 1
             raise gone
 

@@ -56,7 +56,7 @@ def test_of_those_who_come_at_once_a_few_are_taken_in_a_turn_and_all_in_the_end(
 async def test_a_kernel_that_has_no_descriptor_to_give_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(accept, "AGAIN_S", 0.0)
+    monkeypatch.setattr(accept, "RETRY_DELAY_S", 0.0)
     made: list[asyncio.BaseTransport] = []
     real_accept, refused = socket.socket.accept, [1, 2, 3]
 

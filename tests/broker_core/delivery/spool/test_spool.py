@@ -162,7 +162,7 @@ def test_what_is_put_back_is_pulled_first_and_counts_as_before(spool):
     reference(spool, 5)
     pulled = spool.pull(10**9)
     assert spool.empty and spool.first_sequence == 0
-    spool.put_back(pulled[1:], {7: 2})
+    spool.requeue(pulled[1:], {7: 2})
     reference(spool, 6)
     assert (spool.entries, spool.messages, spool.copied_messages) == (6, 26, 1)
     assert (spool.oldest_at, spool.first_sequence, spool.tallies[7].messages) == (2, 2, 26)
@@ -170,7 +170,7 @@ def test_what_is_put_back_is_pulled_first_and_counts_as_before(spool):
     assert [entry.accepted_at for entry in spool.pull(10**9)] == [2, 3, 4, 77, 6, 7]
     assert (spool.entries, spool.messages, spool.copied_messages, spool.backlog_bytes) == (0, 0, 0, 0)
     assert (spool.tallies[7].messages, spool.tallies[7].unjournaled, spool.held_bytes) == (0, 0, 0)
-    spool.put_back([], {7: 9})
+    spool.requeue([], {7: 9})
     assert spool.empty and spool.first_sequence == 0
 
 
@@ -183,22 +183,22 @@ def test_how_far_a_stream_has_come_is_known_by_what_was_handed_on(spool):
     for first in (10, 20, 30):
         numbered(spool, first)
     spool.pull(1)
-    assert spool.firsts()[7] == 10, "as long as nobody says what was taken"
-    spool.passed(7, 14)
-    assert spool.firsts()[7] == 15
-    spool.passed(8, 99)
+    assert spool.first_sequences()[7] == 10, "as long as nobody says what was taken"
+    spool.set_delivered_upto(7, 14)
+    assert spool.first_sequences()[7] == 15
+    spool.set_delivered_upto(8, 99)
     spool.pull(10**9)
-    assert spool.firsts() == {}
+    assert spool.first_sequences() == {}
     numbered(spool, 40)
-    assert spool.firsts()[7] == 40, "what was there before says nothing of what comes"
+    assert spool.first_sequences()[7] == 40, "what was there before says nothing of what comes"
 
 
 def test_where_an_older_record_came_behind_a_newer_one_nothing_is_passed(spool):
     for first in (30, 10, 50):
         numbered(spool, first)
     spool.pull(1)
-    spool.passed(7, 34)
-    assert spool.firsts()[7] == 10
+    spool.set_delivered_upto(7, 34)
+    assert spool.first_sequences()[7] == 10
 
 
 def test_the_oldest_entry_is_known(spool):

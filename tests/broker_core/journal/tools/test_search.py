@@ -64,7 +64,7 @@ def place(tmp_path):
 
 
 def sequences(search):
-    return [found.batch.first_sequence + row for found in search for row in found.chosen.tolist()]
+    return [found.batch.first_sequence + row for found in search for row in found.selected_rows.tolist()]
 
 
 def expected(test):

@@ -131,7 +131,7 @@ async def test_a_connect_that_never_ends_is_not_waited_for(tmp_path: Path) -> No
         client.raw(b"CONNECT\nfoo:")
         client.raw(b"x")
         await asyncio.sleep(0)
-        await until(lambda: connection.sink._session.reader.holds > 12)  # type: ignore[attr-defined]
+        await until(lambda: connection.sink._session.reader.buffered_bytes > 12)  # type: ignore[attr-defined]
         assert connection.liveness.heard_at == heard  # so that the ten seconds go on
         connection.liveness.heard_at -= 10_001
         assert (await client.error()).headers["message"] == "logon_timeout"
@@ -170,7 +170,7 @@ async def test_of_a_read_with_thousands_of_frames_a_turn_cuts_off_as_many_as_it_
 
     cuts, hand_over = StompFrameReader.read_frames, inbox.Inbox._hand_over
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker) as client:
-        monkeypatch.setattr(StompFrameReader, "cut", counting)
+        monkeypatch.setattr(StompFrameReader, "read_frames", counting)
         monkeypatch.setattr(inbox.Inbox, "_hand_over", turn)
         client.raw(b"BEGIN\ntransaction:t\n\n\0ABORT\ntransaction:t\n\n\0" * 2_000)
         await client.asked("SEND", destination="/topic/a")
@@ -181,7 +181,7 @@ async def test_receipts_that_nobody_reads_are_bounded_by_their_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One answer to a batch has a receipt for each SEND, and a receipt may have 16 KB: a thousand answers were 256 MB."""
-    monkeypatch.setattr(replies, "MOST_UNREAD_BYTES", 100_000)
+    monkeypatch.setattr(replies, "MAX_UNREAD_BYTES", 100_000)
     send = b"SEND\ndestination:/topic/a\nreceipt:" + b"r" * 15_000 + b"\n\nx\0"
     async with with_a_neighbour(tmp_path) as (broker, _):
         async with stomp_client(broker, client_id="mute") as client:
@@ -209,7 +209,7 @@ async def test_transactions_that_never_end_have_one_budget_with_frames_that_aren
 async def test_unfinished_frames_before_the_logon_share_the_budget_and_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "HELD_BYTES", 20_000)
+    monkeypatch.setattr(admission, "BUFFER_BYTES", 20_000)
     async with with_a_neighbour(tmp_path) as (broker, _):
         async with stomp_client(broker, "") as first, stomp_client(broker, "") as second:
             first.raw(b"CONNECT\nfoo:" + b"x" * 10_000)
@@ -232,7 +232,7 @@ async def test_after_the_logon_a_frame_may_be_large_and_is_forgotten_with_its_co
             await until(lambda: broker.engine.anteroom.input >= 1_000_000)
             sink = broker.engine.roster.clients["c"].sink
         await until(lambda: broker.engine.anteroom.input == 0)
-        assert sink._session.reader.holds == 0, "although somebody still knows it"  # type: ignore[attr-defined]
+        assert sink._session.reader.buffered_bytes == 0, "although somebody still knows it"  # type: ignore[attr-defined]
         assert broker.engine.anteroom.held == 0
 
 

@@ -187,7 +187,7 @@ async def test_who_leaves_in_the_same_breath_as_it_joins_is_no_consumer(tmp_path
 async def test_no_more_is_unacknowledged_than_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_subscription, "MOST_OWED", 10)
+    monkeypatch.setattr(shared_subscription, "MAX_OWED", 10)
     async with (
         running_broker(tmp_path, stomp_policy()) as broker,
         AsyncClient(address_of(broker), "p") as feed,
@@ -229,7 +229,7 @@ async def test_a_turn_asks_as_many_consumers_as_it_gives_something(
     asked: list[object] = []
     takes = shared_subscription._ConsumerState.can_receive
     monkeypatch.setattr(
-        shared_subscription._ConsumerState, "takes", lambda one: asked.append(one) or takes(one)
+        shared_subscription._ConsumerState, "can_receive", lambda one: asked.append(one) or takes(one)
     )
     async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
         for number in range(300):
@@ -258,8 +258,8 @@ async def test_of_a_clients_many_queues_only_those_that_have_something_are_looke
         said.append(frame)
         say(self, frame, behind=behind, last=last)
 
-    monkeypatch.setattr(Backlog, "takes_beside", counted)
-    monkeypatch.setattr(StompProtocol, "say", noted)
+    monkeypatch.setattr(Backlog, "can_send_with", counted)
+    monkeypatch.setattr(StompProtocol, "write_frame", noted)
     async with (
         running_broker(tmp_path, stomp_policy()) as broker,
         stomp_client(broker) as client,
@@ -297,7 +297,7 @@ async def test_a_queue_reads_only_those_sealed_segments_that_have_its_messages(
             if number == 2:
                 await publisher.asked("SEND", b"waits", destination="/queue/old")
             await publisher.asked("SEND", b"x" * 1_000_000, destination="/topic/other")
-    monkeypatch.setattr(log_reader, "walk", noted)
+    monkeypatch.setattr(log_reader, "scan_batches", noted)
     async with (
         running_broker(tmp_path, stomp_policy()) as broker,
         stomp_client(broker) as client,
