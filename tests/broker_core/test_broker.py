@@ -226,7 +226,7 @@ async def test_failing_statistics_end_neither_heartbeats_nor_leases(
         raise RuntimeError("no statistics")
 
     async with running_broker(tmp_path) as broker:
-        monkeypatch.setattr(broker.statistics, "second", fail)
+        monkeypatch.setattr(broker.statistics, "sample_second", fail)
         raw = await RawClient.open(broker)
         raw.command({"c": "logon", "name": "patient", "heartbeat_ms": 1_000})
         raw.command({"c": "subscribe", "id": "s", "topic": "t", "lease_ms": 1_000})

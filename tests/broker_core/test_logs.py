@@ -62,11 +62,11 @@ def test_of_a_kind_so_many_are_said_in_a_minute_and_the_others_counted():
 def test_a_traceback_has_no_values(capfd: pytest.CaptureFixture[str]):
     """A password is in the locals of many a function."""
     script = (
-        "from broker_core import logs; logs.install(); import structlog\n"
+        "from broker_core import logs; logs.install_logging(); import structlog\n"
         "def fails(password):\n    raise ValueError('of the command')\n"
         "try: fails('se' + 'cret')\n"
         "except ValueError: structlog.get_logger().exception('command_failed', client='x')\n"
-        "logs.settle()\n"
+        "logs.flush_logs()\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
     said = capfd.readouterr().out

@@ -119,12 +119,12 @@ def test_a_log_record_is_one_line_and_a_traceback_is_indented() -> None:
 
 def test_a_brokers_log_holds_no_newline_of_a_client(tmp_path: Path) -> None:
     code = (
-        "import structlog, sys; from broker_core import logs; logs.install();"
+        "import structlog, sys; from broker_core import logs; logs.install_logging();"
         "log = structlog.get_logger('t'); attack = sys.argv[1];"
         "log.warning('refused', client=attack, many=[attack], n=1)\n"
         "try: raise ValueError(attack)\n"
         "except ValueError: log.exception('failed', why=attack)\n"
-        "logs.settle()"
+        "logs.flush_logs()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, ATTACK.replace("\0", "")], capture_output=True, timeout=120, check=True

@@ -246,7 +246,7 @@ def test_what_replaced_the_rest_is_found_again_and_a_disk_that_refuses_leaves_wh
     store = FilePublishStore(tmp_path / "s")
     fill(store, 3)
     with monkeypatch.context() as patch:
-        patch.setattr(store._file, "write_anew", lambda parts: bool([*parts][:0]))
+        patch.setattr(store._file, "rewrite", lambda parts: bool([*parts][:0]))
         with pytest.raises(OperatorError) as caught:
             store.replace(renumbered(store, 10))
     assert caught.value.code == "store_failed"

@@ -53,7 +53,7 @@ async def test_after_the_logon_frames_may_be_large(tmp_path: Path) -> None:
 async def test_unfinished_frames_before_the_logon_have_one_budget_and_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "HELD_BYTES", 200_000)
+    monkeypatch.setattr(admission, "BUFFER_BYTES", 200_000)
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "good") as good:
         held = []
         for _ in range(20):
@@ -80,8 +80,8 @@ async def test_what_comes_behind_a_logon_that_is_checked_shares_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     may_end = threading.Event()
-    monkeypatch.setattr(logons, "password_matches", lambda *_: may_end.wait(30))
-    monkeypatch.setattr(admission, "HELD_BYTES", 90_000)
+    monkeypatch.setattr(logons, "verify_password", lambda *_: may_end.wait(30))
+    monkeypatch.setattr(admission, "BUFFER_BYTES", 90_000)
     maria = user("maria", password=hash_password("right"))
     made = policy(maria, authentication="password", restricted=False)
     made = replace(made, transports=tuple(replace(one, kind=kind) for one in made.transports))
@@ -135,7 +135,7 @@ def test_those_who_were_told_to_go_are_dropped_when_they_are_many(monkeypatch: p
             self.remote = remote
             hall.add_pending(self)
 
-        def make_room(self) -> None:
+        def close_for_room(self) -> None:
             ended.append(("told", self.remote))
             hall.mark_closing(self)
 
@@ -179,10 +179,10 @@ async def test_memory_of_a_connection_is_free_when_it_is_lost(tmp_path: Path) ->
         raw = await RawClient.connect(broker, "p")
         sink = broker.engine.roster.clients["p"].sink
         raw.write(encode_frame_header(PUBLISH, 0, 8_000_000) + bytes(4_000_000))
-        await until(lambda: sink._reader.held > 2_000_000)
+        await until(lambda: sink._reader.buffered_bytes > 2_000_000)
         raw.close()
         await until(lambda: not broker.engine.roster.connections)
-        assert sink._reader.held == 0, "although somebody still knows it"
+        assert sink._reader.buffered_bytes == 0, "although somebody still knows it"
 
 
 async def test_an_address_has_its_share_of_the_connections(

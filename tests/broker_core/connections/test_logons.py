@@ -100,7 +100,7 @@ async def test_the_loop_goes_on_while_passwords_are_checked(
         threads.add(threading.get_ident())
         return may_end.wait(10) and password == "right"
 
-    monkeypatch.setattr(logons, "password_matches", slow)
+    monkeypatch.setattr(logons, "verify_password", slow)
     both = replace(
         PASSWORDS,
         transports=(
@@ -145,7 +145,7 @@ async def test_who_waits_for_the_password_isnt_driven_out_and_whoever_comes_agai
         checked.append(password)
         return may_end.wait(30) and password == "right"
 
-    monkeypatch.setattr(logons, "password_matches", slow)
+    monkeypatch.setattr(logons, "verify_password", slow)
     monkeypatch.setattr(admission, "MAX_GUESTS", 3)
     async with running_broker(tmp_path, PASSWORDS) as broker:
         address, doorway = address_of(broker), broker.engine.anteroom
@@ -192,11 +192,11 @@ async def test_guesses_get_slower_and_then_have_to_wait_whatever_they_say(
     delays: list[int] = []
     original = FailedLogonTracker.record_failure
 
-    def failed(self: FailedLogonTracker, remote: str, user: str, now: int) -> int:
+    def record_failure(self: FailedLogonTracker, remote: str, user: str, now: int) -> int:
         delays.append(original(self, remote, user, now))
         return 0
 
-    monkeypatch.setattr(FailedLogonTracker, "failed", failed)
+    monkeypatch.setattr(FailedLogonTracker, "record_failure", record_failure)
     async with running_broker(tmp_path, PASSWORDS) as broker:
         for _ in range(10):
             assert await refused(address_of(broker), user="maria", password="wrong") == "bad_logon"
@@ -221,11 +221,11 @@ async def test_a_right_token_is_taken_although_others_at_its_address_guess(
 ) -> None:
     original = FailedLogonTracker.record_failure
 
-    def failed(self: FailedLogonTracker, remote: str, user: str, now: int) -> int:
+    def record_failure(self: FailedLogonTracker, remote: str, user: str, now: int) -> int:
         original(self, remote, user, now)
         return 0
 
-    monkeypatch.setattr(FailedLogonTracker, "failed", failed)
+    monkeypatch.setattr(FailedLogonTracker, "record_failure", record_failure)
     async with running_broker(tmp_path, policy(user("maria"), restricted=False)) as broker:
         address = address_of(broker)
         for _ in range(10):

@@ -292,6 +292,6 @@ async def test_who_is_paced_is_told_for_how_long_in_milliseconds(
     async with running_broker(tmp_path) as broker:
         client = await RawClient.connect(broker, "busy")
         publishing = broker.engine.roster.clients["busy"].publishing
-        monkeypatch.setattr(publishing._services.quotas, "published", lambda *_: 2.0)
+        monkeypatch.setattr(publishing._services.quotas, "charge_publish", lambda *_: 2.0)
         client.write(publish(1))
         assert (await client.until("notice"))["details"]["wait_ms"] == 2_000

@@ -163,15 +163,15 @@ async def test_after_a_slice_others_have_the_loop_for_longer_and_all_rests_are_b
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr(status, "thread_seconds", lambda: spent)
+    monkeypatch.setattr(status, "thread_cpu_seconds", lambda: spent)
     monkeypatch.setattr(status, "asyncio", SimpleNamespace(sleep=sleep))
     slices = status._TimeSlices()
     assert not slices.is_over_budget
     spent += TURN_NS / 1e9
     assert slices.is_over_budget
-    await slices.rest()
+    await slices.yield_loop()
     assert slept == [RESTS * TURN_NS / 1e9] and not slices.long
     for _ in range(1_000):
         spent += 0.01
-        await slices.rest()
+        await slices.yield_loop()
     assert sum(slept) == pytest.approx(MAX_REST_S) and slept[-1] == 0
