@@ -1,7 +1,7 @@
 """What may be cost by whom nobody knows yet: connections before their logon, and an address's share.
 
 A frame before the logon has BEFORE_LOGON bytes at most (the transports hold to it). All connections that haven't logged on
-hold HELD_BYTES together of what they sent, unfinished frames or such that wait to be taken, and all that have
+hold BUFFER_BYTES together of what they sent, unfinished frames or such that wait to be taken, and all that have
 INPUT_BYTES, of which UNFINISHED_BYTES are for unfinished frames; who would pass that is closed and may come
 back. MAX_GUESTS wait for their logon at a time: for one more the oldest of the address that has most makes
 room, so that whoever logs on at once comes in, however many others don't. An address has its share of the

@@ -176,7 +176,7 @@ class Quotas:
 
     def _pinned_by(self, client: str) -> int:
         kept = (*self._keeps.durables.values(), *self._keeps.replays.values())
-        held = [one.held_from for one in kept if one.client == client]
+        held = [one.pinned_from for one in kept if one.client == client]
         held += [
             target.pinned_from
             for member in self._clients
