@@ -154,4 +154,4 @@ class StompConsumer(ClientConsumer):
         text = message.get("text")
         if text is not None and not connection.logged_on:
             sink.text_mode = True
-        sink.session.received(text.encode() if text is not None else message["bytes"])
+        sink.session.on_bytes(text.encode() if text is not None else message["bytes"])
