@@ -258,7 +258,14 @@ def test_it_offers_what_the_asyncio_clients_offer() -> None:
     def offered(kind: type) -> set[str]:
         return {name for name in vars(kind) | vars(kind.__base__) if not name.startswith("_")}
 
-    for_links = {"publish_numbered_batch", "wait_closed", "disconnect", "keep_in_file", "store_messages", "unsent"}
+    for_links = {
+        "publish_numbered_batch",
+        "wait_closed",
+        "disconnect",
+        "keep_in_file",
+        "store_messages",
+        "unsent",
+    }
     assert offered(AsyncClient) - offered(SyncClient) == for_links
     assert offered(AsyncGroups) == offered(SyncGroups) - {"name"}
 

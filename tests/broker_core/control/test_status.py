@@ -169,9 +169,9 @@ async def test_after_a_slice_others_have_the_loop_for_longer_and_all_rests_are_b
     assert not slices.is_over_budget
     spent += TURN_NS / 1e9
     assert slices.is_over_budget
-    await slices.yield_loop()
-    assert slept == [RESTS * TURN_NS / 1e9] and not slices.long
+    await slices.yield_to_loop()
+    assert slept == [RESTS * TURN_NS / 1e9] and not slices.is_over_budget
     for _ in range(1_000):
         spent += 0.01
-        await slices.yield_loop()
+        await slices.yield_to_loop()
     assert sum(slept) == pytest.approx(MAX_REST_S) and slept[-1] == 0
