@@ -110,7 +110,7 @@ class Feeder:
         self.on_writable()
 
     def on_writable(self) -> None:
-        while self._going and self.sink.writable:
+        while self._going and self.sink.is_writable:
             self._entries.append(self._entries.pop(0))
             self.sink.send_entries(self._entries[:1])
 
@@ -130,13 +130,13 @@ class FeedingHost:
         self.anteroom = PendingConnections()
         self.door = PreLogonReadQueue(SystemClock())
 
-    def connected(self, _: str, sink: Any) -> Feeder:
+    def add_connection(self, _: str, sink: Any) -> Feeder:
         self.feeders.append(Feeder(sink))
         return self.feeders[-1]
 
     def looks(self) -> dict[str, Any]:
         sinks = [feeder.sink for feeder in self.feeders]
-        taken = [sink.taken_bytes() for sink in sinks]
+        taken = [sink.acked_bytes() for sink in sinks]
         return {
             "at": time.monotonic(),
             "peers": {
