@@ -1,4 +1,6 @@
-"""NATS JetStreamLog as the engine: one stream a log, R3 and in files where there are three servers. Imported by members alone.
+"""NATS JetStream as the engine: one stream a log, R3 and in files where there are three servers.
+
+Imported by members alone.
 
 Each member appends under a subject of its own, and says with each entry which of its entries it takes for the newest
 (`Nats-Expected-Last-Subject-Sequence`): an entry whose answer was lost is in the log once however often it is sent again,
@@ -482,8 +484,8 @@ class JetStreamLog:
 
 
 async def _answered(work: Awaitable[T], seconds: float = 2 * ANSWER_S) -> T:
-    """What the client answers. Refusals of JetStreamLog's mean different things at different places; whatever else goes wrong in it, the
-    connection is of no more use."""
+    """What the client answers. Refusals of JetStream's mean different things at different places; whatever else
+    goes wrong in it, the connection is of no more use."""
     try:
         return await asyncio.wait_for(work, seconds)
     except APIError:

@@ -1,4 +1,4 @@
-"""The transaction log. `journal.Journal` is the way in for the broker; without a broker, `tools` and `reader`.
+"""The transaction log. A broker uses `journal.Journal`; other programs use `tools` and `segment_reader`.
 
 journal              the segments of one instance, in order
 segment              FORMAT: names of the files, and the header before the batches

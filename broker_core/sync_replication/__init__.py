@@ -1,4 +1,6 @@
-"""Whose word is waited for before a record is said to be persisted or fully durable: a group's sync members, and sync destinations.
+"""Sync replication: the peers that must have a record before it is `persisted` or `fully_durable`.
+
+Peers are a group's sync members, and sync destinations.
 
 sync_state         the records of each peer, peers that are downgraded and upgraded again: pure
 manual_downgrades  downgrades by an operator, on disk

@@ -221,7 +221,7 @@ class _Struck:
         self.engines.thaw(number)
 
     async def _fill_engine(self) -> None:
-        """NATS switches JetStreamLog off in a server that couldn't write, until it is started anew."""
+        """NATS switches JetStream off in a server that couldn't write, until it is started anew."""
         number = self.chance.randrange(len(NAMES))
         disk = self.disks[self.engines.addresses[number].name]
         disk.fill()

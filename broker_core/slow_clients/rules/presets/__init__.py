@@ -23,8 +23,9 @@ ActiveMQ's slow consumers (seed 003): policy entries by topic, compiled to rules
       maxSlowCount:     -1                   so many looks one after the other (0 or -1: any number),
       maxSlowDuration:  30000 ms             or so many that their periods come to it (0 or -1: any number)
 
-A subscription without a window, which the document doesn't know, is slow from when its peer has taken nothing for a second
-until it takes something. One with a window is so by its duration, too: a peer that reads nothing never fills a wide window.
+A subscription without a window, which the document doesn't know, is slow from when its peer has taken nothing
+for a second until it takes something. One with a window is so by its duration, too: a peer that reads nothing
+never fills a wide window.
 
 What presets share: their entries as layers.
 
@@ -39,7 +40,7 @@ AMPS's slow-client settings: their defaults, the pools they make, and the rules 
 
 A client or a pool exactly at a limit is within it.
 
-The operator's own rules: entries of one name laid over each other, compiled with the pool their percents are of.
+The operator's own rules: entries of one name laid over each other, compiled with the pool of their percents.
 
 Qpid's slow consumers (seed 004): limits by topic key, compiled to rules for each subscription.
 
@@ -47,22 +48,22 @@ Qpid's slow consumers (seed 004): limits by topic key, compiled to rules for eac
     messageAge:    milliseconds its oldest message has waited, since the broker accepted it
     messageCount:  messages that wait for it
 
-Any one of them triggers the Delete policy: the connection ends with 506, resource error. Durable subscriptions are
-kept, and their clients let alone, unless `delete-persistent` is set: then they are deleted with what they are owed.
-The operators are told of a durable subscription that passes a limit and is kept.
+Any one of them triggers the Delete policy: the connection ends with 506, resource error. Durable subscriptions
+are kept, and their clients let alone, unless `delete-persistent` is set: then they are deleted with what they
+are owed. The operators are told of a durable subscription that passes a limit and is kept.
 
 The quotas that what is there can outgrow, compiled to rules; what is new is refused by `connections.quotas`.
 
-Nothing is taken away because of a quota: a client that has come to hold more of the log than it may is warned, and the operators are told; of a user's
-quota each of its clients is.
+Nothing is taken away because of a quota: a client that has come to hold more of the log than it may is warned,
+and the operators are told; of a user's quota each of its clients is.
 
 XAP's slow consumers (seed 001): its settings compiled to one rule.
 
-A client that takes less than `throughput` while there is something for it is suspected. It has `latency` to recover,
-and is looked at `retries` times within: still below at each of them, and its subscriptions are cancelled.
+A client that takes less than `throughput` while there is something for it is suspected. It has `latency` to
+recover, and is looked at `retries` times within: still below at each of them, and its subscriptions are cancelled.
 
-A subscription is a lease: the client learns that it is gone, takes a snapshot of the current state and subscribes
-again. Its connection stays.
+A subscription is a lease: the client learns that it is gone, takes a snapshot of the current state and
+subscribes again. Its connection stays.
 """
 
 from __future__ import annotations
