@@ -65,6 +65,6 @@ def test_a_client_that_has_caught_up_is_live_before_the_next_tick() -> None:
     made.read("c", 149)
     assert made.clients["c"].state is ClientState.DRAINING, "it isn't live while anything is in its spool"
     made.read("c", 1)
-    assert made.clients["c"].state is ClientState.LIVE and not made.clients["c"].held.offlined
+    assert made.clients["c"].state is ClientState.LIVE and not made.clients["c"].held.is_offlined
     made.publish(MESSAGE)
     assert not made.clients["c"].spool, "what is new goes by memory again"
