@@ -86,9 +86,9 @@ class ImportReportSerializer(serializers.Serializer[Any]):
 
     draft = DraftSerializer()
     actions = ImportedActionSerializer(many=True)
-    taken = ImportedSettingSerializer(many=True, source="imported.taken")
-    left_out = SkippedSettingSerializer(many=True, source="imported.left_out")
-    not_about_policy = UnrelatedSettingSerializer(many=True, source="imported.not_about_policy")
+    taken = ImportedSettingSerializer(many=True, source="imported.imported")
+    left_out = SkippedSettingSerializer(many=True, source="imported.skipped")
+    not_about_policy = UnrelatedSettingSerializer(many=True, source="imported.unrelated")
     warnings = serializers.ListField(
         child=serializers.CharField(),
         help_text="What the file would take away: topics that it no longer journals.",

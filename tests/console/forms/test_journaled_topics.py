@@ -48,6 +48,6 @@ def test_law_an_entry_that_is_shown_and_saved_again_is_the_same(topic, separator
     if topic.message_type in ("fix", "nvfix"):
         topic = JournaledTopic(topic.topic, topic.message_type, topic.filter, separator)
     field = JournaledTopicsField()
-    shown = field.prepare_value([topic.as_json()])
-    assert field.clean(shown) == [topic.as_json()]
-    assert "\n" not in write_line(topic.as_json())
+    shown = field.prepare_value([topic.to_json()])
+    assert field.clean(shown) == [topic.to_json()]
+    assert "\n" not in write_line(topic.to_json())

@@ -85,10 +85,10 @@ def test_a_right_password_that_waits_for_its_code_is_not_denied(operator: Any, i
     assert [one.result for one in AuditEvent.objects.filter(action="login")] == ["denied"]
 
 
-@pytest.mark.parametrize("part", ["taken", "left_out", "not_about_policy"])
+@pytest.mark.parametrize("part", ["imported", "skipped", "unrelated"])
 def test_an_import_shows_no_empty_table(part: str) -> None:
     row = {"line": 1, "where": "a", "what": "b", "into": "c", "why": "d"}
-    imported = {name: [row] for name in ("taken", "left_out", "not_about_policy")} | {part: []}
+    imported = {name: [row] for name in ("imported", "skipped", "unrelated")} | {part: []}
     page = render_to_string("components/imported.html", {"imported": imported})
     assert page.count("<table") == 2 and ": 0</p>" in page
 
