@@ -91,7 +91,7 @@ def test_it_edits_a_policy_and_publishes_it(client: Any) -> None:
         if_match=edited.headers["ETag"],
         body=model("DraftPublish")(reason="generated"),
     )
-    assert type(told).__name__ == "Change", told
+    assert type(told).__name__ == "PolicyChangeResult", told
     assert told.applied
     policy = endpoint("policies.policies_retrieve").sync(client=client)
     assert policy.revision == told.revision
