@@ -440,6 +440,8 @@ class Dispatch:
     def confirmed(self, upto: int) -> None:
         """Every sync member of the group, and every sync destination, that is waited for has everything up to there."""
         self._everywhere.move(upto)
+        if not self._unconfirmed or self._unconfirmed[0].sequence > upto:
+            return
         finished = FinishedBatches()
         while self._unconfirmed and self._unconfirmed[0].sequence <= upto:
             one = self._unconfirmed.popleft()
