@@ -13,7 +13,6 @@ import msgspec
 from broker_core.documents.problems import ProblemEntry
 from broker_core.errors import OperatorError
 
-CODE: Final = "policy_set_back"
 SUBJECT: Final = "policy.stored"
 FIX: Final = (
     "Decide on the page Policies, or there with `manage.py policy resolve stored` (the broker's policy goes"
@@ -32,7 +31,7 @@ class SetBack(msgspec.Struct, frozen=True, kw_only=True):
 def set_back_error(running: int, offered: int) -> OperatorError:
     """Return the error for a policy that isn't put in force before an operator has decided."""
     return OperatorError(
-        CODE,
+        "policy_set_back",
         f"The broker keeps revision {running}, which the database doesn't have:"
         f" revision {offered} of the database isn't in force.",
         FIX,
@@ -48,7 +47,7 @@ def older_revision_error(running: int, offered: int) -> OperatorError:
     seconds, and reports which.
     """
     return OperatorError(
-        CODE,
+        "policy_set_back",
         f"The broker runs revision {running}: it doesn't go back to revision {offered}.",
         "Look at the policy again in some seconds.",
         running=running,
@@ -60,7 +59,7 @@ def set_back_problem(state: SetBack, running: int, member: str = "") -> ProblemE
     """Return the problem that operators see while the broker keeps revision `running`."""
     error = set_back_error(running, state.database_revision)
     return ProblemEntry(
-        code=CODE,
+        code="policy_set_back",
         subject=SUBJECT,
         since=state.since,
         severe=True,

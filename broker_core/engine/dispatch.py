@@ -441,6 +441,8 @@ class Dispatcher:
     def on_confirmed(self, upto: int) -> None:
         """Every sync member of the group, and every sync destination, that is waited for has everything up to there."""
         self._everywhere.advance(upto)
+        if not self._unconfirmed or self._unconfirmed[0].sequence > upto:
+            return
         finished = FinishedBatches()
         while self._unconfirmed and self._unconfirmed[0].sequence <= upto:
             one = self._unconfirmed.popleft()

@@ -277,7 +277,9 @@ class PublisherNumbers:
         if under_way is None or under_way.batches:
             return
         del self.under_way[name]
-        if under_way.taken > number_of(self.done.get(name, ()), under_way.session):
+        if (under_way.taken > number or under_way.session != session) and under_way.taken > number_of(
+            self.done.get(name, ()), under_way.session
+        ):
             self.done.note(name, under_way.session, under_way.taken)
 
     def answer_repeats(self) -> None:

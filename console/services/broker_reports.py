@@ -18,7 +18,6 @@ import redis
 from django.conf import settings
 from django.db import close_old_connections, connection
 
-from broker_core.control.set_back import CODE
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from broker_core.documents.system_records import DecisionEntry
@@ -54,7 +53,7 @@ def record_report(snapshot: Snapshot) -> None:
     key = (status.instance, status.member)
     heard = _heard.get(key)
     slot = at_ms - at_ms % SAMPLE_MS
-    set_back = any(one.code == CODE for one in status.problems)
+    set_back = any(one.code == "policy_set_back" for one in status.problems)
     revision = (status.revision, set_back)
     if heard is not None and heard.revision == revision and heard.slot == slot:
         return

@@ -195,6 +195,7 @@ DOORS = [
     Door("POST", "/policies/transports/tcp/", P.EDIT_POLICIES, {}),
     Door("POST", "/policies/rollout/promote/", P.EDIT_POLICIES, {}, looks=True),
     Door("POST", "/policies/rollout/stop/", P.EDIT_POLICIES, {}, looks=True),
+    Door("POST", "/policies/resolve/", P.EDIT_POLICIES, {"choice": "stored"}, looks=True),
     Door("GET", "/policies/drafts/", P.VIEW),
     Door("POST", "/policies/drafts/new/", P.EDIT_POLICIES, {"title": "x"}),
     Door("POST", "/policies/drafts/import/", P.EDIT_POLICIES, {"system": "xap", "text": "a=b"}),

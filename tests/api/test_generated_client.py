@@ -89,7 +89,7 @@ def test_it_edits_a_policy_and_publishes_it(client: Any) -> None:
         draft.id,
         client=client,
         if_match=edited.headers["ETag"],
-        body=model("DraftPublish")(reason="generated"),
+        body=model("DraftPublish")(reason="generated", confirmed=True),
     )
     assert type(told).__name__ == "PolicyChangeResult", told
     assert told.applied

@@ -25,6 +25,7 @@ from console.forms.presets import ActiveMqForm, QpidForm, QuotaForm, XapForm
 from console.forms.transports import TransportLimitsForm
 from console.models import ClientPolicy, PolicyDraft, PoolPolicy
 from console.services import policy_import
+from console.units.labels import mode_label
 from console.views.draft_tables import tables
 
 FORMS = [(XapForm, XAP), (ActiveMqForm, ACTIVEMQ), (QpidForm, QPID), (QuotaForm, QUOTAS)]
@@ -88,7 +89,7 @@ def test_a_drafts_table_says_settings_in_their_words_and_units(
     draft = PolicyDraft(document={part: [entry]})
     cells = [dict(row["cells"]) for table in tables(draft) for row in table["rows"]]
     assert [cell["Settings"] for cell in cells] == [[said]]
-    assert [cell["Mode"] for cell in cells] == [[PRESETS[part]["mode"].default]]
+    assert [cell["Mode"] for cell in cells] == [[mode_label(PRESETS[part]["mode"].default)]]
 
 
 def test_a_drafts_table_says_whom_a_quota_is_for() -> None:

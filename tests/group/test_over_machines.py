@@ -242,7 +242,7 @@ async def _is_seen_and_acted_on_where_it_is(made: Installation) -> None:
 
 def _policies_converge(made: Installation) -> None:
     answer = made.http.patch(
-        "/api/v1/policies", json={"instance": {"journal_size": 1024 * 1024}, "reason": "small files"},
+        "/api/v1/policies", json={"instance": {"journal_size": 1024 * 1024}, "reason": "small files", "confirmed": True},
         headers={"If-Match": "*"},
     )  # fmt: skip
     assert answer.status_code == 200, answer.text
@@ -297,7 +297,7 @@ async def _members_go_on_without_the_console_and_converge_afterwards(made: Insta
 
     def edited() -> int:
         answer = made.http.patch(
-            "/api/v1/policies", json={"instance": {"downgrade_after_ms": 20_000}, "reason": "cut off"},
+            "/api/v1/policies", json={"instance": {"downgrade_after_ms": 20_000}, "reason": "cut off", "confirmed": True},
             headers={"If-Match": "*"},
         )  # fmt: skip
         assert answer.status_code == 200, answer.text

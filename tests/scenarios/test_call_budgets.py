@@ -26,7 +26,7 @@ from tests.support.brokers import tcp_policy
 from tests.support.frames import FedReader
 
 MESSAGES = 200
-MESSAGE_BUDGET = 339
+MESSAGE_BUDGET = 342
 """Calls of the loop's thread for one message to one subscriber, its acknowledgement and its write included."""
 
 

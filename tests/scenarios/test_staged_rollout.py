@@ -69,7 +69,7 @@ async def stall(broker: Any) -> list[Any]:
 
 def states(running: BrokerThread) -> dict[str, str]:
     async def look() -> dict[str, str]:
-        return {one.name: one.state for one in running.broker.statistics.snapshot().clients}
+        return {one.name: one.delivery for one in running.broker.statistics.snapshot().clients}
 
     found: dict[str, str] = running.do(look())
     return found

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from console.choices import ActorKind, RunKind, RunState, ScopeKind
 from console.models import ActionRun, ClientSample, Decision, Instance, ResourceSample
+from console.queries.pipeline_history import NUMBERS
 from console.services import policies
 from console.services.actors import Actor
 
@@ -224,6 +225,8 @@ def seed_hours(instance: Instance, client: str = "board-jfk", hours: int = 60) -
             "lag_bytes_max": lag * 412, "lag_ms_max": int(lag * 2.7), "offline_episodes": int(lag > 120_000),
             "offline_ms": 1_000_000 if lag > 120_000 else 0, "connects": 0, "disconnects": 0,
         })  # fmt: skip
+        row = days[f"day={at.date().isoformat()}"][-1]
+        row |= {"transport": "tcp", **{name: 0 for name in NUMBERS if name not in row}}
     for day, rows in days.items():
         folder = Path(settings.SLUICE_LAKE_DIRECTORY) / "client_history" / day
         folder.mkdir(parents=True, exist_ok=True)

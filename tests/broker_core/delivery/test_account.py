@@ -172,7 +172,16 @@ def test_after_whatever_happened_every_figure_is_that_of_the_single_messages(
             model.check()
     accounts = [model.account for model in models]
     both = sum_accounts([*accounts, DeliveryAccount()])
-    for what in ("matched", "waiting", "in_flight", "acknowledged", "delivered", "owed", "lost", "in_log"):
+    for what in (
+        "matched",
+        "waiting",
+        "in_flight",
+        "acknowledged",
+        "delivered",
+        "owed",
+        "lost_volume",
+        "in_log",
+    ):
         assert getattr(both, what) == sum_volumes(getattr(account, what) for account in accounts), what
     assert total_delivered(accounts) == both.delivered
     assert both.gone == {

@@ -48,7 +48,9 @@ class Heard:
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
     made = Heard(SystemRecordBuffer.add_traffic)
-    monkeypatch.setattr(SystemRecordBuffer, "add_traffic", lambda events, entries: made.looked(events, entries))
+    monkeypatch.setattr(
+        SystemRecordBuffer, "add_traffic", lambda events, entries: made.looked(events, entries)
+    )
     return made
 
 

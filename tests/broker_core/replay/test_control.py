@@ -119,7 +119,9 @@ class Clock:
 
     def __init__(self, patched: pytest.MonkeyPatch) -> None:
         self.now = 0
-        patched.setattr(replay, "ReplayRateLimiter", lambda rate, now: ReplayRateLimiter(rate, lambda: self.now))
+        patched.setattr(
+            replay, "ReplayRateLimiter", lambda rate, now: ReplayRateLimiter(rate, lambda: self.now)
+        )
 
     async def passes(self, seconds: float, reader: Reader, due: Callable[[], float]) -> None:
         """In steps of 50 ms, which are made up for; after each `due()` is the least that must have come."""

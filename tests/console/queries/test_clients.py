@@ -17,7 +17,7 @@ def names(found: Any) -> list[object]:
 
 
 def test_clients_are_filtered_by_state_transport_and_part_of_the_name(broker: FakeBroker) -> None:
-    assert names(ClientSequence(state="offlined")[:10]) == ["board-jfk"]
+    assert names(ClientSequence(delivery="offlined")[:10]) == ["board-jfk"]
     assert names(ClientSequence(transport="websocket", search="LAKE")[:10]) == ["lake-loader"]
     assert names(ClientSequence(patterns=["board-*", "lake-loader"])[:10]) == ["board-jfk", "lake-loader"]
     assert names(ClientSequence(patterns=[])[:10]) == []
