@@ -43,7 +43,7 @@ BROKER = textwrap.dedent(
 
     home = Path(sys.argv[1])
     policy = tcp_policy()
-    paths = BrokerPaths.under(home, policy.instance.name)
+    paths = BrokerPaths.in_home(home, policy.instance.name)
     carry_out = Connection._carry_out
 
     def blocking(self, command):
