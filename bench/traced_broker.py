@@ -19,7 +19,7 @@ import uvloop
 
 if TYPE_CHECKING:
     from broker_core.batch import Batch
-    from broker_core.engine.publisher_numbers import Waiting
+    from broker_core.engine.publisher_numbers import PendingAck
     from broker_core.journal.segment import BatchPosition
 
 STATIONS: Final = (
@@ -85,7 +85,7 @@ def trace() -> None:
         sync(self, told)
 
     def noted_applied(
-        self: Dispatcher, group: Sequence[PendingBatch[Waiting]], positions: Sequence[BatchPosition]
+        self: Dispatcher, group: Sequence[PendingBatch[PendingAck]], positions: Sequence[BatchPosition]
     ) -> None:
         moments = [*written.pop(id(group[-1].batch)), time.monotonic_ns()]
         applied(self, group, positions)

@@ -254,7 +254,7 @@ class Connector:
             await asyncio.wait([link.lost], timeout=pause)
             if link.lost.done():
                 break
-            link.look()
+            link.sample_liveness()
             now, life = link.now_ms(), link.liveness
             if self._heard_heartbeat and life.is_silent(now, interval_ms):
                 link.abort(_silent(now - life.heard_at))

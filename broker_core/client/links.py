@@ -136,9 +136,9 @@ class ClientLink(asyncio.BaseProtocol):
         """Monotonic milliseconds of the loop's clock, as `liveness` counts them."""
         return int(self._loop.time() * 1_000)
 
-    def look(self) -> None:
-        """Note in `liveness` what came from the broker, and what its kernel acknowledged, since the last
-        look."""
+    def sample_liveness(self) -> None:
+        """Record in `liveness` the bytes that came from the broker and those that its kernel acknowledged since
+        the last sample."""
         now = self.now_ms()
         self.liveness.note_read(now, self.read_progress())
         self.liveness.note_written(now, self.sent_bytes, self.sent_bytes - self.unacknowledged_bytes())

@@ -27,11 +27,11 @@ from broker_core.delivery.entries import SharedDelivery
 from broker_core.delivery.ports import InstanceResources, MatchReceiver
 from broker_core.engine.publisher_numbers import (
     FinishedBatches,
-    Passed,
+    InFlightPublishes,
+    PendingAck,
     PublisherNumbers,
-    Unconfirmed,
-    UnderWay,
-    Waiting,
+    UnconfirmedAck,
+    UnjournaledPart,
     assign_session,
 )
 from broker_core.errors import ClientError, JournalError
@@ -112,9 +112,9 @@ class Dispatcher:
         """The log takes nothing more, so the process has to end; set by the engine."""
         self.following: ReplicatedLogStatus | None = None
         """Where other brokers append to the log as well; set by whoever runs the broker."""
-        self._log: CommitLog[Waiting] = make_log(self._journal, self, self._clock)
+        self._log: CommitLog[PendingAck] = make_log(self._journal, self, self._clock)
         self._behind_bytes = 0
-        self._unconfirmed: deque[Unconfirmed] = deque()
+        self._unconfirmed: deque[UnconfirmedAck] = deque()
         """In the log's order. Whose records are among them waits with all of them: acknowledgements are in order."""
         self._waits: dict[str, int] = {}
         """How many of them each publisher has."""
@@ -220,7 +220,7 @@ class Dispatcher:
                 fresh.first_publisher_sequence, fresh.last_publisher_sequence
             )
         if parts.kept is None:
-            self._past_journal(connection, Passed(fresh, answers))
+            self._past_journal(connection, UnjournaledPart(fresh, answers))
         else:
             # Of a batch of both kinds the publisher hears when the whole of it is done.
             self._to_journal(connection, parts, answers, fresh.last_publisher_sequence)
@@ -248,13 +248,13 @@ class Dispatcher:
         for answer in answers:
             if answer.ack == "processed":
                 connection.reply(answer)
-        waiting = Waiting(connection, last, [answer for answer in answers if answer.ack == "persisted"])
+        waiting = PendingAck(connection, last, [answer for answer in answers if answer.ack == "persisted"])
         if parts.passed is not None:
             waiting.beside = parts
             self._behind_bytes += parts.passed.nbytes
         under_way = self.numbers.under_way.get(connection.name)
         if under_way is None:
-            under_way = self.numbers.under_way[connection.name] = UnderWay(waiting)
+            under_way = self.numbers.under_way[connection.name] = InFlightPublishes(waiting)
         under_way.newest = waiting
         under_way.batches += 1
         claims = False
@@ -267,7 +267,7 @@ class Dispatcher:
         self._log.append(PendingBatch(parts.kept, waiting, claims=claims))
         connection.publishing.on_submitted()
 
-    def _past_journal(self, connection: ConnectionView, passed: Passed) -> None:
+    def _past_journal(self, connection: ConnectionView, passed: UnjournaledPart) -> None:
         """Hand on what no journal keeps: at once, or right behind what its publisher had recorded before
         it."""
         under_way = self.numbers.under_way.get(connection.name)
@@ -289,7 +289,7 @@ class Dispatcher:
         self._answer_passed(connection, passed)
 
     @staticmethod
-    def _answer_passed(connection: ConnectionView, passed: Passed) -> None:
+    def _answer_passed(connection: ConnectionView, passed: UnjournaledPart) -> None:
         first, last = passed.batch.first_publisher_sequence, passed.batch.last_publisher_sequence
         connection.publishing.on_forwarded(passed.answers)
         if first:
@@ -308,10 +308,10 @@ class Dispatcher:
             accepted_at=self._clock.now_ns(),
         )
 
-    def publish_system_record(self, topic: str, bodies: list[bytes]) -> Sequence[PendingBatch[Waiting]]:
+    def publish_system_record(self, topic: str, bodies: list[bytes]) -> Sequence[PendingBatch[PendingAck]]:
         """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any. What of it is on
         its way to the journal. ClientError not_journaled."""
-        under_way = list[PendingBatch[Waiting]]()
+        under_way = list[PendingBatch[PendingAck]]()
         for start in range(0, len(bodies), batches.MAX_RECORDS):
             built = batches.build_single_topic_batch(
                 BROKER_NAME, topic, bodies[start : start + batches.MAX_RECORDS]
@@ -333,7 +333,7 @@ class Dispatcher:
         kept = self.topics.split_batch(letters).kept if letters is not None else None
         if kept is None or kept.count < batch.count:
             return False
-        pending = PendingBatch[Waiting](kept)
+        pending = PendingBatch[PendingAck](kept)
         self._log.append(pending)
         await self._log.barrier()
         return not pending.failed
@@ -344,11 +344,13 @@ class Dispatcher:
     def shows_early(self) -> bool:
         return self._subscribed.wants_early
 
-    def on_stamped(self, group: Sequence[PendingBatch[Waiting]]) -> None:
+    def on_stamped(self, group: Sequence[PendingBatch[PendingAck]]) -> None:
         """Note how far sequences were given out."""
         self._frontier.stamped = self._everywhere.stamped = group[-1].batch.last_sequence
 
-    def show(self, group: Sequence[PendingBatch[Waiting]], before: Iterable[PendingBatch[Waiting]]) -> None:
+    def show(
+        self, group: Sequence[PendingBatch[PendingAck]], before: Iterable[PendingBatch[PendingAck]]
+    ) -> None:
         """Deliver what is on its way to the disk to subscriptions that don't wait for that.
 
         What the disk of a group's member refused comes again with the same sequences: they have that already.
@@ -368,7 +370,9 @@ class Dispatcher:
                 self._deliver(pending.batch, None, early)
             self._settles.run_turn_end()
 
-    def on_durable(self, group: Sequence[PendingBatch[Waiting]], positions: Sequence[BatchPosition]) -> None:
+    def on_durable(
+        self, group: Sequence[PendingBatch[PendingAck]], positions: Sequence[BatchPosition]
+    ) -> None:
         """A group is durable: deliver it and acknowledge it, once per publisher."""
         finished = FinishedBatches()
         registry = self._subscribed.registry
@@ -403,7 +407,7 @@ class Dispatcher:
         self._acknowledge(finished)
         self._confirmations.poll_links()
 
-    def on_duplicate(self, pending: PendingBatch[Waiting]) -> None:
+    def on_duplicate(self, pending: PendingBatch[PendingAck]) -> None:
         """Another broker had it first: its publisher hears the same."""
         waiting = pending.owner
         if waiting is None:
@@ -418,7 +422,7 @@ class Dispatcher:
             self._finish_batch(waiting, finished)
             self._tell_publishers(finished)
 
-    def superseded(self, pending: PendingBatch[Waiting]) -> None:
+    def superseded(self, pending: PendingBatch[PendingAck]) -> None:
         """Close the client whose batch isn't stored because another session holds its publisher's name."""
         waiting = pending.owner
         if waiting is None:
@@ -464,13 +468,13 @@ class Dispatcher:
             or self.carried.has_sync_destination(batch)
         )
 
-    def _let_wait(self, batch: Batch, upto: int, waiting: Waiting | None) -> None:
+    def _let_wait(self, batch: Batch, upto: int, waiting: PendingAck | None) -> None:
         if waiting is None and not batch.last_publisher_sequence:
             return  # nobody is to be told
         name = batch.publisher_name
         self._waits[name] = self._waits.get(name, 0) + 1
         self._unconfirmed.append(
-            Unconfirmed(upto, name, batch.session, batch.last_publisher_sequence, waiting)
+            UnconfirmedAck(upto, name, batch.session, batch.last_publisher_sequence, waiting)
         )
 
     def _tell_publishers(self, finished: FinishedBatches) -> None:
@@ -479,7 +483,7 @@ class Dispatcher:
             self._answer_behind(waiting)
         self._acknowledge(finished)
 
-    def _finish_batch(self, waiting: Waiting, finished: FinishedBatches) -> None:
+    def _finish_batch(self, waiting: PendingAck, finished: FinishedBatches) -> None:
         """Record that a batch is done, answer its commands, and add what its publisher is told to
         `finished`."""
         owner = waiting.connection
@@ -505,12 +509,12 @@ class Dispatcher:
         if self.numbers.superseded:
             self.numbers.close_all_superseded()
 
-    def _answer_behind(self, waiting: Waiting) -> None:
+    def _answer_behind(self, waiting: PendingAck) -> None:
         for passed in waiting.behind:
             self._answer_passed(waiting.connection, passed)
         waiting.connection.publishing.on_committed(len(waiting.behind))
 
-    def _deliver_with(self, waiting: Waiting, kept: Batch | None, position: BatchPosition | None) -> None:
+    def _deliver_with(self, waiting: PendingAck, kept: Batch | None, position: BatchPosition | None) -> None:
         """Deliver a batch, if it hasn't been, with what of it no journal keeps, and what was published behind
         it."""
         parts = waiting.beside
@@ -540,7 +544,7 @@ class Dispatcher:
                 if rows is None or len(rows):
                     self._give([SubscriptionMatch(subscription, rows)], shared[part])
 
-    def on_failed(self, group: Sequence[PendingBatch[Waiting]], error: JournalError) -> None:
+    def on_failed(self, group: Sequence[PendingBatch[PendingAck]], error: JournalError) -> None:
         """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
         if self.following is None and self._frontier.shown > self._frontier.durable:
             # In a group the log has them, with these sequences: they are applied again.

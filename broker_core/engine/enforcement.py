@@ -305,12 +305,12 @@ def pause_subscription(connection: ConnectionView, target: ClientSubscription, f
     lane.paused = True
     lane.pauses = number = lane.pauses + 1
 
-    def over() -> None:
+    def resume_when_due() -> None:
         if lane.pauses == number:
             resume_subscription(connection, target)
 
     if for_ms:
-        asyncio.get_running_loop().call_later(for_ms / 1_000, over)
+        asyncio.get_running_loop().call_later(for_ms / 1_000, resume_when_due)
 
 
 def resume_subscription(connection: ConnectionView, target: ClientSubscription) -> None:

@@ -41,7 +41,7 @@ MAX_REPEATS = 10_000
 
 
 @dataclass(slots=True)
-class Waiting:
+class PendingAck:
     """Who must hear that a batch is durable, and what: the publisher's number that is acknowledged with it (0: none), and
     the answers to its commands. `beside` is what of the same batch no journal keeps, `behind` what was
     published after it."""
@@ -50,12 +50,12 @@ class Waiting:
     last_publisher_sequence: int
     answers: Sequence[replies.Ack]
     beside: BatchPartition | None = None
-    behind: tuple[Passed, ...] = ()
+    behind: tuple[UnjournaledPart, ...] = ()
     delivered: bool = False
     """Whether the batch, and what is beside and behind it, was delivered."""
 
 
-class Passed(NamedTuple):
+class UnjournaledPart(NamedTuple):
     """A batch that no journal keeps, and the answers to its commands."""
 
     batch: Batch
@@ -63,10 +63,10 @@ class Passed(NamedTuple):
 
 
 @dataclass(slots=True)
-class UnderWay:
+class InFlightPublishes:
     """A publisher's batches between being taken and being durable."""
 
-    newest: Waiting
+    newest: PendingAck
     batches: int = 0
     session: int = 0
     taken: int = 0
@@ -85,7 +85,7 @@ class UnderWay:
         return (SessionNumber(self.session, self.taken), *done[1:])
 
 
-class Unconfirmed(NamedTuple):
+class UnconfirmedAck(NamedTuple):
     """What is durable here, and isn't said to be before those that are waited for have everything up to `sequence`: a
     publisher's number, and who waits for it here."""
 
@@ -93,7 +93,7 @@ class Unconfirmed(NamedTuple):
     publisher: str
     session: int
     number: int
-    waiting: Waiting | None
+    waiting: PendingAck | None
 
 
 @dataclass(slots=True)
@@ -103,11 +103,11 @@ class FinishedBatches:
 
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     batches: dict[ConnectionView, int] = field(default_factory=dict)
-    behind: list[Waiting] = field(default_factory=list)
+    behind: list[PendingAck] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Repeat:
+class DuplicatePublish:
     """What a client published again while the same was on its way to the disk, and the answers that wait for that."""
 
     last: int = 0
@@ -121,9 +121,9 @@ class PublisherNumbers:
         self.done = Publishers(stored)
         """The newest number of each that is durable, or of what no journal keeps and nothing before waits for
         the disk."""
-        self.under_way: dict[str, UnderWay] = {}
+        self.under_way: dict[str, InFlightPublishes] = {}
         """Of publishers with batches on their way to the disk."""
-        self.repeats: dict[ConnectionView, Repeat] = {}
+        self.repeats: dict[ConnectionView, DuplicatePublish] = {}
         self.superseded: list[ConnectionView] = []
         """Clients that lost their name to another member's client: closed after they are acknowledged."""
         self._roster = roster
@@ -227,7 +227,7 @@ class PublisherNumbers:
     def _wait_for_repeat(self, connection: ConnectionView, last: int, answers: Sequence[replies.Ack]) -> None:
         waiting = self.repeats.get(connection)
         if waiting is None:
-            waiting = self.repeats[connection] = Repeat()
+            waiting = self.repeats[connection] = DuplicatePublish()
             connection.publishing.on_submitted()
         if len(waiting.answers) + len(answers) > MAX_REPEATS:
             raise ClientError(

@@ -222,7 +222,7 @@ def compile_condition(node: nodes.Node) -> Test:
             return _among(compile_value(value), items)
         case nodes.Between(value, low, high):
             return _joined([_comparison(">=", value, low), _comparison("<=", value, high)], False)
-        case nodes.Like(value, pattern):
+        case nodes.LikeCondition(value, pattern):
             return _like(compile_value(value), _finder(pattern))
         case nodes.IsNull(value):
             get = compile_value(value)

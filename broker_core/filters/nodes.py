@@ -80,7 +80,7 @@ class Between(_Node, frozen=True):
     high: Node
 
 
-class Like(_Node, frozen=True):
+class LikeCondition(_Node, frozen=True):
     """value LIKE pattern: the RE2 pattern is found somewhere in the value's text."""
 
     value: Node
@@ -119,7 +119,7 @@ Node = (
     | Comparison
     | InList
     | Between
-    | Like
+    | LikeCondition
     | IsNull
     | Not
     | And
@@ -163,12 +163,12 @@ def _print(node: Node) -> tuple[str, int]:
 
 
 def _print_not(part: Node) -> tuple[str, int]:
-    if isinstance(part, InList | Between | Like | IsNull):
+    if isinstance(part, InList | Between | LikeCondition | IsNull):
         return _print_test(part, "NOT "), _TEST
     return f"NOT {_wrapped(part, _NOT)}", _NOT
 
 
-def _print_test(node: Comparison | InList | Between | Like | IsNull, negation: str) -> str:
+def _print_test(node: Comparison | InList | Between | LikeCondition | IsNull, negation: str) -> str:
     match node:
         case Comparison(operator, left, right):
             return f"{_wrapped(left, _SUM)} {operator} {_wrapped(right, _SUM)}"
@@ -179,7 +179,7 @@ def _print_test(node: Comparison | InList | Between | Like | IsNull, negation: s
         case Between(value, low, high):
             limits = f"{_wrapped(low, _SUM)} AND {_wrapped(high, _SUM)}"
             return f"{_wrapped(value, _SUM)} {negation}BETWEEN {limits}"
-        case Like(value, pattern):
+        case LikeCondition(value, pattern):
             return f"{_wrapped(value, _SUM)} {negation}LIKE {_quoted(pattern)}"
         case IsNull(value):
             return f"{_wrapped(value, _SUM)} IS {negation}NULL"

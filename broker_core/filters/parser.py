@@ -157,7 +157,7 @@ class _FilterParser:
             self._expect("AND", "AND and the upper limit")
             return nodes.Between(left, low, self._sum())
         if self._accept("LIKE"):
-            return nodes.Like(left, self._pattern())
+            return nodes.LikeCondition(left, self._pattern())
         return left
 
     def _pattern(self) -> str:

@@ -25,7 +25,7 @@ from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.client.publisher import Publisher, Rejection
 from broker_core.connections import publisher as publishing
 from broker_core.engine.dispatch import Dispatcher
-from broker_core.engine.publisher_numbers import Waiting
+from broker_core.engine.publisher_numbers import PendingAck
 from broker_core.errors import ClientError
 from broker_core.group.engine_log import EntrySender, LogEntry
 from broker_core.group.hash_chain import HashChain
@@ -164,8 +164,8 @@ class Member:
     def __init__(self) -> None:
         journal = cast(Journal, EmptyJournal())
         self.order = LogStateMachine(journal, 1, START, HashChain(0, b""))
-        self.gathered: list[PendingBatch[Waiting]] = []
-        self.own: dict[int, list[PendingBatch[Waiting]]] = {}
+        self.gathered: list[PendingBatch[PendingAck]] = []
+        self.own: dict[int, list[PendingBatch[PendingAck]]] = {}
         """What it appended, by entry."""
         self.stored: list[tuple[int, int, bytes]] = []
         self.applied = 0
@@ -201,7 +201,7 @@ class Member:
         )
         return cast(Dispatcher, made)
 
-    def _append(self, pending: PendingBatch[Waiting]) -> None:
+    def _append(self, pending: PendingBatch[PendingAck]) -> None:
         """As the group's log takes it."""
         assert isinstance(pending.batch.buf, bytearray)
         write_flags(pending.batch.buf, CLAIM if pending.claims else 0)
@@ -219,12 +219,12 @@ class Member:
     def apply(self, log: list[LogEntry], most: int) -> None:
         """Apply the next entries in one go, at most so many."""
         entries = log[self.applied : self.applied + most]
-        group: list[PendingBatch[Waiting]] = []
-        refused: list[tuple[PendingBatch[Waiting], Refusal]] = []
+        group: list[PendingBatch[PendingAck]] = []
+        refused: list[tuple[PendingBatch[PendingAck], Refusal]] = []
         for entry in entries:
             own = self.own.pop(entry.number, None)
             for number, batch in enumerate(decode_batches(entry)):
-                pending = own[number] if own is not None else PendingBatch[Waiting](batch)
+                pending = own[number] if own is not None else PendingBatch[PendingAck](batch)
                 fresh = self.order.apply_batch(entry, number, batch)
                 if isinstance(fresh, Refusal):
                     refused.append((pending, fresh))
@@ -238,7 +238,9 @@ class Member:
         self._tell(group, refused)
 
     def _tell(
-        self, group: Sequence[PendingBatch[Waiting]], refused: Sequence[tuple[PendingBatch[Waiting], Refusal]]
+        self,
+        group: Sequence[PendingBatch[PendingAck]],
+        refused: Sequence[tuple[PendingBatch[PendingAck], Refusal]],
     ) -> None:
         if group:
             self.dispatch.on_durable(group, cast(Any, [None] * len(group)))

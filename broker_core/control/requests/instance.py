@@ -184,7 +184,7 @@ MAX_PREVIEWED = 500
 """Clients and decisions that a preview lists; it counts them all."""
 
 
-class ApplyPolicy(Protocol):
+class PolicyApplier(Protocol):
     """Puts an ordered policy in force; `decided`: an operator has preferred it to the one that is."""
 
     async def __call__(self, policy: PolicyDocument, stage: StagedRevision | None, *, decided: bool) -> None:
@@ -197,7 +197,7 @@ class PolicyRequests:
     def __init__(
         self,
         engine: Engine,
-        apply: ApplyPolicy,
+        apply: PolicyApplier,
         check: Callable[[PolicyDocument], Awaitable[None]],
         member: str,
         is_set_back: Callable[[], bool],

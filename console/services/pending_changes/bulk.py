@@ -67,7 +67,7 @@ def _there(item: PendingChange) -> list[ClientEntry]:
 def _told(kind: PendingChangeKind) -> Callable[[PendingChange, list[str] | None], ChangePreview]:
     one_word, done, says, applies, severe = _WORDS[kind]
 
-    def told(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    def preview(item: PendingChange, _: list[str] | None) -> ChangePreview:
         chosen, there = len(item.parameters.get("names", [])), _there(item)
         acted = [one for one in there if applies(one)]
         number = len(acted)
@@ -101,7 +101,7 @@ def _told(kind: PendingChangeKind) -> Callable[[PendingChange, list[str] | None]
         warnings = [f"{headline[:1].upper()}{headline[1:]}."] if severe and acted else []
         return ChangePreview(what, headline, lines, warnings, blocked, severe=severe)
 
-    return told
+    return preview
 
 
 def _do(kind: PendingChangeKind) -> Callable[[Actor, PendingChange, str], str]:

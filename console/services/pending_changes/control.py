@@ -61,7 +61,7 @@ def _do_action(actor: Actor, item: PendingChange, reason: str) -> str:
 
 
 def _rollout(word: str) -> Callable[[PendingChange, list[str] | None], ChangePreview]:
-    def tell(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
+    def preview(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
         staged, base, whom, wrong = _staged(item)
         if wrong:
             return ChangePreview(str(item), blocked=[wrong])
@@ -84,7 +84,7 @@ def _rollout(word: str) -> Callable[[PendingChange, list[str] | None], ChangePre
             what, headline, lines, told.warnings, list(found.problems), told.severe, differences=differences
         )
 
-    return tell
+    return preview
 
 
 def _staged(item: PendingChange) -> tuple[Any, Any, str, str]:

@@ -120,7 +120,7 @@ def _do_durable(actor: Actor, item: PendingChange, _: str) -> str:
 
 
 def _replay(word: str) -> Callable[[PendingChange, list[str] | None], ChangePreview]:
-    def told(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    def preview(item: PendingChange, _: list[str] | None) -> ChangePreview:
         client, _slash, name = item.target.partition("/")
         found = replay_queries.replay(name)
         ended = found.state in ("completed", "cancelled")
@@ -139,7 +139,7 @@ def _replay(word: str) -> Callable[[PendingChange, list[str] | None], ChangePrev
             severe=word == "cancel",
         )
 
-    return told
+    return preview
 
 
 def _do_replay(word: str) -> Callable[[Actor, PendingChange, str], str]:

@@ -46,7 +46,7 @@ def condition(node: n.Node, message: Any) -> bool | None:
             return condition(n.And(both), message)
         case n.InList(inside, items):
             return condition(n.Or(tuple(n.Comparison("=", inside, item) for item in items)), message)
-        case n.Like(inside, pattern):
+        case n.LikeCondition(inside, pattern):
             return strongest([like(element, pattern) for element in elements(value(inside, message))])
         case n.IsNull(inside):
             return first(value(inside, message)) is None

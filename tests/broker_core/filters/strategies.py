@@ -15,7 +15,7 @@ from broker_core.filters.nodes import (
     FieldPath,
     InList,
     IsNull,
-    Like,
+    LikeCondition,
     Node,
     Not,
     Or,
@@ -74,7 +74,7 @@ def trees(depth: int = 3) -> st.SearchStrategy[Node]:
         st.builds(Not, part),
         st.builds(InList, part, st.lists(part, min_size=1, max_size=4).map(tuple)),
         st.builds(Between, part, part, part),
-        st.builds(Like, part, st.sampled_from(PATTERNS)),
+        st.builds(LikeCondition, part, st.sampled_from(PATTERNS)),
         st.builds(IsNull, part),
     )
 
