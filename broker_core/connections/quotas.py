@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from broker_core.config import PolicyDocument
 from broker_core.config.preset_settings import QUOTAS
@@ -22,19 +21,9 @@ from broker_core.connections.name_owners import ClientNameOwners
 from broker_core.errors import ClientError
 from broker_core.journal.journal import Journal
 from broker_core.replay.positions.file import SHARED_OWNER
+from broker_core.replay.positions.store import PositionStore
 from broker_core.slow_clients.rules.presets import preset_layers
 from broker_core.slow_clients.rules.scopes import RuleSubject
-
-
-class DurableCounts(Protocol):
-    """What is kept for clients that are away: `replay.kept_positions`."""
-
-    @property
-    def durables(self) -> dict[tuple[str, str], Any]: ...
-    @property
-    def durables_of(self) -> Counter[str]: ...
-    @property
-    def replays(self) -> dict[str, Any]: ...
 
 
 @dataclass(slots=True)
@@ -70,7 +59,7 @@ class Quotas:
     def __init__(
         self,
         policy: PolicyDocument,
-        keeps: DurableCounts,
+        keeps: PositionStore,
         owners: ClientNameOwners,
         journal: Journal,
         now: Callable[[], int],

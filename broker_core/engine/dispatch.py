@@ -72,13 +72,6 @@ class LiveSubscriptionsPort(Protocol):
         """A write failed: those who got these records early are told."""
 
 
-class SettlePort(Protocol):
-    """What ends a turn: `engine.settle`."""
-
-    def run_turn_end(self) -> None:
-        """Send, measure, decide and enforce, for all clients whose backlog has changed."""
-
-
 class Dispatcher:
     """What an instance's publishers send, on its way to the subscribers. The outlet of its log."""
 
@@ -89,7 +82,7 @@ class Dispatcher:
         everywhere: DurableFrontier,
         roster: ConnectionTable,
         subscribed: LiveSubscriptionsPort,
-        settles: SettlePort,
+        run_turn_end: Callable[[], None],
         topics: JournaledTopics,
         carried: SyncDestinationFilter,
         confirmations: SyncReplication,
@@ -100,7 +93,7 @@ class Dispatcher:
         self._frontier, self._everywhere = frontier, everywhere
         self._roster = roster
         self._subscribed = subscribed
-        self._settles = settles
+        self._run_turn_end = run_turn_end
         self.topics = topics
         """Which are journaled, by the policy in force."""
         self.carried = carried
@@ -285,7 +278,7 @@ class Dispatcher:
         elif last:
             self.numbers.done.note(connection.name, session, last)
         self._deliver_passed(passed.batch)
-        self._settles.run_turn_end()
+        self._run_turn_end()
         self._answer_passed(connection, passed)
 
     @staticmethod
@@ -321,7 +314,7 @@ class Dispatcher:
             if parts.passed is not None:
                 self._check_queues(parts.passed)
                 self._deliver_passed(parts.passed)
-                self._settles.run_turn_end()
+                self._run_turn_end()
             if parts.kept is not None:
                 under_way.append(PendingBatch(parts.kept))
                 self._log.append(under_way[-1])
@@ -368,7 +361,7 @@ class Dispatcher:
         if len(early):
             for pending in group[first_new:]:
                 self._deliver(pending.batch, None, early)
-            self._settles.run_turn_end()
+            self._run_turn_end()
 
     def on_durable(
         self, group: Sequence[PendingBatch[PendingAck]], positions: Sequence[BatchPosition]
@@ -400,7 +393,7 @@ class Dispatcher:
         self._frontier.durable = newest
         for waiting in finished.behind:
             self._answer_behind(waiting)
-        self._settles.run_turn_end()
+        self._run_turn_end()
         self._frontier.notify_waiters()
         if finished.batches:
             self._share.on_live_traffic()
@@ -414,7 +407,7 @@ class Dispatcher:
             return
         self._deliver_with(waiting, None, None)
         waiting.delivered = True
-        self._settles.run_turn_end()
+        self._run_turn_end()
         if self._must_be_confirmed(pending.batch, self._frontier.durable):
             self._let_wait(pending.batch, self._frontier.durable, waiting)
         else:

@@ -148,7 +148,7 @@ class Engine:
             self.everywhere,
             self.roster,
             self.subscriptions,
-            self.settle,
+            self.settle.run_turn_end,
             topics,
             SyncDestinationFilter(policy.destinations, topics.decoder_of),
             self.confirmations,

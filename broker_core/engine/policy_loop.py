@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -20,6 +20,7 @@ from broker_core.connections.connection_view import ConnectionView
 from broker_core.connections.roster import ConnectionTable
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.ports import InstanceResources
+from broker_core.engine.enforcement import PolicyEnforcer
 from broker_core.engine.subscription_view import LiveSubscriptionView
 from broker_core.engine.system_records import SystemRecordBuffer, TrafficRecorder
 from broker_core.engine.watchdog import Watchdog
@@ -49,16 +50,6 @@ does one that has had no credit for so long."""
 log = structlog.get_logger("sluice.settle")
 
 
-class EnforcementPort(Protocol):
-    """Who carries decisions out: `engine.enforcement`."""
-
-    def execute(self, decision: Decision) -> None:
-        """Do what was decided, or in shadow only keep it."""
-
-    def on_spool_failed(self, connection: ConnectionView, error: SluiceError) -> None:
-        """End a client whose spool the disk doesn't take, by a decision."""
-
-
 class PolicyLoop:
     """One instance's clients as policy sees them. Satisfies `connections.ports.Judging`."""
 
@@ -78,7 +69,7 @@ class PolicyLoop:
         # In a turn of its own: the guard is in the middle of a judgement when the allowance ends.
         guard.on_exhausted = self._withdraw_soon
         self._events = events
-        self.enforces: EnforcementPort
+        self.enforces: PolicyEnforcer
         self._uses: dict[ConnectionView, ClientUsage] = {}
         self._watched: dict[tuple[ConnectionView, int], tuple[LiveSubscriptionView, WatchedSubscription]] = {}
         """Every subscription, by client and stream, as rules see it and with what they want of it."""

@@ -67,7 +67,7 @@ class _RecordedSample:
     is_offlined: bool = False
     offlined_at: int = 0
     rule_states: Holds = field(default_factory=dict)
-    is_connected: int = 0
+    connection_number: int = 0
     behind_since: int = 0
     unacked_at: int = 0
     acked_bytes: int = 0

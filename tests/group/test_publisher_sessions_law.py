@@ -64,7 +64,7 @@ class Connection:
         """Whether the member refuses the next batch."""
         self.rights = EVERYTHING
         self.unread: list[replies.ErrorReply] = []
-        inbox = SimpleNamespace(hold=lambda reason: None, release=lambda reason: None)
+        inbox = SimpleNamespace(pause=lambda reason: None, resume=lambda reason: None)
         self.publishing = publishing.ConnectionPublisher(cast(Any, self), cast(Any, inbox), member.services)
 
     # As the client sees it.
@@ -171,7 +171,7 @@ class Member:
         self.applied = 0
         self.clients: dict[str, Connection] = {}
         self.dispatch = self._dispatch(journal)
-        quotas = SimpleNamespace(published=lambda connection, topics, count: 0)
+        quotas = SimpleNamespace(charge_publish=lambda connection, topics, count: 0)
         self.services: Any = SimpleNamespace(publishing=self.dispatch, quotas=quotas)
 
     def _dispatch(self, journal: Journal) -> Dispatcher:
@@ -181,19 +181,24 @@ class Member:
 
         clock = SimpleNamespace(now_ns=lambda: 1)
         facilities = SimpleNamespace(
-            journal=journal, clock=clock, share=SimpleNamespace(live=nothing), spawn=nothing
+            journal=journal, clock=clock, share=SimpleNamespace(on_live_traffic=nothing), spawn=nothing
         )
-        frontier = SimpleNamespace(durable=0, stamped=0, shown=0, wake=nothing, move=nothing)
+        frontier = SimpleNamespace(durable=0, stamped=0, shown=0, notify_waiters=nothing, advance=nothing)
         subscribed = SimpleNamespace(registry=SimpleNamespace(match=lambda batch: ()))
-        confirmations = SimpleNamespace(durable=nothing, hear=nothing, upto=1 << 62, unsure=False)
-        log = SimpleNamespace(append=self._append, full=False)
+        confirmations = SimpleNamespace(
+            on_local_durable=nothing,
+            poll_links=nothing,
+            confirmed_sequence=1 << 62,
+            is_start_unconfirmed=False,
+        )
+        log = SimpleNamespace(append=self._append, is_full=False)
         made: Any = Dispatcher(
             cast(Any, facilities),
             cast(Any, frontier),
             cast(Any, frontier),
             cast(Any, SimpleNamespace(clients=self.clients)),
             cast(Any, subscribed),
-            cast(Any, SimpleNamespace(settle=nothing)),
+            nothing,
             JournaledTopics(tcp_policy().instance),
             SyncDestinationFilter((), None),
             cast(Any, confirmations),

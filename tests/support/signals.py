@@ -80,7 +80,7 @@ class ClientSignals:
     behind_since: int = 0
     subscriptions: tuple[SubscriptionView, ...] = ()
     rule_states: Holds = field(default_factory=dict)
-    is_connected: int = 0
+    connection_number: int = 0
     pinned_bytes: int = 0
     user_pinned_bytes: int = 0
 

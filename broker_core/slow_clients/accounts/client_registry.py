@@ -51,11 +51,11 @@ class TickSchedule:
 
     def add(self, use: ClientUsage) -> None:
         """A client has connected."""
-        self._moments[use.is_connected % MOMENTS][use] = None
+        self._moments[use.connection_number % MOMENTS][use] = None
 
     def remove(self, use: ClientUsage) -> None:
         """A client has gone."""
-        self._moments[use.is_connected % MOMENTS].pop(use, None)
+        self._moments[use.connection_number % MOMENTS].pop(use, None)
 
     def all_clients(self, now_ns: int) -> list[ClientUsage]:
         """Take everybody's sample; those that rules should look at."""

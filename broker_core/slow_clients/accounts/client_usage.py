@@ -121,7 +121,7 @@ class ClientUsage:
     user: str
     backlog: BacklogView
     pool: Pool
-    is_connected: int
+    connection_number: int
     user_holds: Callable[[str], int]
     """By a client's name: bytes of the log that its user's pins hold."""
     memory: int = 0

@@ -139,7 +139,7 @@ class UsageRanking:
 
     def _rank(self, use: RankedClient) -> None:
         used = self._used(use)
-        entry = self._entries[use] = (-used, use.backlog.oldest_at, use.is_connected, use)
+        entry = self._entries[use] = (-used, use.backlog.oldest_at, use.connection_number, use)
         self._bounded(use, used)
         heappush(self._heap, entry)
 
@@ -149,7 +149,7 @@ class UsageRanking:
                 self.add(use)
             return
         read, bounded = self._used, self._bounded
-        ranked = [(-read(one), one.backlog.oldest_at, one.is_connected, one) for one in self._unranked]
+        ranked = [(-read(one), one.backlog.oldest_at, one.connection_number, one) for one in self._unranked]
         for minus, _, _, use in ranked:
             bounded(use, -minus)
         self._entries.update(zip(self._unranked, ranked, strict=True))

@@ -116,7 +116,7 @@ def judge(
 
 def victim_order(used: int, client: ClientView) -> tuple[int, int, int, str]:
     """Who is chosen of a pool's users: the least comes first."""
-    return -used, client.backlog.oldest_at, client.is_connected, client.name
+    return -used, client.backlog.oldest_at, client.connection_number, client.name
 
 
 def exemption_reason(rule: Rule, client: str) -> str:

@@ -20,7 +20,7 @@ class User:
     memory: int = 0
     bound: int = 0
     oldest_at: int = 0
-    is_connected: int = field(default_factory=count(1).__next__)
+    connection_number: int = field(default_factory=count(1).__next__)
 
     @property
     def backlog(self) -> User:
@@ -179,4 +179,4 @@ def test_it_agrees_with_sorting(steps: list[tuple[str, int, int]]) -> None:
 
 def by_sorting(users: Iterable[User]) -> list[User]:
     holding = [user for user in users if user.memory]
-    return sorted(holding, key=lambda user: (-user.memory, user.oldest_at, user.is_connected))
+    return sorted(holding, key=lambda user: (-user.memory, user.oldest_at, user.connection_number))
