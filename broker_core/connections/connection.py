@@ -48,7 +48,7 @@ MAX_UNREAD_REPLIES = 1_000
 
 
 class Connection:
-    """One connection, from its first byte to its last. Others know it as a `GroupMember`."""
+    """One connection, from its first byte to its last. Others know it as a `ConnectionView`."""
 
     def __init__(self, services: ConnectionServices, transport: str, sink: ConnectionSink) -> None:
         self.services = services

@@ -4,7 +4,7 @@ init     a journal that is here becomes the beginning of a new log: of a broker 
 join     a member that has nothing yet gets another member's journal, or begins with the engine's first entry
 reseed   the same for one whose journal differs, or is too far behind: its files are moved aside first, never removed
 
-Each is planned before anything is done (`RolloutPlan`), and says afterwards what it did (`ReseedReceipt`). A source's journal is copied beside the
+Each is planned before anything is done (`ReseedPlan`), and says afterwards what it did (`ReseedReceipt`). A source's journal is copied beside the
 member's own; there every batch is checked, and its hash is made from the beginning on. Only then is it put in place.
 """
 

@@ -99,7 +99,7 @@ class DestinationSetBack(msgspec.Struct, frozen=True):
 class ManagedReplayRecord(PositionRecord, tag="managed"):
     """One managed replay. Texts are as its creator wrote them; only its `client` may have it.
 
-    What of the log it is asked for is a `SegmentSpan`; `position` is the first record that its client hasn't been given; what
+    What of the log it is asked for is a `ReplaySpan`; `position` is the first record that its client hasn't been given; what
     it was given and may not have read begins with `certain`.
     """
 
