@@ -44,7 +44,7 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
     ),
     "broker_core/delivery/lifecycle.py": (f"{_T}/delivery/test_lifecycle.py",),
     "broker_core/delivery/window.py": (f"{_T}/delivery/test_window.py", f"{_T}/delivery/test_backlog_law.py"),
-    "broker_core/delivery/loss_ledger.py": (f"{_T}/delivery/test_ledger.py", f"{_T}/engine/test_account_law.py"),
+    "broker_core/delivery/loss_ledger.py": (f"{_T}/delivery/test_loss_ledger.py", f"{_T}/engine/test_account_law.py"),
     "broker_core/delivery/account.py": (f"{_T}/delivery/test_account.py", f"{_T}/engine/test_account_law.py"),
     "broker_core/delivery/offline.py": (f"{_T}/delivery", f"{_T}/engine/test_spool_failed.py"),
     "broker_core/journal/recovery.py": (
@@ -52,7 +52,7 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
         f"{_T}/journal/test_other_log.py",
     ),
     "broker_core/journal/retention.py": (f"{_T}/journal/test_retention.py",),
-    "broker_core/journal/segment_replacer.py": (f"{_T}/journal/test_swaps.py", f"{_T}/journal/test_crash_steps.py"),
+    "broker_core/journal/segment_replacer.py": (f"{_T}/journal/test_removal_records.py", f"{_T}/journal/test_crash_steps.py"),
     "broker_core/journal/commit_log.py": (f"{_T}/journal/test_commit_log.py",),
     "broker_core/engine/dispatch.py": (
         f"{_T}/engine/test_dispatch.py", f"{_T}/engine/test_content_journaling.py", f"{_T}/connections/test_publisher.py",
