@@ -142,9 +142,11 @@ def _msgspec() -> list[types.ModuleType]:
 
 
 class _Struct:
-    """A base whose classes are dataclasses: what is said of structs by class keywords that filters use."""
+    """A base whose classes are dataclasses. `array_like` and `gc` mean nothing without the encoder."""
 
-    def __init_subclass__(cls, *, frozen: bool = False, eq: bool = True, gc: bool = True) -> None:
+    def __init_subclass__(
+        cls, *, frozen: bool = False, eq: bool = True, gc: bool = True, array_like: bool = False
+    ) -> None:
         dataclass(frozen=frozen, eq=eq)(cls)
 
 

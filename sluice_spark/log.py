@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal.frontier_file import frontier_path
+from broker_core.journal.removal_records import RemovalRecord, read_removals
 from broker_core.journal.segment import SUFFIX, SUFFIX_COMPRESSED, parse_segment_path
-from broker_core.journal.segment_replacer import RemovalRecord, read_removals
 from broker_core.sequence_set import SequenceSet
 from sluice_spark.location import LogLocation
 from sluice_spark.log_identity import read_log_id

@@ -26,9 +26,10 @@ from broker_core.journal.log_reader import LogReader
 from broker_core.journal.open_segments import Pin, PinTable, Segment
 from broker_core.journal.publishers import Publishers
 from broker_core.journal.recovery import JournalRecovery, RecoveryReport
+from broker_core.journal.removal_records import append_removal
 from broker_core.journal.segment import BatchPosition, SegmentInfo
 from broker_core.journal.segment_index import MissingRange
-from broker_core.journal.segment_replacer import SegmentReplacer, append_removal
+from broker_core.journal.segment_replacer import SegmentReplacer
 from broker_core.sequence_set import SequenceSet
 
 DEFAULT_OPTIONS = JournalOptions()

@@ -1,13 +1,6 @@
-"""`<instance>.removed.json`: what was removed from the log, for whoever has to say why it doesn't begin with record 1.
+"""Archive, compress and remove: the short part, done by the broker alone, while replays go on.
 
-One line: the CRC32C of the rest in eight hexadecimal digits, a space, and a JSON list of receipts, oldest first. Written
-durably before the first file of a removal is unlinked: what stands here may still be there after a crash, and what
-was removed always stands here. A reader without the control plane's database, such as the pipeline, knows by it a
-log that retention has cut from one whose files are missing.
-
-Archive, compress and remove: the short part, done by the broker alone, while replays go on.
-
-The heavy part (copy, check, compress) was done elsewhere on a temporary file (`maintenance.py`). Durable order:
+The heavy part (copy, check, compress) was done elsewhere on a temporary file (`segment_copies`). Durable order:
 
 1. the prepared file is checked against the segment: its header, its length, and it was synced by who made it;
 2. it is renamed to its final name, and its directory is synced: now the segment is there twice, which is harmless;
@@ -25,11 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
 
-import orjson
-
-from broker_core.checksum import crc32c
 from broker_core.documents.journals import RemovalReply
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal import index_sidecar
@@ -37,77 +26,9 @@ from broker_core.journal.compressed_segment import CompressedSegmentSource
 from broker_core.journal.files import FileSystem, journal_error, replace_durably
 from broker_core.journal.log_reader import LogReader
 from broker_core.journal.open_segments import Segment
+from broker_core.journal.removal_records import RemovalRecord
 from broker_core.journal.segment import SegmentInfo, index_path, is_segment_of
 from broker_core.journal.segment_reader import open_source, read_header
-
-MAX_REMOVALS = 1_000
-"""Receipts kept apart; beyond that the two oldest become one. Removal goes from the oldest end, so they adjoin."""
-
-
-class RemovalRecord(NamedTuple):
-    """One removal: records `first` to `last`, of which `records` were there. Times are ns UTC, 0 unknown."""
-
-    first: int
-    last: int
-    records: int
-    nbytes: int
-    segments: int
-    first_at: int
-    last_at: int
-    removed_at: int
-
-
-def removals_path(directory: Path, instance: str) -> Path:
-    """Where an instance's file is."""
-    return directory / f"{instance}.removed.json"
-
-
-def read_removals(directory: Path, instance: str) -> list[RemovalRecord]:
-    """All receipts, oldest first; none when nothing was ever removed. JournalError journal_damaged."""
-    path = removals_path(directory, instance)
-    try:
-        crc, _, text = path.read_bytes().partition(b" ")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise _damaged(path, str(error)) from error
-    try:
-        if int(crc, 16) != crc32c(text):
-            raise ValueError("its checksum doesn't fit")
-        return [RemovalRecord(**told) for told in orjson.loads(text)]
-    except (ValueError, TypeError) as error:
-        raise _damaged(path, str(error)) from None
-
-
-def append_removal(files: FileSystem, directory: Path, instance: str, made: RemovalRecord) -> None:
-    """Add a receipt durably. One for the same records, of a removal that a crash cut short, is replaced."""
-    known = [old for old in read_removals(directory, instance) if old.first != made.first]
-    kept = _bounded([*known, made])
-    text = orjson.dumps([removal._asdict() for removal in kept])
-    replace_durably(files, removals_path(directory, instance), b"%08x %s" % (crc32c(text), text))
-
-
-def _bounded(removals: Sequence[RemovalRecord]) -> list[RemovalRecord]:
-    kept = sorted(removals)
-    while len(kept) > MAX_REMOVALS:
-        one, two = kept[:2]
-        kept[:2] = [
-            RemovalRecord(
-                one.first, max(one.last, two.last), one.records + two.records, one.nbytes + two.nbytes,
-                one.segments + two.segments, one.first_at, max(one.last_at, two.last_at), two.removed_at,
-            )
-        ]  # fmt: skip
-    return kept
-
-
-def _damaged(path: Path, why: str) -> JournalError:
-    details: dict[str, Any] = {"file": path.name, "offset": 0}
-    return JournalError(
-        "journal_damaged",
-        f"{path.name}, which says what was removed, can't be read: {why}.",
-        "Move it away: what is missing from the log's beginning then counts as lost, and removing works again.",
-        **details,
-    )
 
 
 class SegmentReplacer:
@@ -221,7 +142,7 @@ class SegmentReplacer:
     def remove(self, names: Sequence[str], now_ns: int = 0) -> RemovalReply:
         """Remove the oldest segments. They must be named all, and nothing may need them: no gaps, no surprises.
 
-        What goes is noted first (removals.py). The oldest goes first, and its directory is synced before the next: wherever a crash stops it, what is left
+        What goes is noted first (`removal_records`). The oldest goes first, and its directory is synced before the next: wherever a crash stops it, what is left
         has no gap.
         """
         with self._one_at_a_time:

@@ -12,9 +12,9 @@ from broker_core.client import AsyncClient, FileBookmarkStore, FilePublishStore
 from broker_core.client.subscription import Subscription
 from broker_core.journal.frontier_file import read_mark
 from broker_core.journal.index_sidecar import load_summary
+from broker_core.journal.removal_records import read_removals
 from broker_core.journal.segment import index_path, parse_segment_path
 from broker_core.journal.segment_copies import verify_segment
-from broker_core.journal.segment_replacer import read_removals
 from tests.durability.make_golden import MESSAGES, PUBLISHERS, READ
 from tests.support.brokers import address_of, ask, running_broker, tcp_policy
 from tests.torture.broker import INSTANCE

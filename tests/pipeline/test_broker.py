@@ -11,8 +11,8 @@ from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.journal.files import FileSystem
 from broker_core.journal.reader_leases import ReaderLease, leases_path, release_lease, write_lease
+from broker_core.journal.removal_records import read_removals
 from broker_core.journal.segment_copies import compress_segment
-from broker_core.journal.segment_replacer import read_removals
 from sluice_spark.arrow_reader import ReadRequest, plan_log, read_span
 from sluice_spark.lease import hold_lease
 from sluice_spark.location import LogLocation

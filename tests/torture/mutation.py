@@ -52,7 +52,7 @@ PLAN: Final[dict[str, tuple[str, ...]]] = {
         f"{_T}/journal/test_other_log.py",
     ),
     "broker_core/journal/retention.py": (f"{_T}/journal/test_retention.py",),
-    "broker_core/journal/segment_replacer.py": (f"{_T}/journal/test_removal_records.py", f"{_T}/journal/test_crash_steps.py"),
+    "broker_core/journal/segment_replacer.py": (f"{_T}/journal/test_segment_replacer.py", f"{_T}/journal/test_crash_steps.py"),
     "broker_core/journal/commit_log.py": (f"{_T}/journal/test_commit_log.py",),
     "broker_core/engine/dispatch.py": (
         f"{_T}/engine/test_dispatch.py", f"{_T}/engine/test_content_journaling.py", f"{_T}/connections/test_publisher.py",

@@ -1,0 +1,88 @@
+"""`<instance>.removed.json`: what was removed from the log, for whoever has to say why it doesn't begin with record 1.
+
+One line: the CRC32C of the rest in eight hexadecimal digits, a space, and a JSON list of receipts, oldest first. Written
+durably before the first file of a removal is unlinked: what stands here may still be there after a crash, and what
+was removed always stands here. A reader without the control plane's database, such as the pipeline, knows by it a
+log that retention has cut from one whose files are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from broker_core.checksum import crc32c
+from broker_core.errors import JournalError
+from broker_core.journal.files import FileSystem, replace_durably
+
+MAX_REMOVALS = 1_000
+"""Receipts kept apart; beyond that the two oldest become one. Removal goes from the oldest end, so they adjoin."""
+
+
+class RemovalRecord(NamedTuple):
+    """One removal: records `first` to `last`, of which `records` were there. Times are ns UTC, 0 unknown."""
+
+    first: int
+    last: int
+    records: int
+    nbytes: int
+    segments: int
+    first_at: int
+    last_at: int
+    removed_at: int
+
+
+def removals_path(directory: Path, instance: str) -> Path:
+    """Where an instance's file is."""
+    return directory / f"{instance}.removed.json"
+
+
+def read_removals(directory: Path, instance: str) -> list[RemovalRecord]:
+    """All receipts, oldest first; none when nothing was ever removed. JournalError journal_damaged."""
+    path = removals_path(directory, instance)
+    try:
+        crc, _, text = path.read_bytes().partition(b" ")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _damaged(path, str(error)) from error
+    try:
+        if int(crc, 16) != crc32c(text):
+            raise ValueError("its checksum doesn't fit")
+        return [RemovalRecord(**told) for told in orjson.loads(text)]
+    except (ValueError, TypeError) as error:
+        raise _damaged(path, str(error)) from None
+
+
+def append_removal(files: FileSystem, directory: Path, instance: str, made: RemovalRecord) -> None:
+    """Add a receipt durably. One for the same records, of a removal that a crash cut short, is replaced."""
+    known = [old for old in read_removals(directory, instance) if old.first != made.first]
+    kept = _bounded([*known, made])
+    text = orjson.dumps([removal._asdict() for removal in kept])
+    replace_durably(files, removals_path(directory, instance), b"%08x %s" % (crc32c(text), text))
+
+
+def _bounded(removals: Sequence[RemovalRecord]) -> list[RemovalRecord]:
+    kept = sorted(removals)
+    while len(kept) > MAX_REMOVALS:
+        one, two = kept[:2]
+        kept[:2] = [
+            RemovalRecord(
+                one.first, max(one.last, two.last), one.records + two.records, one.nbytes + two.nbytes,
+                one.segments + two.segments, one.first_at, max(one.last_at, two.last_at), two.removed_at,
+            )
+        ]  # fmt: skip
+    return kept
+
+
+def _damaged(path: Path, why: str) -> JournalError:
+    details: dict[str, Any] = {"file": path.name, "offset": 0}
+    return JournalError(
+        "journal_damaged",
+        f"{path.name}, which says what was removed, can't be read: {why}.",
+        "Move it away: what is missing from the log's beginning then counts as lost, and removing works again.",
+        **details,
+    )
