@@ -212,7 +212,7 @@ def test_what_django_refuses_by_itself_is_a_problem_too(
         "/api/v1/auth/login", {"username": "x" * 100, "password": "y"}, content_type="application/json"
     )
     settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK}
-    monkeypatch.setattr("api.views.clients.live.status", lambda name: 1 / 0)
+    monkeypatch.setattr("api.views.clients.live.instance_status", lambda name: 1 / 0)
     found["mistake"] = strict.get("/api/v1/status")
     monkeypatch.setattr("rest_framework.throttling.UserRateThrottle.allow_request", lambda *args: False)
     monkeypatch.setattr("rest_framework.throttling.UserRateThrottle.wait", lambda *args: 3.0)
