@@ -12,7 +12,8 @@ commit_log           batches in, durable in one order out: one fdatasync for man
 appender             the writing end; closes full segments
 preallocation        segments made in advance
 log_reader           the log by sequence, position and time, read in one thread
-segment_replacer     archive, compress, remove: the broker's short part, with receipts
+segment_replacer     archive, compress, remove: the broker's short part
+removal_records      receipts of removals, for readers without a database
 segment_copies       archive, compress: the worker's heavy part
 retention            segments that an action may take (pure)
 open_segments        segments in memory and open files
