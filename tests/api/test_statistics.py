@@ -21,7 +21,7 @@ OVERVIEW = "/api/v1/statistics?of=instance&step=1"
 def away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis isn't there."""
     monkeypatch.setattr(
-        "console.live.seconds_ring.redis_connection",
+        "console.live.seconds_ring._connection",
         lambda: redis.Redis.from_url("unix:///nowhere/redis.sock"),
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal.journal import Journal
-from tests.broker_core.journal.test_removal_records import archive, compress
+from tests.broker_core.journal.test_segment_replacer import archive, compress
 from tests.support.lost_renames import LostRenames
 
 from .support import fill, open_journal, read_all
