@@ -121,7 +121,7 @@ class Broker:
         `ports_apart`: transports listen so far above the ports that the policy says. `link_secrets`: the file
         that has what links to other sites prove themselves with. `policy_file`: where each policy is stored
         when it is in force. `set_back`: the database lacks `policy`, which stays in force until an operator
-        has decided. Raises OperatorError directories_outside_roots, and as `Journal.open`.
+        has decided. Raises OperatorError outside_roots, and as `Journal.open`.
         """
         self.paths = paths
         self._roots, self._reserved = roots, reserved
@@ -372,7 +372,7 @@ class Broker:
         )
 
     async def check_spool_directories(self, policy: PolicyDocument) -> None:
-        """Try to write where the policy wants spools. OperatorError bad_spool_path, directories_outside_roots."""
+        """Try to write where the policy wants spools. OperatorError bad_spool_path, outside_roots."""
         self._refuse_misplaced(policy)
         pools = (policy.pool, *(transport.pool for transport in policy.transports))
         named = {pool.message_disk_path or str(self.paths.spool) for pool in pools}

@@ -55,7 +55,7 @@ class HtmlPage:
         self.drawn(draw_svg(plot, table), draw_svg(plot, table, NARROW))
 
     def drawn(self, wide: str, narrow: str) -> None:
-        """A plot that `plots.draw` has drawn, on both papers; the room there is chooses. ValueError for anything else."""
+        """A plot that `plots.draw_svg` has drawn, on both papers; the room there is chooses. ValueError for anything else."""
         for svg in (wide, narrow):
             if not svg.startswith("<svg ") or "<script" in svg.lower():
                 raise ValueError("not a plot of ours")

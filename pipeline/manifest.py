@@ -64,7 +64,7 @@ def write_manifest(directory: Path, manifest: LakeManifest) -> None:
 
 
 def claim_directory(directory: Path, log: LogSnapshot, tags: Sequence[str]) -> LakeManifest:
-    """Return the manifest of this log's part of a directory, a new one if there is none yet. OperatorError other_log_error.
+    """Return the manifest of this log's part of a directory, a new one if there is none yet. OperatorError other_log.
 
     `tags` are those of the files there. A log without records may have no identity, and is refused by nothing.
     """

@@ -80,7 +80,7 @@ class ReadRequest:
         )
 
     def check(self) -> None:
-        """Refuse what can't be read: OperatorError bad_columns, bad_range; ClientError bad_pattern, filter_error."""
+        """Refuse what can't be read: OperatorError bad_columns, bad_range; ClientError bad_pattern, bad_filter."""
         record_schema(self.columns)
         TopicMatcher(self.topics)
         _filter_of(self)
@@ -299,7 +299,7 @@ Passing = Callable[[Batch, TopicMatcher], Rows]
 
 
 def _filter_of(request: ReadRequest) -> Passing | None:
-    """Which rows of a batch pass the request's filter. ClientError filter_error, OperatorError bad_setting."""
+    """Which rows of a batch pass the request's filter. ClientError bad_filter, OperatorError bad_setting."""
     if request.message_type not in MESSAGE_TYPES:
         raise OperatorError(
             "bad_setting",

@@ -1,7 +1,7 @@
 """What there is of a log, looked at once and before anything is made: its identity, segments, frontier, and what is gone.
 
 A log begins with record 1. What of its beginning isn't there any more was removed, and then the broker's receipts say so
-(`broker_core.journal.segment_replacer`), or it is missing. Both are gaps, and each is said in the same words wherever it is met:
+(`broker_core.journal.removal_records`), or it is missing. Both are gaps, and each is said in the same words wherever it is met:
 by a fresh lake, by an old one, by a data source.
 """
 
@@ -125,7 +125,7 @@ class LogSnapshot:
 
 
 def examine_log(place: LogLocation, durable: int | None = None) -> LogSnapshot:
-    """Look at a log. OperatorError no_journal when there is none; other_log_error when it isn't the one that `place` names.
+    """Look at a log. OperatorError no_journal when there is none; other_log when it isn't the one that `place` names.
 
     `durable` is the frontier, when the caller knows it better than the broker's file.
     """

@@ -12,7 +12,7 @@ def read_log_id(source: SegmentSource) -> str:
 
 
 def check_log(source: SegmentSource, expected: str) -> None:
-    """Refuse a segment of another log than the one that was planned. JournalError other_log_error."""
+    """Refuse a segment of another log than the one that was planned. JournalError other_log."""
     found = read_log_id(source)
     if found != expected:
         raise JournalError(

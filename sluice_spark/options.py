@@ -62,7 +62,7 @@ class ReadOptions(NamedTuple):
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """OperatorError bad_setting, no_journal, bad_columns, bad_range; ClientError bad_pattern, filter_error, bad_bookmark."""
+    """OperatorError bad_setting, no_journal, bad_columns, bad_range; ClientError bad_pattern, bad_filter, bad_bookmark."""
     given = {key.lower(): value for key, value in options.items() if value is not None}
     unknown = sorted(key for key in given if key not in OPTIONS and key not in _OTHERS)
     if not _OF_TABLES.isdisjoint(unknown):

@@ -101,7 +101,7 @@ def segment_size(place: LogLocation, segment: int) -> int:
 def open_segment(place: LogLocation, segment: int) -> SegmentSource:
     """Open a segment in whichever form it has, and check that it is of this log.
 
-    JournalError segment_missing when it has none, journal_failed when the disk refuses, other_log_error.
+    JournalError segment_missing when it has none, journal_failed when the disk refuses, other_log.
     """
     directories = [directory for directory in (place.directory, place.archive) if directory is not None]
     for attempt in range(_TRIES):

@@ -15,7 +15,7 @@ from broker_core.subscriptions.topics import TopicPattern
 
 
 class AccessPolicy:
-    """Who may log on and what they may do. Raises OperatorError bad_policy_error with every problem."""
+    """Who may log on and what they may do. Raises OperatorError bad_policy with every problem."""
 
     def __init__(self, policy: PolicyDocument) -> None:
         if problems := access_problems(policy):

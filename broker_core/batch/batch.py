@@ -47,7 +47,7 @@ _FLAGS = struct.Struct("<H")
 
 
 def read_batch_header(buf: Buffer, offset: int = 0) -> BatchHeader:
-    """The header at an offset, checked by magic, version, checksum and lengths; ClientError bad_batch_error otherwise.
+    """The header at an offset, checked by magic, version, checksum and lengths; ClientError bad_batch otherwise.
 
     The payload may not be there yet: see `BatchHeader.size`.
     """
@@ -99,7 +99,7 @@ class Batch:
 
     @classmethod
     def parse(cls, buf: Buffer, *, verify: bool = True) -> Batch:
-        """The batch in `buf`, which must hold exactly one. Raises ClientError bad_batch_error with the position."""
+        """The batch in `buf`, which must hold exactly one. Raises ClientError bad_batch with the position."""
         header = read_batch_header(buf)
         if len(buf) != header.size:
             raise bad_batch_error(f"the batch has {header.size} bytes by its header, here are {len(buf)}", 16)
@@ -363,7 +363,7 @@ class Batch:
         """Some rows as a batch that `publisher` has yet to publish: what they have as sequences here are its publisher sequences.
 
         `rows` are row numbers, ascending, of records that have sequences. The batch is checksummed and not stamped. Raises ClientError
-        bad_batch_error where it would be too large, or its numbers too far apart.
+        bad_batch where it would be too large, or its numbers too far apart.
         """
         sequences = self.sequences()[rows]
         first = int(sequences[0])

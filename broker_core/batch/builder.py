@@ -63,7 +63,7 @@ def build_batch(
     """A whole batch, checksummed and not yet stamped: record i goes to topics[i] with bodies[i] and headers[i].
 
     With `sequences`, ascending and one for each record, these stand in the batch; stamp it with the first of them.
-    Raises ClientError bad_batch_error when the numbers differ or a limit is passed.
+    Raises ClientError bad_batch when the numbers differ or a limit is passed.
     """
     count = len(bodies)
     if (
@@ -128,7 +128,7 @@ def build_from_tables(
     flags: int = 0,
     session: int = 0,
 ) -> bytearray:
-    """A whole batch of tables and texts that are joined already. ClientError bad_batch_error where a limit is passed."""
+    """A whole batch of tables and texts that are joined already. ClientError bad_batch where a limit is passed."""
     dictionary = encode_dictionary(publisher, topics)
     if not 0 < count <= MAX_RECORDS:
         raise bad_batch_error(f"a batch holds 1 to {MAX_RECORDS} records, not {count}", 8)

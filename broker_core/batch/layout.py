@@ -190,7 +190,7 @@ def encode_dictionary(publisher: str, topics: tuple[str, ...]) -> bytes:
 
 @lru_cache(maxsize=8_192)
 def decode_dictionary(raw: bytes) -> tuple[str, ...]:
-    """The publisher's name and the topics. ClientError bad_batch_error."""
+    """The publisher's name and the topics. ClientError bad_batch."""
     entries: list[str] = []
     try:
         (number,) = struct.unpack_from("<H", raw)

@@ -11,7 +11,7 @@ from broker_core.bookmark import EPOCH_TEXT as EPOCH
 from broker_core.bookmark import NOW_TEXT as NOW
 from broker_core.client.async_client import AsyncClient
 from broker_core.client.bookmark_store import (
-    MAX_RECENT,
+    MOST_RECENT,
     BookmarkStore,
     FileBookmarkStore,
     MemoryBookmarkStore,
@@ -29,7 +29,7 @@ from broker_core.client.sync_groups import SyncGroups
 
 __all__ = [
     "EPOCH",
-    "MAX_RECENT",
+    "MOST_RECENT",
     "NOW",
     "AsyncClient",
     "AsyncGroups",

@@ -25,7 +25,7 @@ from typing import Self, TypedDict, Unpack, assert_never
 
 from broker_core.bookmark import EPOCH_TEXT
 from broker_core.client.acknowledgements import Acknowledger, CreditWindow
-from broker_core.client.bookmark_store import MAX_RECENT, BookmarkStore, starting_point
+from broker_core.client.bookmark_store import MOST_RECENT, BookmarkStore, starting_point
 from broker_core.client.connector import ConnectionLoss, Connector, ReconnectPolicy, log
 from broker_core.client.flow_commands import STEERING_WORDS, SubscriptionControl
 from broker_core.client.links import ClientLink, Tls, parse_addresses, to_ssl_context
@@ -376,7 +376,7 @@ class AsyncClient(SubscriptionControl):
             )
         asked_for, bookmark = bookmark, starting_point(bookmark, self._bookmark_store, id)
         received = None
-        if options.get("managed") is not None and asked_for == MAX_RECENT and bookmark != EPOCH_TEXT:
+        if options.get("managed") is not None and asked_for == MOST_RECENT and bookmark != EPOCH_TEXT:
             received, bookmark = bookmark, EPOCH_TEXT
         command = commands.Subscribe(
             id=id, topic=topic, filter=filter, bookmark=bookmark, received=received, **options

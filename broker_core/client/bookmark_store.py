@@ -24,7 +24,7 @@ from broker_core.client.store_file import StoreFile
 from broker_core.errors import OperatorError
 from broker_core.sequence_set import SequenceSet
 
-MAX_RECENT = "MOST_RECENT"
+MOST_RECENT = "MOST_RECENT"
 """The bookmark that the store knows; the broker never sees this word."""
 MAX_POSITIONS = 10_000
 """Subscriptions, times the instances each had records from, that one store keeps."""
@@ -59,7 +59,7 @@ class BookmarkStore(Protocol):
 
 def starting_point(bookmark: str | None, store: BookmarkStore | None, subscription: str) -> str | None:
     """The bookmark to send: MOST_RECENT is what the store says, and the start when it says nothing."""
-    if bookmark != MAX_RECENT:
+    if bookmark != MOST_RECENT:
         return bookmark
     if store is None:
         raise OperatorError(

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from broker_core.batch import Batch
 from broker_core.bookmark import AfterBookmarks, BookmarkRange, parse_bookmark
-from broker_core.client.bookmark_store import MAX_RECENT, format_positions
+from broker_core.client.bookmark_store import MOST_RECENT, format_positions
 from broker_core.client.messages import Message, ReceivedBatch
 from broker_core.client.reader import SubscriptionReader
 from broker_core.client.subscription import Subscription
@@ -182,7 +182,7 @@ def group_bookmark(bookmark: str | None, instance: str, others: Collection[str])
     Of a list what speaks of the instance, and of sites that links brought records from; the start when it says nothing of the
     instance. A range of bookmarks can't be parted: OperatorError bad_groups. ClientError bad_bookmark.
     """
-    if bookmark is None or bookmark == MAX_RECENT:
+    if bookmark is None or bookmark == MOST_RECENT:
         return bookmark
     match parse_bookmark(bookmark):
         case AfterBookmarks(bookmarks):

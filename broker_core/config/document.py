@@ -63,7 +63,7 @@ class PolicyDocument:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> PolicyDocument:
-        """Read and check a document. Raises OperatorError bad_policy_error with every problem in details["problems"]."""
+        """Read and check a document. Raises OperatorError bad_policy with every problem in details["problems"]."""
         reader = DocumentReader()
         policy = _read(reader, document)
         if reader.problems or policy is None:
@@ -247,7 +247,7 @@ def refuse_misplaced(
     reserved: Sequence[Path] = (),
     defaults: DirectoryDefaults | None = None,
 ) -> None:
-    """Raise OperatorError directories_outside_roots when a policy names a directory that it may not."""
+    """Raise OperatorError outside_roots when a policy names a directory that it may not."""
     if problems := misplaced_directories(policy, roots, reserved, defaults):
         raise directories_outside_roots(problems)
 

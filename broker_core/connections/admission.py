@@ -11,7 +11,7 @@ The door: whoever nobody knows yet is heard by turns, and those that are known g
 
 A loop calls for everything that is ready in one turn, and a thousand strangers that speak at once would keep it for a second. So their
 sockets are not the loop's. They stand in a line that the kernel keeps, an epoll of their own: of those that have sent something a few are heard in each
-turn of the loop, for no longer than a client's own commands may take (`delivery.turns`), and the others a turn later. What they say
+turn of the loop, for no longer than a client's own commands may take (`delivery.scheduling`), and the others a turn later. What they say
 meanwhile waits in the kernel. Who is being closed and still sends stands there too.
 """
 

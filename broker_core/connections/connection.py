@@ -160,7 +160,7 @@ class Connection:
 
     def _let_go(self) -> None:
         """Nobody knows one that never logged on but its own parts, in circles. Python's collector comes too seldom for a flood
-        of them (`engine.interpreter`)."""
+        of them (`engine.maintenance`)."""
         self.services.roster.anteroom.remove_closing(self)
         self.sink.drop_input()
         self._over = True
@@ -440,7 +440,7 @@ class Connection:
         # Behind the answer: there a protocol may have agreed on something else.
         heartbeats.start_heartbeat(self, self._clock.monotonic_ms)
 
-    # What waits for it. Satisfies `delivery.ports.Owner`.
+    # What waits for it. Satisfies `delivery.ports.BacklogOwner`.
 
     def mark_changed(self) -> None:
         self.services.judging.mark_changed(self)

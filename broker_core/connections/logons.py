@@ -84,7 +84,7 @@ class LogonAuthenticator:
     def close_unauthorized(self, before: PolicyDocument, after: PolicyDocument) -> dict[str, str]:
         """The clients that would be closed if another policy came into force, by name, with the code they would be told.
 
-        Raises OperatorError bad_policy_error when its access can't be used.
+        Raises OperatorError bad_policy when its access can't be used.
         """
         closed = transports_to_close(before.transports, after.transports)
         codes = {

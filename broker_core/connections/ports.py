@@ -87,7 +87,7 @@ class PublishPort(Protocol):
 
 
 class SubscribePort(Protocol):
-    """Begins and ends subscriptions: `engine.subscribing`."""
+    """Begins and ends subscriptions: `engine.subscriptions`."""
 
     def subscribe(self, connection: ConnectionView, command: commands.Subscribe) -> None: ...
     def find(self, command: commands.Subscribe) -> SpanResult: ...
@@ -97,7 +97,7 @@ class SubscribePort(Protocol):
 
 
 class PolicyPort(Protocol):
-    """Keeps what policy knows of clients: `engine.settle`."""
+    """Keeps what policy knows of clients: `engine.policy_loop`."""
 
     def on_joined(self, connection: ConnectionView) -> None: ...
     def on_left(self, connection: ConnectionView) -> None: ...
@@ -114,7 +114,7 @@ class PolicyPort(Protocol):
 
 Note = Callable[[int, str, str, str, str | None, str | None, str | None, DeliveryAccount | None], None]
 """Something happened to a client, a record of the broker's own: now (ns), client, event, state, and of a subscription its
-topic and filter; its transport; of a disconnection what it was handed. `engine.events`."""
+topic and filter; its transport; of a disconnection what it was handed. `engine.system_records`."""
 
 
 @dataclass(slots=True)

@@ -83,7 +83,7 @@ class ConnectionPublisher:
         return self._submitted - self._committed
 
     def publish_batch(self, payload: bytearray) -> None:
-        """A frame of records. ClientError bad_batch_error, bad_topic, not_logged_on, not_entitled."""
+        """A frame of records. ClientError bad_batch, bad_topic, not_logged_on, not_entitled."""
         if not self._connection.logged_on:
             raise ClientError(
                 "not_logged_on", "The first command must be a logon.", "Log on before publishing."

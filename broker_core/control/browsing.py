@@ -45,7 +45,7 @@ class BrowseQuery(NamedTuple):
 def parse_browse_request(
     journal: Journal, asked: BrowseMessages, decoder_of: DecoderOf | None
 ) -> BrowseQuery:
-    """Read what is asked for; `decoder_of` is how its filter reads bodies. Raises ClientError bad_pattern, filter_error,
+    """Read what is asked for; `decoder_of` is how its filter reads bodies. Raises ClientError bad_pattern, bad_filter,
     bad_bookmark."""
     start = _start(journal, asked.bookmark) if asked.bookmark else journal.first_sequence
     if asked.from_ns:

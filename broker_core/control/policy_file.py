@@ -66,12 +66,12 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def document(self) -> PolicyDocument:
-        """The policy. Raises OperatorError bad_policy_error."""
+        """The policy. Raises OperatorError bad_policy."""
         return PolicyDocument.from_dict(self.policy)
 
     @property
     def stage(self) -> StagedRevision | None:
-        """The staged policy. Raises OperatorError bad_policy_error."""
+        """The staged policy. Raises OperatorError bad_policy."""
         return self.continue_stage(parse_stage(self.staged))
 
     def continue_stage(self, stage: StagedRevision | None) -> StagedRevision | None:

@@ -52,7 +52,7 @@ DUE_NS = 500_000_000
 
 
 class Backlog:
-    """One client's deliveries. Satisfies `slow_clients.evaluate.signals.Backlog`."""
+    """One client's deliveries. Satisfies `slow_clients.evaluate.signals.BacklogView`."""
 
     def __init__(self, owner: BacklogOwner, sink: Sink, facilities: InstanceResources) -> None:
         self._owner = owner
@@ -478,7 +478,7 @@ class Backlog:
         )
 
     def sendable_bytes(self, streams: Sequence[int]) -> int:
-        """How many bytes for these subscriptions leave at once when it `takes_more`, or `takes_beside`; an entry always does,
+        """How many bytes for these subscriptions leave at once when it `can_send`, or `can_send_with`; an entry always does,
         however large."""
         lanes = self.lanes
         if not lanes:

@@ -1,6 +1,6 @@
 """The columns of the clients' table: one list from which the API's sort fields, the CSV, the page and its scripts draw.
 
-A column is a field of `ClientEntry`, but for the one that a page draws of its own samples (`StepKind.TREND`) and those it reads out of the forecast. Add a row here, and
+A column is a field of `ClientEntry`, but for the one that a page draws of its own samples (`ColumnType.TREND`) and those it reads out of the forecast. Add a row here, and
 it can be sorted by, is in the CSV, and can be shown.
 """
 

@@ -54,7 +54,7 @@ log = structlog.get_logger("sluice.dispatch")
 
 
 class LiveSubscriptionsPort(Protocol):
-    """Who wants what comes: `engine.subscribing`."""
+    """Who wants what comes: `engine.subscriptions`."""
 
     registry: SubscriptionRegistry[MatchReceiver]
 
@@ -172,7 +172,7 @@ class Dispatcher:
     # Publish.
 
     def publish(self, connection: ConnectionView, batch: Batch, answers: Sequence[replies.Ack]) -> None:
-        """Take a batch from a client. Raises ClientError bad_batch_error, bad_topic, not_journaled or
+        """Take a batch from a client. Raises ClientError bad_batch, bad_topic, not_journaled or
         refused_before, and nothing of it is stored."""
         if batch.publisher_name != connection.name:
             raise ClientError(

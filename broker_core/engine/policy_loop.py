@@ -51,7 +51,7 @@ log = structlog.get_logger("sluice.settle")
 
 
 class PolicyLoop:
-    """One instance's clients as policy sees them. Satisfies `connections.ports.Judging`."""
+    """One instance's clients as policy sees them. Satisfies `connections.ports.PolicyPort`."""
 
     def __init__(
         self,

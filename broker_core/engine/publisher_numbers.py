@@ -296,7 +296,7 @@ class PublisherNumbers:
 
 def assign_session(connection: ConnectionView, batch: Batch) -> None:
     """Assign a numbered batch the session that counts its numbers: its own, or that of the connection.
-    ClientError bad_batch_error."""
+    ClientError bad_batch."""
     session = batch.session
     if session > MAX_SESSION:
         raise ClientError(

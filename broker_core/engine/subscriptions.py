@@ -132,7 +132,7 @@ class SubscriptionManager:
     def _add(
         self, connection: ConnectionView, command: commands.Subscribe, stream: int
     ) -> ClientSubscription:
-        """ClientError bad_pattern, filter_error, bad_bookmark, not_journaled, bookmark_gone, or of managed replays."""
+        """ClientError bad_pattern, bad_filter, bad_bookmark, not_journaled, bookmark_gone, or of managed replays."""
         pattern = TopicPattern.parse(command.topic)
         chosen = compile_filter(command.filter) if command.filter else None
         pattern, chosen, narrowed = connection.rights.check_subscribe(pattern, chosen)
@@ -312,7 +312,7 @@ class SubscriptionManager:
         asks = asks or target.durability == "fully_durable"
         return span.first > durable and not asks and target.peer.backlog.offline is None
 
-    # Live, and ended. Satisfies `replay.replay.Live`.
+    # Live, and ended. Satisfies `replay.replay.LiveHandover`.
 
     def make_live(self, target: ClientSubscription) -> None:
         """Hand a subscription over to live delivery. No await may stand between its last look and this."""

@@ -84,7 +84,7 @@ _live: WeakValueDictionary[str | nodes.Node, Filter] = WeakValueDictionary()
 
 @lru_cache(maxsize=512)
 def compile_filter(text: str) -> Filter:
-    """The compiled filter. Raises ClientError filter_error or selector_error with details["column"], counted from 1."""
+    """The compiled filter. Raises ClientError bad_filter or bad_selector with details["column"], counted from 1."""
     if not text.isascii():
         _refuse_surrogates(text)
     if text.startswith(MARK):

@@ -46,7 +46,7 @@ def compile_pattern(pattern: str) -> re2._Regexp:
 
 
 def parse(text: str) -> nodes.Node:
-    """The tree of a filter. Raises ClientError filter_error with the column."""
+    """The tree of a filter. Raises ClientError bad_filter with the column."""
     return _FilterParser(tokenize(text)).whole()
 
 

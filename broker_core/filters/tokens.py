@@ -62,7 +62,7 @@ def is_name_character(character: str) -> bool:
 
 
 def tokenize(text: str) -> list[FilterToken]:
-    """The tokens of a filter, the last one being "end". Raises ClientError filter_error."""
+    """The tokens of a filter, the last one being "end". Raises ClientError bad_filter."""
     if len(text) > MAX_FILTER_TEXT:
         raise filter_error(
             f"A filter has {MAX_FILTER_TEXT} characters at most, not {len(text)}", MAX_FILTER_TEXT + 1

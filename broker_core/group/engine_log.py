@@ -177,7 +177,7 @@ def unpacked_size(content: bytes) -> int:
 
 
 def unpack_entry(content: bytes) -> bytes:
-    """Its batches. ClientError bad_batch_error when that isn't what was packed; never more than MAX_ENTRY_BYTES are made of it."""
+    """Its batches. ClientError bad_batch when that isn't what was packed; never more than MAX_ENTRY_BYTES are made of it."""
     if not content.startswith(_MAGIC):
         return content
     length = unpacked_size(content)

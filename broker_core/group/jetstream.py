@@ -89,7 +89,7 @@ class StreamReplacedError(LogServiceUnavailableError):
 
 
 class JetStreamLog:
-    """The log of one group, for one member. Satisfies `ports.EngineLog`."""
+    """The log of one group, for one member. Satisfies `engine_log.SharedLog`."""
 
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings

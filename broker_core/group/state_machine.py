@@ -78,7 +78,7 @@ def journal_end(journal: Journal) -> JournalEnd:
 
 
 def applied_position(standing: JournalEnd, log: StreamInfo, chain: bytes | None) -> LogPosition:
-    """How far a journal has applied a log. `chain` is the hash at its end. OperatorError not_group_journal_error, member_behind, replica_diverged
+    """How far a journal has applied a log. `chain` is the hash at its end. OperatorError not_the_groups, member_behind, replica_diverged
     when it is neither of this generation nor what that began with."""
     if standing.generation and standing.generation == log.generation:
         return standing.place
@@ -116,7 +116,7 @@ def not_group_journal_error(last: int) -> OperatorError:
 
 
 def decode_batches(entry: LogEntry) -> Iterator[Batch]:
-    """The batches in an entry, checked. ClientError bad_batch_error when its bytes aren't what was sent."""
+    """The batches in an entry, checked. ClientError bad_batch when its bytes aren't what was sent."""
     content, at = memoryview(unpack_entry(entry.content)), 0
     while at < len(content):
         size = read_batch_header(content, at).size

@@ -195,7 +195,7 @@ class Journal:
                 header = batch.header
                 if header.first_publisher_sequence:
                     key = header.publisher, header.session
-                    newest.pop(key, None)  # the newest stands last, as in `PublisherSequences`
+                    newest.pop(key, None)  # the newest stands last, as in `Publishers`
                     newest[key] = batch
             for batch in newest.values():
                 name_and_session = batch.publisher_name, batch.session

@@ -107,7 +107,7 @@ class OpenFileCache:
     def get(self, segment: Segment) -> SegmentSource:
         """The segment's source. FileNotFoundError when a swap has just moved it: look the segment up again.
 
-        JournalError other_log_error when another file stands in its place, or was written over it.
+        JournalError other_log when another file stands in its place, or was written over it.
         """
         with self._lock:
             known = self._open.get(segment.path)

@@ -14,7 +14,7 @@ SLACK = 64
 
 
 class NamePin(Protocol):
-    """What holds the log from `sequence` on for a name: `held.Pin`."""
+    """What holds the log from `sequence` on for a name: `open_segments.Pin`."""
 
     holder: str
     sequence: int

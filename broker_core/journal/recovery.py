@@ -168,7 +168,7 @@ class JournalRecovery:
     def run(self) -> None:
         """Look at everything. Damage never stops it; OSError and JournalError from the disk do.
 
-        OperatorError other_log_error, journal_other and journal_behind when the log isn't one, not this one, or not all of it.
+        OperatorError other_log, journal_other and journal_behind when the log isn't one, not this one, or not all of it.
         """
         files = find_segment_files(self.directory, self.instance, self.archive_directory)
         self._fronts = {file.path: read_segment_head(file.path) for file in files}

@@ -93,7 +93,7 @@ def read_header(source: SegmentSource) -> SegmentHeader:
 
 
 def check_source(source: SegmentSource, instance: str, first_sequence: int, log: UUID | None) -> None:
-    """JournalError other_log_error when the file is another segment than its name says.
+    """JournalError other_log when the file is another segment than its name says.
 
     A header that can't be read says nothing: every batch is checked by itself.
     """

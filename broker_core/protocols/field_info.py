@@ -1,7 +1,7 @@
 """What commands and replies are called on the wire, and their fields as the structs have them: for errors that say what a
 field takes, and for the tables of docs/protocol.md, which are compared with this.
 
-What msgspec checks stands in a field's type. `stated` adds what it can't say: the unit, and bounds that are checked in
+What msgspec checks stands in a field's type. `field_meta` adds what it can't say: the unit, and bounds that are checked in
 `names` or by whoever reads the text.
 """
 

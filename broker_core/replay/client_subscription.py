@@ -131,7 +131,7 @@ class SharedSubscriptionPort(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ClientSubscription:
-    """Satisfies `delivery.ports.Recipient`, and the registry's receiver."""
+    """Satisfies `delivery.ports.DeliveryTarget`, and the registry's receiver."""
 
     peer: SubscriptionOwner
     topic: str

@@ -46,7 +46,7 @@ LONGEST_SLEEP_S = 60.0
 
 
 class LiveHandover(Protocol):
-    """Where replays end: `engine.subscribing`."""
+    """Where replays end: `engine.subscriptions`."""
 
     def make_live(self, target: ClientSubscription) -> None:
         """It has everything that was dispatched; from the next batch on it gets what comes."""

@@ -44,7 +44,7 @@ class _LocalCommand:
 
 
 class LocalEndpoint:
-    """Satisfies `delivery.sink.Line`. `on_batches` gets what is delivered; `ended` is done when it can't go on, with why."""
+    """Satisfies `delivery.sink.ConnectionSink`. `on_batches` gets what is delivered; `ended` is done when it can't go on, with why."""
 
     protocol = "link"
     text_mode = False

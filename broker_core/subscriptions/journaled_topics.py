@@ -38,7 +38,7 @@ class _CompiledEntry(NamedTuple):
 class JournaledTopics:
     """The instance's journaled topics; answers are remembered by topic.
 
-    Raises OperatorError bad_policy_error when a pattern or a filter can't be compiled.
+    Raises OperatorError bad_policy when a pattern or a filter can't be compiled.
     """
 
     def __init__(self, settings: InstanceSettings) -> None:

@@ -54,7 +54,7 @@ class RuleSentenceForm(forms.Form):
             style_widget(field)
 
     def clean_limit(self) -> int:
-        """In the signal's unit; a bare number is taken in it, and `read_as` says how it was read."""
+        """In the signal's unit; a bare number is taken in it, and `interpretation` says how it was read."""
         amount = signal_unit(self.cleaned_data.get("signal", "")).to_python(self.cleaned_data["limit"])
         if not isinstance(amount, int):
             raise forms.ValidationError("Say how much.")

@@ -58,7 +58,7 @@ def browse_messages(
     topic: str, *, filter: str = "", bookmark: str = "", start: datetime | None = None, end: datetime | None = None,
     limit: int = 100, instance_name: str | None = None,
 ) -> BrowsedPage:  # fmt: skip
-    """Some messages, see broker_core/control/browsing.py. Raises BrokerUnavailable or the broker's bad_pattern, filter_error,
+    """Some messages, see broker_core/control/browsing.py. Raises BrokerUnavailable or the broker's bad_pattern, bad_filter,
     bad_bookmark, bookmark_gone."""
     asked = BrowseMessages(
         topic=topic, filter=filter, bookmark=bookmark, limit=limit, from_ns=_ns(start), to_ns=_ns(end)

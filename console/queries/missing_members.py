@@ -31,7 +31,7 @@ class MissingMember(Document, frozen=True, kw_only=True):
 
 
 def unreachable_members(noted: Mapping[BrokerAddress, SluiceError]) -> list[MissingMember]:
-    """Those that were asked and didn't answer (`broker_link.noting_unreached`), by name."""
+    """Those that were asked and didn't answer (`broker_link.collect_unreachable`), by name."""
     return [
         MissingMember(member=at.member, code=away.code, problem=away.sentence, fix=away.fix)
         for at, away in sorted(noted.items(), key=lambda one: one[0].name)

@@ -71,7 +71,7 @@ async def read_start_orders(
 ) -> StartOrders:
     """Read the database, else the stored policy; wait for the database where there is neither.
 
-    `on_waiting` is called once when the wait begins. Raises OperatorError journal_elsewhere, bad_policy_error.
+    `on_waiting` is called once when the wait begins. Raises OperatorError journal_elsewhere, bad_policy.
     """
     stored, damage = await asyncio.to_thread(_load, file)
     waiting_since = said_at = 0.0

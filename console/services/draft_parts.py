@@ -88,7 +88,7 @@ def transport_settings(document: Mapping[str, Any], name: str) -> list[str]:
 
 
 def save_changes(actor: Actor, draft: PolicyDraft, changes: Mapping[str, Any], version: int) -> PolicyDraft:
-    """Lay a form's changes over a draft. A form brings no new problem: bad_policy_error names those it would.
+    """Lay a form's changes over a draft. A form brings no new problem: bad_policy names those it would.
 
     Raises also OperatorError draft_changed.
     """

@@ -73,7 +73,7 @@ def create_draft(
 ) -> PolicyDraft:
     """Make a draft of the newest revision, of a document, or of an older revision.
 
-    Raises OperatorError bad_policy_error, directories_outside_roots or too_many_drafts.
+    Raises OperatorError bad_policy, outside_roots or too_many_drafts.
     """
     instance = read.instance_named(instance_name)
     newest = policies.newest_revision(instance)
@@ -117,7 +117,7 @@ def edit_draft(
 ) -> PolicyDraft:
     """Lay changes over a draft's document: objects key by key, lists whole.
 
-    Raises OperatorError bad_policy_error, draft_changed or directories_outside_roots. A password or token that reads "set"
+    Raises OperatorError bad_policy, draft_changed or outside_roots. A password or token that reads "set"
     stays what it is in the draft, or in the newest revision.
     """
     with transaction.atomic():
@@ -241,7 +241,7 @@ def publish(
     """Make a draft the policy, for everybody or for some first; the draft is gone then.
 
     `guard` may refuse it. Raises OperatorError revision_changed when somebody published since the draft was
-    made, bad_policy_error, and what `guard` raises.
+    made, bad_policy, and what `guard` raises.
     """
     draft = _expected(draft_numbered(number), expected_version)
     instance, base = draft.instance, draft.base

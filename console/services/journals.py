@@ -54,7 +54,7 @@ def plan(
 
 
 def _in_lake(made: dict[str, Any], instance_name: str, *, quick: bool) -> dict[str, Any]:
-    """The plan without the segments that the lake doesn't have. OperatorError lake_damaged, other_log_error."""
+    """The plan without the segments that the lake doesn't have. OperatorError lake_damaged, other_log."""
     if not made["segments"]:
         return made
     through = pipeline.lake_complete_upto(instance_name, made["segments"][-1]["last_sequence"], quick=quick)

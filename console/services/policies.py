@@ -330,7 +330,7 @@ def store_revision(
 def store_rows(instance: Instance, newest: PolicyRevision, actor: Actor, reason: str) -> PolicyRevision:
     """Store the editable rows as the revision after `newest`; return that where they are equal.
 
-    Call it under the instance's lock. Raises OperatorError bad_policy_error.
+    Call it under the instance's lock. Raises OperatorError bad_policy.
     """
     document = read.desired_document(instance, newest.number + 1)
     _reviewed(document)
@@ -391,7 +391,7 @@ def _edited(
 ) -> tuple[Instance, PolicyRevision, dict[str, Any], list[PolicyFinding]]:
     """Lock the instance and edit its rows. Return it, its newest revision, the new document and its findings.
 
-    Raises OperatorError revision_changed, bad_policy_error, and what `edit` raises.
+    Raises OperatorError revision_changed, bad_policy, and what `edit` raises.
     """
     instance = Instance.objects.select_for_update().get(name=name)
     before = newest_revision(instance)
@@ -417,7 +417,7 @@ def end_rollout(instance: Instance, number: int) -> None:
 
 
 def _reviewed(document: Mapping[str, Any]) -> list[PolicyFinding]:
-    """What is unwise in a document. Raises OperatorError bad_policy_error when it can't be used, or contradicts itself."""
+    """What is unwise in a document. Raises OperatorError bad_policy when it can't be used, or contradicts itself."""
     policy = PolicyDocument.from_dict(document)
     findings = review_policy(policy)
     if refused := publish_problems(policy, findings):
@@ -449,7 +449,7 @@ def misplaced(setting: str, path: str) -> list[str]:
 
 
 def refuse_newly_misplaced(document: Mapping[str, Any], *known: Mapping[str, Any]) -> None:
-    """Raise OperatorError directories_outside_roots when a document names a directory that it may not.
+    """Raise OperatorError outside_roots when a document names a directory that it may not.
 
     The document's values need not be valid. A directory that a `known` document names already is accepted,
     so that everything else can still be changed.

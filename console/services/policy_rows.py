@@ -24,7 +24,7 @@ def write_document(instance: Instance, document: Mapping[str, Any]) -> None:
     """Make the instance's rows say what a whole document says. Call it in a transaction.
 
     A transport that the document doesn't have is switched off: clients and history speak of it by name.
-    Raises OperatorError bad_policy_error with every problem in details["problems"].
+    Raises OperatorError bad_policy with every problem in details["problems"].
     """
     whole = PolicyDocument.from_dict(document).to_dict()
     assign_fields(instance, {**GROUP_SILENT, **whole["instance"]}, read.INSTANCE_FIELDS)

@@ -40,7 +40,7 @@ def resolve_set_back(
 
     Of several kept policies STORED means the newest. A staged rollout, here or there, ends: the revision
     before it is put in force.
-    Raises OperatorError policy_not_set_back when no broker that answers keeps a policy, and bad_policy_error.
+    Raises OperatorError policy_not_set_back when no broker that answers keeps a policy, and bad_policy.
     """
     name = policies.ensure_instance(instance_name or current_instance.instance_name()).name
     kept, in_force = _kept_policies(name)

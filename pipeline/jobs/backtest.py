@@ -126,7 +126,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
 
 
 def load_policies(settings: JobSettings, arguments: argparse.Namespace) -> list[tuple[str, dict[str, Any]]]:
-    """(name, document) of each, the grid's after those that are named. OperatorError bad_setting, bad_policy_error."""
+    """(name, document) of each, the grid's after those that are named. OperatorError bad_setting, bad_policy."""
     named = [word.strip() for word in arguments.policy.split(",") if word.strip()]
     found = [(Path(word).stem, read_policy(settings, word)) for word in named]
     found += [(name, changed) for name, changed in _grid(found[0][1], arguments.grid)] if found else []

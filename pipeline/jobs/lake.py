@@ -247,7 +247,7 @@ def give_up(settings: JobSettings, log: LogSnapshot, work: LakePlan) -> list[Log
 
 
 def claim_records(settings: JobSettings, log: LogSnapshot) -> LakeManifest:
-    """The manifest of this log's records. OperatorError other_log_error."""
+    """The manifest of this log's records. OperatorError other_log."""
     instance, directory = log.place.instance, settings.records
     tags = [file.tag for file in covered_intervals(directory, instance)]
     return claim_directory(directory, log, tags)

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
-    """`through` is the last record so that the lake has all from `first` to it. OperatorError lake_damaged, other_log_error."""
+    """`through` is the last record so that the lake has all from `first` to it. OperatorError lake_damaged, other_log."""
     began = time.monotonic()
     log = examine_log(settings.log)
     check_bounds(log, arguments)

@@ -180,7 +180,7 @@ def setting_advice(
     capacity: int,
     largest: float,
 ) -> list[dict[str, str]]:
-    """Settings that what was seen speaks for: what is set, what would do, and why. `log_age_s` is what the log held in the end, `retention_s` after
+    """Settings that what was seen speaks for: what is set, what would do, and why. `held_s` is what the log held in the end, `retention_s` after
     what time records are removed, None: they aren't. `capacity` is client_max_capacity in percent,
     `largest` the largest client's share of its pool's memory in percent."""
     found = []

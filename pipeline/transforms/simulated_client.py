@@ -192,7 +192,7 @@ class SimulatedClient:
         return capacity_bytes(self.trace, STEP_MS)
 
     def project(self, stretch: TraceWindow, moments: Ints) -> tuple[WindowCourse, list[int]]:
-        """Its way through a window if nothing is decided: that of `carry_on` and `show`, and what waits at each step."""
+        """Its way through a window if nothing is decided: that of `advance` and `show`, and what waits at each step."""
         trace = self.trace
         waiting = self.projected_backlog(stretch)
         waits = np.array(waiting, np.int64)

@@ -56,7 +56,7 @@ BUSY_MS: Final = 30_000
 STEP_MS: Final = 500
 """The guard looks at each client once a second; crossings are found within half of that."""
 LATE_MS: Final = 1_000
-"""What is on its way for less isn't recorded (`engine.traffic`)."""
+"""What is on its way for less isn't recorded (`engine.system_records`)."""
 STEADY: Final = 2
 """So many times as fast as time passes the oldest message of a client becomes a younger one that reads steadily."""
 _MS: Final = 1_000_000

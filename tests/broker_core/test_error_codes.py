@@ -16,6 +16,7 @@ from rest_framework import exceptions
 from broker_core.config.rule_terms import DecisionReason
 from broker_core.error_codes import CODES, UNKNOWN, ErrorAudience, ErrorCode, error_code_entry
 from broker_core.errors import ClientError, OperatorError, UnknownErrorCodeWarning
+from broker_core.protocols import replies
 from broker_core.protocols.close_codes import (
     CLOSE_CODES,
     close_number,
@@ -27,7 +28,9 @@ from broker_core.protocols.close_codes import (
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("broker_core", "api", "console", "pipeline", "sluice_spark", "demo")
 CODE = re.compile(r"[a-z]+(_[a-z]+)*")
-REPLIES = frozenset({"Error", "Notice", "Closing", "Cancelled", "CloseRequested"})
+REPLIES = frozenset(
+    {"ErrorReply", "DecisionNotice", "ClosingNotice", "SubscriptionCancelled", "CloseRequested"}
+)
 """Replies with a code."""
 
 
@@ -71,9 +74,9 @@ def _takers() -> dict[str, set[int]]:
         for one in node.args.args:
             if one.arg == "code" and one.annotation is not None and "str" in ast.unparse(one.annotation):
                 takers[node.name].add(names.index("code"))
-    # Constructors are found as classes; `received` is what somebody else said; much is called `add`, and the one that
+    # Constructors are found as classes; `from_dict` reads what another process reported; much is called `add`, and the one that
     # takes a code counts errors that were made elsewhere.
-    return {name: places for name, places in takers.items() if name not in ("__init__", "received", "add")}
+    return {name: places for name, places in takers.items() if name not in ("__init__", "from_dict", "add")}
 
 
 def _argument(call: ast.Call, places: set[int]) -> list[ast.expr]:
@@ -220,3 +223,22 @@ def test_a_code_of_a_newer_broker_is_taken_as_it_is(recwarn: pytest.WarningsReco
     assert isinstance(again, ClientError) and again.as_dict() == error.as_dict()
     assert again.details == {"code": "x", "fix": "y"} and str(again) == "from_a_newer_broker: It went wrong."
     assert not recwarn.list
+
+
+def test_replies_with_a_code_are_classes_that_exist() -> None:
+    """The checks above find them by name."""
+    assert {name for name in REPLIES if not hasattr(replies, name)} == set()
+
+
+NAMED = re.compile(
+    r"\b(?:Client|Operator|Journal|Sluice)Error\s+((?:[a-z]+_[a-z_]+(?:,\s+(?:(?:and|or)\s+)?|\s+(?:and|or)\s+)?)+)"
+)
+"""An error and its codes in a docstring: `OperatorError bad_policy, outside_roots or too_many_drafts`."""
+
+
+def test_codes_in_docstrings_are_codes_of_the_table() -> None:
+    for path, node in _nodes(ast.Expr):
+        assert isinstance(node, ast.Expr)
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            for named in NAMED.findall(node.value.value):
+                assert set(re.findall(r"[a-z]+_[a-z_]+", named)) <= set(CODES), f"{path}:{node.lineno}"

@@ -16,7 +16,7 @@ import pytest
 
 from broker_core.client import (
     EPOCH,
-    MAX_RECENT,
+    MOST_RECENT,
     AsyncClient,
     FileBookmarkStore,
     FilePublishStore,
@@ -89,7 +89,7 @@ async def test_the_async_client(ports: dict[str, int], kind: str, seed: int, tmp
                     heartbeat_ms=HEARTBEAT_MS,
                     max_held=20_000,
                 ) as reader:
-                    subscription = await reader.subscribe(topic, bookmark=MAX_RECENT)
+                    subscription = await reader.subscribe(topic, bookmark=MOST_RECENT)
                     async for message in subscription:
                         got.append(int(message.body))
                         subscription.done(message)
@@ -140,7 +140,7 @@ def test_the_sync_client(ports: dict[str, int], kind: str, seed: int, tmp_path: 
                 heartbeat_ms=HEARTBEAT_MS,
                 max_held=20_000,
             ) as reader:
-                subscription = reader.subscribe(topic, bookmark=MAX_RECENT)
+                subscription = reader.subscribe(topic, bookmark=MOST_RECENT)
                 for message in subscription:
                     got.append(int(message.body))
                     subscription.done(message)

@@ -19,7 +19,7 @@ from typing import Any
 
 from broker_core.client import (
     EPOCH,
-    MAX_RECENT,
+    MOST_RECENT,
     AsyncClient,
     FileBookmarkStore,
     FilePublishStore,
@@ -56,7 +56,7 @@ async def with_a_store(address: str, path: str) -> None:
     results = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     store = FileBookmarkStore(path + ".marks")
     async with AsyncClient(address, "store", bookmark_store=store) as client:
-        subscription = await client.subscribe(TOPIC, bookmark=MAX_RECENT)
+        subscription = await client.subscribe(TOPIC, bookmark=MOST_RECENT)
         async for message in subscription:
             os.write(results, message.body + b"\n")
             subscription.done(message)

@@ -101,7 +101,7 @@ def entry(
 
 @dataclass(eq=False)
 class Client:
-    """One client's session as `engine.settle` has it."""
+    """One client's session as `engine.policy_loop` has it."""
 
     name: str
     transport: str

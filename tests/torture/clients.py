@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from broker_core.client import MAX_RECENT, AsyncClient, FileBookmarkStore, FilePublishStore, ReconnectPolicy
+from broker_core.client import MOST_RECENT, AsyncClient, FileBookmarkStore, FilePublishStore, ReconnectPolicy
 from broker_core.client.publish_store import MemoryPublishStore, PublishStore
 from broker_core.client.subscription import Subscription
 from broker_core.errors import SluiceError
@@ -49,7 +49,7 @@ class Clients:
             self._loads.append(asyncio.create_task(self._publish(client, store, name)))
         # Each with a bookmark store, or with none; with a place that the broker keeps; with neither.
         marks = FileBookmarkStore(self._home / "marks")
-        await self._reader("stored", {"bookmark": MAX_RECENT}, bookmark_store=marks)
+        await self._reader("stored", {"bookmark": MOST_RECENT}, bookmark_store=marks)
         await self._reader("from-epoch", {"bookmark": "0"})
         await self._reader("durable", {"durable": "d", "ack": "client", "bookmark": "0"}, again=True)
         await self._reader("managed", {"managed": "m", "bookmark": "0", "rate": "2MB"}, again=True)

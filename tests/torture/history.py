@@ -1,7 +1,7 @@
 """What happened, as clients saw it, and what must never be found in it: the one judge of every run.
 
 In the way of Elle: a log shows its own order, so everything that anybody ever read can be held against it. Publishers number
-what they publish 1, 2, 3, …, over all of their topics, and `view_body` says what each message has to be.
+what they publish 1, 2, 3, …, over all of their topics, and `body_of` says what each message has to be.
 """
 
 from __future__ import annotations

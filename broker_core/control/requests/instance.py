@@ -192,7 +192,7 @@ class PolicyApplier(Protocol):
 
 
 class PolicyRequests:
-    """Answers about policies. A document that can't be used is refused with bad_policy_error and all that is wrong with it."""
+    """Answers about policies. A document that can't be used is refused with bad_policy and all that is wrong with it."""
 
     def __init__(
         self,

@@ -95,7 +95,7 @@ class JournalRequests:
         """Messages of a topic; a page is complete only where the end of the log could be read with
         confirmation.
 
-        ClientError bad_pattern, filter_error, bad_bookmark; JournalError bookmark_gone.
+        ClientError bad_pattern, bad_filter, bad_bookmark; JournalError bookmark_gone.
         """
         engine = self._engine
         wanted = browsing.parse_browse_request(engine.journal, asked, engine.dispatch.topics.decoder_of)

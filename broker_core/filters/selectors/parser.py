@@ -61,7 +61,7 @@ def selector_error(why: str, column: int) -> ClientError:
 
 
 def tokenize_selector(text: str) -> list[SelectorToken]:
-    """The tokens, the end last. Raises ClientError selector_error."""
+    """The tokens, the end last. Raises ClientError bad_selector."""
     if len(text) > MAX_CHARACTERS:
         raise selector_error(f"it has more than {MAX_CHARACTERS} characters", MAX_CHARACTERS + 1)
     at, hyphens = 0, False
@@ -213,7 +213,7 @@ class _SelectorTerm(NamedTuple):
 
 @lru_cache(maxsize=512)
 def compile_selector(text: str) -> HeaderTest:
-    """A test that is TRUE for the headers that are wanted, FALSE or unknown for others. Raises ClientError selector_error."""
+    """A test that is TRUE for the headers that are wanted, FALSE or unknown for others. Raises ClientError bad_selector."""
     parser = _SelectorParser(tokenize_selector(text))
     part = parser.part(0)
     parser.expect(SelectorTokenType.END, "")

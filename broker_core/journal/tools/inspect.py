@@ -175,7 +175,7 @@ def repair_journal(
     Opening cuts a torn tail, keeps its bytes, and rebuilds what is missing. Sidecars that don't say what their segment holds are written anew, so that damage found is known from then on.
     With `accept` the log is the instance's from now on with what it has, although it isn't the one that was written last,
     or lacks records that were acknowledged. Raises OperatorError journal_locked while a broker runs, no_journal when there
-    is nothing; other_log_error, journal_other and journal_behind.
+    is nothing; other_log, journal_other and journal_behind.
     """
     segment_files(directory, instance, archive_directory)
     files = FileSystem()

@@ -63,7 +63,7 @@ def temporary_topic(text: str, secret: str) -> str:
 
 @lru_cache(maxsize=8_192)
 def parse_send_destination(text: str, multicast: bool = False) -> StompDestination:
-    """Where a SEND goes. ClientError bad_topic, with the column counted in the topic; unsupported_error."""
+    """Where a SEND goes. ClientError bad_topic, with the column counted in the topic; not_supported."""
     found = _read(text, multicast)
     check_topic(found.topic)
     return found
@@ -71,7 +71,7 @@ def parse_send_destination(text: str, multicast: bool = False) -> StompDestinati
 
 @lru_cache(maxsize=8_192)
 def parse_subscribe_destination(text: str, multicast: bool = False) -> StompDestination:
-    """What a SUBSCRIBE asks for. ClientError bad_topic, bad_pattern, unsupported_error."""
+    """What a SUBSCRIBE asks for. ClientError bad_topic, bad_pattern, not_supported."""
     found = _read(text, multicast)
     if found.kind is DestinationType.QUEUE:
         check_topic(found.topic)

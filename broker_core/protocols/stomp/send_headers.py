@@ -1,7 +1,7 @@
 """Heads of SENDs, read once for all that differ in receipt, length and body alone, as most of a publisher's do.
 
 What was read of a head is remembered without those two lines. Frames whose heads are remembered are cut off in one loop, into
-columns; all else, and whatever is odd about a frame, is left to `frames.FrameReader`, which knows limits, escapes and errors.
+columns; all else, and whatever is odd about a frame, is left to `frames.StompFrameReader`, which knows limits, escapes and errors.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class GroupPositionSync:
                 waiting.append((under_way, keys))
         self._under_way = waiting
 
-    # In. Satisfies `delivery.receiver.Receiver`.
+    # In. Satisfies `delivery.ports.MatchReceiver`.
 
     def receive(self, shared: SharedDelivery, rows: Rows | None) -> None:
         if shared.journaled:

@@ -11,7 +11,7 @@ Whose each record of a shared subscription is. Pure: records are sequences, and 
                └────────brought──────── back ◀─────┘
 
 Everything from the low mark up to `upto` that is neither here, nor held, nor back is done, or was never for it. So what is
-done needs no list: it is what lies between those that are owed, whose number is bounded (`MOST_OWED`).
+done needs no list: it is what lies between those that are owed, whose number is bounded (`MAX_OWED`).
 
 Of a record that comes back it is known how often its holder failed with it (`tries`); those that somebody may have had are
 remembered until they are done (`again`).

@@ -98,7 +98,7 @@ _GRAVE: Final = "dead letters"
 
 
 class SharedSubscription:
-    """Satisfies `replay.client_subscription.Peer` and `SharedSubscriptionPort`, and `delivery.sink.Sink`. `close` when the last consumer has gone."""
+    """Satisfies `replay.client_subscription.SubscriptionOwner` and `SharedSubscriptionPort`, and `delivery.sink.Sink`. `close` when the last consumer has gone."""
 
     protocol, remote = "shared", ""
     text_mode = is_network_limited = False

@@ -9,7 +9,7 @@ recorded and nothing else.
 
     OFFLINE     outbox.take_all() → spool; `released` what left memory, `spooled` what the spool file grew by.
                 From the decision on the client counts as offlined; everything new is `spooled`. When the
-                spool is empty: `unspooled` what the file took, then `returned`.
+                spool is empty: `on_unspooled` what the file took, then `returned`.
     DISCONNECT  (REFUSE, DELETE_DURABLE) send the notice, close, remove the spool, `unregister`. From the decision on
                 the client's use counts no more, so that nobody else is chosen for what this one is about to free.
     others      whatever leaves memory is `released`; a subscription that ends is `unsubscribe`d.
@@ -115,7 +115,7 @@ class SlowClientGuard(ClientRegistry):
     def judge_subscription(
         self, use: ClientUsage, watched: WatchedSubscription, now_ns: int
     ) -> list[Decision]:
-        """Its client has acknowledged something, or it is owed more than one of its alarms, or was before (`holds_on`). The
+        """Its client has acknowledged something, or it is owed more than one of its alarms, or was before (`has_rule_state`). The
         view says what is owed now."""
         if use.closing or use.watched.get(watched.view.id) is not watched:
             return []

@@ -1,4 +1,4 @@
-"""The signals as they are read and said: one row each. Unit, scope and reason stand in `config.vocabulary.SIGNALS`.
+"""The signals as they are read and said: one row each. Unit, scope and reason stand in `config.rule_terms.SIGNALS`.
 
 Whoever judges, forecasts or explains draws from these rows, so that a new signal is a member, a row there and a row here.
 """

@@ -175,7 +175,7 @@ def parse_stage(source: Mapping[str, Any] | None, member: str = "") -> StagedRev
 
     `allowances` and `made` hold one figure for each member of a group. A member that `allowances` doesn't
     name may carry out nothing, so that all members together stay within what the operator allowed.
-    Raises OperatorError bad_policy_error.
+    Raises OperatorError bad_policy.
     """
     if source is None:
         return None

@@ -140,7 +140,7 @@ def _add_query(parser: ArgumentParser) -> None:
 
 
 def parse_query(options: dict[str, Any]) -> LogQuery:
-    """What the options ask for. Raises ClientError bad_pattern or filter_error."""
+    """What the options ask for. Raises ClientError bad_pattern or bad_filter."""
     return LogQuery(
         TopicPattern.parse(options["topic"]) if options["topic"] else None,
         compile_filter(options["filter"]) if options["filter"] else None,

@@ -25,7 +25,7 @@ class StepContext:
     variables: dict[str, str] = field(default_factory=dict)
     number: int = 0
     happened: Callable[..., list[ActionRun]] = lambda *args, **more: []
-    """Starts the runs of events that a step raises: `events.happened`, which itself plans with all steps."""
+    """Starts the runs of events that a step raises: `event_runs.start_runs_for_events`, which itself plans with all steps."""
 
     @property
     def link(self) -> RequestChannel:

@@ -10,7 +10,7 @@ import pytest
 
 from broker_core.client import (
     EPOCH,
-    MAX_RECENT,
+    MOST_RECENT,
     NOW,
     AsyncClient,
     FileBookmarkStore,
@@ -145,24 +145,24 @@ async def test_most_recent_goes_on_after_what_was_done(broker: FakeBroker, tmp_p
         return memory if kind == "memory" else FileBookmarkStore(tmp_path / "marks")
 
     async with client(broker, bookmark_store=store()) as subscriber:
-        subscription = await subscriber.subscribe("a", bookmark=MAX_RECENT)
+        subscription = await subscriber.subscribe("a", bookmark=MOST_RECENT)
         one, two, _, four = await take(aiter(subscription), 4)
         for message in (four, one, two):  # out of order, and the third never
             subscription.done(message)
     async with client(broker, bookmark_store=store()) as subscriber:
-        subscription = await subscriber.subscribe("a", bookmark=MAX_RECENT)
+        subscription = await subscriber.subscribe("a", bookmark=MOST_RECENT)
         batch = await anext(subscription.batches())
         assert batch.bodies() == [b"3"], "what was done after it is left out"
         subscription.done(batch)
     async with client(broker, bookmark_store=store()) as subscriber:
-        subscription = await subscriber.subscribe("a", bookmark=MAX_RECENT)
+        subscription = await subscriber.subscribe("a", bookmark=MOST_RECENT)
         assert [message async for message in subscription.messages(until_completed=True)] == []
 
 
 async def test_most_recent_without_a_store_is_refused(broker: FakeBroker) -> None:
     async with client(broker) as subscriber:
         with pytest.raises(OperatorError) as caught:
-            await subscriber.subscribe("a", bookmark=MAX_RECENT)
+            await subscriber.subscribe("a", bookmark=MOST_RECENT)
         assert caught.value.code == "no_bookmark_store"
 
 
