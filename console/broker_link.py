@@ -243,7 +243,7 @@ class BrokerAnswer(Generic[T]):
 
 
 class GroupLink:
-    """Calls the members of a group: all at once, and makes one answer of theirs (`broker_merge`)."""
+    """Calls the members of a group: all at once, and makes one answer of theirs (`group_answers`)."""
 
     def __init__(self, links: Sequence[BrokerLink]) -> None:
         self._links = links

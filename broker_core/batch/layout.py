@@ -30,7 +30,7 @@ Little-endian. A batch is a 96-byte header and a payload whose length is a multi
 * session names the publisher session that counts the publisher sequences: numbers are compared within a name and
   a session alone. Its highest bit says that the client had proven who it is; 0 is a publisher without numbers.
 * origin and publisher are hash64() of the instance's and the client's name. accepted_at is nanoseconds UTC.
-* log_position says where the batch stands in the log that a group of brokers shares (group/order.py); 0 where there is none.
+* log_position says where the batch stands in the log that a group of brokers shares (group/state_machine.py); 0 where there is none.
 * A row's flags are zero. A record's headers are bytes that the publisher and its subscribers agree on; the broker carries them.
 * flags: EXPLICIT_SEQUENCES, and of deliveries alone CONFLATED and CONFLATION_OVER, which stand in a copy that is made for one
   client and never in a journal. CLAIM stands in a group's log alone: the first batch that a connection

@@ -1,4 +1,4 @@
-"""How the settings of `preset_fields` are read from a document. `slow_clients.rules.presets` compiles them to rules."""
+"""How the settings of `preset_settings` are read from a document. `slow_clients.rules.presets` compiles them to rules."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ For a client or subscription the entries that match are laid over each other fie
 
 What makes a custom rule contradict itself. A rule with such a problem is never saved.
 
-Reads the custom rules of a policy document: an operator's own, by name, each entry for a scope (`rule_settings`).
+Reads the custom rules of a policy document: an operator's own, by name, each entry for a scope.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ As with replays (`read_ahead`) a chunk starts small and grows while the client t
 one is read while the client takes the one before. When it stops, everything unsent is given back and only references to
 it wait in memory (of what no journal keeps, itself), so that clients that have stopped hold next to nothing.
 
-Beside live traffic a drain stands in the line of the replays (`fair_share`), but for as much as has come for its client
+Beside live traffic a drain stands in the line of the replays (`scheduling`), but for as much as has come for its client
 meanwhile: so it goes faster than its backlog grows, and ends. A chunk that was read for a faster pace is given back.
 
 An offlined client's way back: its spool, and the task that drains it as fast as the client takes it.

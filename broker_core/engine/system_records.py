@@ -6,7 +6,7 @@ batch and not ten thousand.
 
 The decisions that were made lately, for everybody who asks, and on their way to the broker's own topic.
 
-What is recorded of the clients for whom something waits, a look each a second: `documents/traffic.py` says what for.
+What is recorded of the clients for whom something waits, a look each a second: `documents/system_records.py` says what for.
 
 A client that keeps up costs a comparison. Recording is bounded: what is too much in a second is counted and left out.
 """

@@ -311,7 +311,7 @@ class Journal:
     def note_frontier(self) -> None:
         """Tell other processes how far the log is durable. `sync` does; once more costs nothing."""
         with suppress(OSError):
-            self._frontier.write(self.stored_sequence)  # behind is allowed, see frontier.py
+            self._frontier.write(self.stored_sequence)  # behind is allowed, see frontier_file.py
 
     def preallocate(self) -> int:
         """The chores that make the next roll cheap: closing full segments, and making spare ones. Returns spares made.
@@ -336,7 +336,7 @@ class Journal:
         self._appender.set_options(options)
 
     def finish_sealed(self) -> None:
-        """Close full segments (see sealing.py). Until then they count as current.
+        """Close full segments (see appender.py). Until then they count as current.
 
         JournalError when the disk refuses; the journal then takes nothing more, as after a sync that failed.
         """
@@ -503,13 +503,13 @@ class Journal:
         return self.bytes_held_from(first) if first is not None else 0
 
     def archive_swap(self, name: str, prepared: Path) -> None:
-        """Replace a sealed segment by its verified copy in the archive directory (see swaps.py)."""
+        """Replace a sealed segment by its verified copy in the archive directory."""
         self._swaps.archive(name, prepared)
 
     def compress_swap(self, name: str, prepared: Path) -> None:
-        """Replace a sealed or archived segment by its compressed form (see swaps.py)."""
+        """Replace a sealed or archived segment by its compressed form."""
         self._swaps.compress(name, prepared)
 
     def remove(self, names: Sequence[str], now_ns: int = 0) -> RemovalReply:
-        """Remove the oldest segments, all named, none of them current or pinned (see swaps.py). `now_ns` is noted."""
+        """Remove the oldest segments, all named, none of them current or pinned. `now_ns` is noted."""
         return self._swaps.remove(names, now_ns)

@@ -1,10 +1,10 @@
 """THE FORMAT of one segment: names of the files, and the header before the batches.
 
     <instance>.<first sequence, 20 digits>.journal        header, batches, and while it is current zeros
-    <instance>.<first sequence, 20 digits>.journal.gz     the same bytes as gzip members (see compressed.py)
-    <instance>.<first sequence, 20 digits>.index.gz       sidecar (see sidecar.py); can be rebuilt, is never trusted
-    <instance>.clients.ack                                last publisher sequences (see acks.py)
-    <instance>.durable                                    newest sequence known to be on disk, and of which log (see frontier.py)
+    <instance>.<first sequence, 20 digits>.journal.gz     the same bytes as gzip members (see compressed_segment.py)
+    <instance>.<first sequence, 20 digits>.index.gz       sidecar (see index_sidecar.py); can be rebuilt, is never trusted
+    <instance>.clients.ack                                last publisher sequences (see publisher_sequences.py)
+    <instance>.durable                                    newest sequence known to be on disk, and of which log (see frontier_file.py)
     <instance>.lock                                       held by the one writer
     <instance>.spare.<number>                             zeros, to become the next segment
 
@@ -24,7 +24,7 @@ Little-endian. A segment starts with 4,096 bytes:
   doesn't look like the one before.
 * log is the identity of the whole log, made at its first opening.
 * skipped_from says that the numbers from it to first_sequence - 1 name no record and never will: they had
-  been reserved for records that are shown before they are stored (frontier.py). 0: there are none.
+  been reserved for records that are shown before they are stored (frontier_file.py). 0: there are none.
 """
 
 from __future__ import annotations

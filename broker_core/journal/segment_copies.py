@@ -142,7 +142,7 @@ def _write(file: OpenFile, content: bytes) -> None:
 
 
 def compress_segment(src: Path, dst: Path, progress: Progress = no_progress) -> None:
-    """Make the seekable gzip of a sealed segment and read it back, byte for byte (see compressed.py)."""
+    """Make the seekable gzip of a sealed segment and read it back, byte for byte (see compressed_segment.py)."""
     if src.name.endswith(SUFFIX_COMPRESSED):
         raise OperatorError(
             "journal_compressed", f"{src.name} is compressed already.", "There is nothing left to do."

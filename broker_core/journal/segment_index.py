@@ -1,6 +1,6 @@
 """What is known of one segment's content: a sparse index by sequence and time, its topics, its holes.
 
-Kept in memory while a segment is written, and beside it as `.index.gz` when it is sealed (sidecar.py has the bytes).
+Kept in memory while a segment is written, and beside it as `.index.gz` when it is sealed (index_sidecar.py has the bytes).
 A sidecar saves a scan at opening; it is never trusted over the segment: a reader checks every batch it gets to, and
 a sidecar that is missing or doesn't fit is rebuilt.
 

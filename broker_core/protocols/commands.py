@@ -112,7 +112,7 @@ class Subscribe(_Command, frozen=True, kw_only=True, tag="subscribe"):
     delivered after the replay: when it is on this instance's disk, before that (`live`), or when all synchronous
     replication destinations have it too (`fully_durable`).
 
-    `rate`, `rate_max_gap`: how fast it is delivered, see replay/pace.py. `paused`: nothing is delivered before a
+    `rate`, `rate_max_gap`: how fast it is delivered, see replay/rate_limit.py. `paused`: nothing is delivered before a
     `resume`. `conflation`, `conflation_key`: see delivery/conflation.py. `managed`: the name of a replay that the
     broker keeps when its client goes; `received`: the bookmark of the last record of it that the client has.
     `shared`: other clients consume the durable subscription of that name too, each record one of them; `max_deliveries`: how

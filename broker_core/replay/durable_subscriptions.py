@@ -1,4 +1,4 @@
-"""Durable subscriptions: named, kept while their client is away, as a position in the journal (`kept_positions`).
+"""Durable subscriptions: named, kept while their client is away, as a position in the journal (`positions.store`).
 
 A shared one is kept for nobody in particular (`SHARED_OWNER`), and consumed by as many clients as subscribe to it (`sharing`).
 """

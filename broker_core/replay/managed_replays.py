@@ -1,6 +1,6 @@
 """Managed replays of an instance: kept by name while their client is away, steered by operators and by the client.
 
-They are kept on disk (`kept_positions`): at once when an operator makes, steers or ends one, else within a second. A
+They are kept on disk (`positions.store`): at once when an operator makes, steers or ends one, else within a second. A
 replay that isn't ended holds the log from its position on, under the name that journal removal shows.
 """
 

@@ -4,7 +4,7 @@
     what to select         chunks.read_chunk, in the reader thread (read_ahead); conflating holds back what it must
     when to deliver        the pace, then the client's socket: Backlog.room
 
-One replay serves one subscription, or several of one client that were resumed together (`replay_control`): then it reads
+One replay serves one subscription, or several of one client that were resumed together (`replay.control`): then it reads
 once, and delivers in the journal's order across them. Each subscription has a position of its own, so that one can
 leave at any moment, between two records, and go on from there later.
 

@@ -1,6 +1,6 @@
 """Effects of putting a policy in force, and the warnings that must be confirmed first.
 
-Pages (`tray_acts`, `tray_control_acts`) and API (`api.confirmation`) both ask here.
+Pages (`pending_changes.kinds` and `.control`) and API (`api.confirmation`) both ask here.
 """
 
 from __future__ import annotations

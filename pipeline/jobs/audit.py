@@ -1,7 +1,7 @@
 """`audit`: whether the log, the lake and the accounts are whole, and what is wrong where they aren't.
 
 The log is read whole, every batch by its checksum. Each span's records are reduced in the workers to runs of publishers'
-numbers (transforms/numbering.py) and to what couldn't be read; the lake's files are compared with the log's records by
+numbers (transforms/publisher_sequences.py) and to what couldn't be read; the lake's files are compared with the log's records by
 checksums; the accounts that the broker recorded of its clients must add up.
 """
 

@@ -1,7 +1,7 @@
 """`backtest`: what other policies would have done to the clients that were slow, by what was recorded of them.
 
 The broker records each second of every client for whom something waits (`$SLUICE.traffic`); the guard that judges clients in
-the broker judges these again, under each policy, some policies a task (transforms/replayed.py). What was decided at the time
+the broker judges these again, under each policy, some policies a task (transforms/backtest.py). What was decided at the time
 stands beside: for the policy that was in force both should be the same, and how far they are is said of every policy.
 """
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -77,3 +79,32 @@ def test_a_room_that_lists_its_modules_names_each(room: Path) -> None:
     assert listed == there, (
         f"not listed: {sorted(there - listed)}; listed and not there: {sorted(listed - there)}"
     )
+
+
+PROJECT = ROOT.parent
+FILE = re.compile(r"(?<![\w./*{])((?:\w+/)*\w+\.py)\b")
+"""A Python file that a docstring, a comment or a document names."""
+
+
+def named_files(path: Path) -> set[str]:
+    """The Python files of the project that a source's docstrings and comments, or a document, name."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        texts = [t.string for t in tokens if t.type == tokenize.COMMENT or t.string[:4].endswith('"""')]
+        text = "\n".join(texts)
+    return set(FILE.findall(text))
+
+
+def test_files_that_docstrings_and_documents_name_exist() -> None:
+    packages = ("broker_core", "console", "api", "pipeline", "sluice_spark")
+    there = [
+        f"/{path.relative_to(PROJECT)}"
+        for package in (*packages, "tests", "bench", "demo", "packaging", "tools", "")
+        for path in (PROJECT / package).glob("**/*.py" if package else "*.py")
+    ]
+    sources = [path for package in packages for path in sorted((PROJECT / package).rglob("*.py"))]
+    for source in [*sources, *sorted((PROJECT / "docs").glob("*.md"))]:
+        named = {name for name in named_files(source) if not name.startswith("var/")}  # an operator's own job
+        missing = {name for name in named if not any(one.endswith(f"/{name}") for one in there)}
+        assert not missing, f"{source.relative_to(PROJECT)} names {missing}"

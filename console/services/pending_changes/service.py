@@ -1,6 +1,6 @@
 """The tray: what somebody has chosen to do, collected with its effect, and done together with one reason.
 
-Nothing here happens before `apply`. What each kind of act says and does is in `tray_acts`; whoever puts an act in needs its
+Nothing here happens before `apply`. What each kind of act says and does is in `pending_changes.kinds`; whoever puts an act in needs its
 right then, and again when it is done. Policy changes of one person gather in one draft.
 """
 

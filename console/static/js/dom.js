@@ -48,7 +48,7 @@ export const typing = (target) => Boolean(target?.closest?.("input, textarea, se
 const NAME_TAIL = 6;
 export const UNCUT = 3 * NAME_TAIL;
 
-/** A name from outside: isolated from the direction around it, and cut in its middle where it is too long (as templatetags/shell.py). */
+/** A name from outside: isolated from the direction around it, and cut in its middle where it is too long (as templatetags/page_frame.py). */
 export function named(text) {
   const whole = String(text);
   if (whole.length <= UNCUT) return make("bdi", {}, whole);

@@ -1,5 +1,5 @@
 // Words, icons and colour classes of what the broker does for a client and of how it fares. The server's list: see
-// templatetags/shell.py. Colour is never alone.
+// templatetags/page_frame.py. Colour is never alone.
 import { data, icon, make } from "./dom.js";
 
 const WORDS = data("client-words", {});
