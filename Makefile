@@ -66,7 +66,7 @@ types: $(VENV)/dev.stamp  ## mypy --strict of the engine, the data source, the p
 	$(VENV)/bin/mypy --strict broker_core pipeline sluice_spark console api
 	$(VENV)/bin/mypy --strict --follow-imports=silent --ignore-missing-imports bench
 
-imports: $(VENV)/dev.stamp  ## the rooms point one way
+imports: $(VENV)/dev.stamp  ## the packages point one way
 	$(VENV)/bin/lint-imports
 
 format: $(VENV)/dev.stamp  ## lay out the code, 110 columns

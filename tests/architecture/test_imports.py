@@ -1,4 +1,4 @@
-"""How the engine's modules hang together: no import circle, and rooms that say what is in them."""
+"""How the engine's modules hang together: no import circle, and packages that say what is in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import broker_core
 
 ROOT = Path(broker_core.__file__).parent
 LISTED = re.compile(r"^ *(\w+)  +\S", re.MULTILINE)
-"""A line of a room's docstring that says what a module is for."""
+"""A line of a package's docstring that says what a module is for."""
 BESIDE = re.compile(r"; (\w+): ")
 """A second module on such a line."""
 
@@ -32,22 +32,22 @@ def circle_of(package: str) -> list[str]:
     return []
 
 
-def modules_of(room: Path) -> set[str]:
-    """The modules and rooms in a room."""
+def modules_of(package: Path) -> set[str]:
+    """The modules and packages in a package."""
     return {
         path.stem
-        for path in room.iterdir()
+        for path in package.iterdir()
         if path.stem[:2] != "__" and (path.suffix == ".py" or (path / "__init__.py").exists())
     }
 
 
-def listed_in(room: Path) -> set[str]:
-    """The modules that a room's docstring lists; none when it has no list."""
-    words = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
+def listed_in(package: Path) -> set[str]:
+    """The modules that a package's docstring lists; none when it has no list."""
+    words = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
     return {*LISTED.findall(words), *BESIDE.findall(words)} if LISTED.search(words) else set()
 
 
-ROOMS = sorted(path.parent for path in ROOT.rglob("__init__.py"))
+PACKAGES = sorted(path.parent for path in ROOT.rglob("__init__.py"))
 
 
 def test_the_engine_has_no_import_circle() -> None:
@@ -61,21 +61,23 @@ def test_the_engine_has_no_import_circle() -> None:
     ids=["for typing", "in a function", "at the top"],
 )
 def test_a_circle_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str) -> None:
-    room = tmp_path / "a_circle"
-    room.mkdir()
+    package = tmp_path / "a_circle"
+    package.mkdir()
     for name, text in {
         "__init__": "",
         "above": "from a_circle import below",
         "below": head + "import a_circle.above",
     }.items():
-        (room / f"{name}.py").write_text(text)
+        (package / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     assert set(circle_of("a_circle")) == {"a_circle.above", "a_circle.below"}
 
 
-@pytest.mark.parametrize("room", [room for room in ROOMS if listed_in(room)], ids=lambda room: room.name)
-def test_a_room_that_lists_its_modules_names_each(room: Path) -> None:
-    listed, there = listed_in(room), modules_of(room)
+@pytest.mark.parametrize(
+    "package", [package for package in PACKAGES if listed_in(package)], ids=lambda package: package.name
+)
+def test_a_package_that_lists_its_modules_names_each(package: Path) -> None:
+    listed, there = listed_in(package), modules_of(package)
     assert listed == there, (
         f"not listed: {sorted(there - listed)}; listed and not there: {sorted(listed - there)}"
     )
