@@ -1,7 +1,6 @@
-"""What a broker knows of publishers' numbers: which are done, which are on their way to the disk, and who
-repeats these meanwhile.
+"""Publisher sequences of an instance: those that are done, those on their way to the disk, and repeats of these.
 
-`journal.publishers` decides; this answers the publishers, and closes those that have lost their name.
+`journal.publishers` decides. This module answers the publishers, and closes those that have lost their name.
 """
 
 from __future__ import annotations
@@ -42,9 +41,13 @@ MAX_REPEATS = 10_000
 
 @dataclass(slots=True)
 class PendingAck:
-    """Who must hear that a batch is durable, and what: the publisher's number that is acknowledged with it (0: none), and
-    the answers to its commands. `beside` is what of the same batch no journal keeps, `behind` what was
-    published after it."""
+    """Acknowledgement that is owed to a client until its batch is durable.
+
+    last_publisher_sequence  number that is acknowledged with it; 0: none
+    answers                  replies to the commands of the batch
+    beside                   records of the same batch that no journal keeps
+    behind                   batches published after it that no journal keeps
+    """
 
     connection: ConnectionView
     last_publisher_sequence: int
@@ -52,7 +55,7 @@ class PendingAck:
     beside: BatchPartition | None = None
     behind: tuple[UnjournaledPart, ...] = ()
     delivered: bool = False
-    """Whether the batch, and what is beside and behind it, was delivered."""
+    """Whether the batch was delivered, with the records beside and behind it."""
 
 
 class UnjournaledPart(NamedTuple):
@@ -64,14 +67,14 @@ class UnjournaledPart(NamedTuple):
 
 @dataclass(slots=True)
 class InFlightPublishes:
-    """A publisher's batches between being taken and being durable."""
+    """Batches of one publisher that the broker has accepted and that are not durable yet."""
 
     newest: PendingAck
     batches: int = 0
     session: int = 0
     taken: int = 0
-    """The newest number of `session` that was taken, by the journal or past it; 0: none, or it was
-    superseded. No later batch of the session has a smaller one."""
+    """Newest accepted number of `session`, journaled or not; 0: none, or the session was superseded. No
+    later batch of the session has a smaller number."""
     claimant: int = 0
     """The session whose claim, or batches behind its claim, are on their way to the journal; 0: none, or it
     was superseded."""
@@ -86,8 +89,11 @@ class InFlightPublishes:
 
 
 class UnconfirmedAck(NamedTuple):
-    """What is durable here, and isn't said to be before those that are waited for have everything up to `sequence`: a
-    publisher's number, and who waits for it here."""
+    """Acknowledgement of a batch that is durable here and waits for sync members or sync destinations.
+
+    It is sent when these have every record up to `sequence`. `waiting` is None for a batch of another
+    member's client.
+    """
 
     sequence: int
     publisher: str
@@ -98,8 +104,12 @@ class UnconfirmedAck(NamedTuple):
 
 @dataclass(slots=True)
 class FinishedBatches:
-    """Batches that are done and whose publishers are told next. `numbers`: the newest number of each
-    publisher and session; `batches`: how many each client has; `behind`: those with batches behind them."""
+    """Finished batches whose publishers are acknowledged next.
+
+    numbers  newest number of each publisher and session
+    batches  number of finished batches of each client
+    behind   acknowledgements with unjournaled batches behind them
+    """
 
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
     batches: dict[ConnectionView, int] = field(default_factory=dict)
@@ -108,7 +118,11 @@ class FinishedBatches:
 
 @dataclass(slots=True)
 class DuplicatePublish:
-    """What a client published again while the same was on its way to the disk, and the answers that wait for that."""
+    """Messages that a client repeated while the first copies were on their way to the disk.
+
+    last     highest repeated number
+    answers  replies that wait until that number is durable
+    """
 
     last: int = 0
     answers: list[replies.Ack] = field(default_factory=list)
@@ -119,18 +133,18 @@ class PublisherNumbers:
 
     def __init__(self, stored: Publishers, roster: ConnectionTable) -> None:
         self.done = Publishers(stored)
-        """The newest number of each that is durable, or of what no journal keeps and nothing before waits for
-        the disk."""
+        """Sessions and newest finished number of each publisher. A number is finished when its record is
+        durable, or when no journal keeps the record and no earlier one waits for the disk."""
         self.under_way: dict[str, InFlightPublishes] = {}
-        """Of publishers with batches on their way to the disk."""
+        """Batches on their way to the disk, by publisher."""
         self.repeats: dict[ConnectionView, DuplicatePublish] = {}
         self.superseded: list[ConnectionView] = []
         """Clients that lost their name to another member's client: closed after they are acknowledged."""
         self._roster = roster
 
     def position(self, name: str, session: int, *, proven: bool) -> PublisherPosition:
-        """Return what a client that logs on is told of its name's numbers; `session` is its own, 0 if it
-        named none."""
+        """Return the numbers that the logon reply reports for a client's name; `session` is the client's own,
+        0 if it named none."""
         sessions = self.done.get(name, ())
         own = session | PROVEN if proven else session
         stored = number_of(sessions, own) if session else 0

@@ -30,7 +30,7 @@ _since: dict[str, float] = {}
 
 
 class SystemCondition(NamedTuple):
-    """One thing that isn't as it should be.
+    """Condition of the system that operators should know about.
 
     since     when it began, or for an event (`is_event`) when it happened
     blind     what pages show of clients may be old

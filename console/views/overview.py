@@ -91,7 +91,7 @@ def _now(request: HttpRequest) -> dict[str, Any]:
 
 
 def _brokers(request: HttpRequest) -> dict[str, Any]:
-    """Where there are several: each with the revision that it is to run, and whether that is overdue."""
+    """Return the brokers for the page, each with its wanted revision and whether that is overdue; {} for one."""
     if len(told := brokers.brokers(access_of_request(request))) < 2:
         return {}
     states = policies.installation_policy_status()

@@ -29,7 +29,7 @@ REPEATED = 8
 
 
 class LakeFileName(NamedTuple):
-    """What a file's name says. `tag` begins the log's identity."""
+    """Parts of a lake file's name: first and last record, and the beginning of the log's identity (`tag`)."""
 
     first: int
     last: int
