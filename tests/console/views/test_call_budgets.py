@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.db import connection
 from django.test import Client
 
 from console.models import Instance
@@ -10,8 +11,8 @@ from tests.console.views.test_policies import instance_form
 from tests.support.calls import counted
 from tests.support.fake_broker import FakeBroker
 
-EDIT_BUDGET = 335_000
-"""Calls of one changed limit: its form, the pending changes, applying them and the page that follows."""
+EDIT_BUDGETS = {"sqlite": 335_000, "postgresql": 371_000}
+"""Calls of one changed limit by database: its form, the pending changes, applying them, the next page."""
 
 
 def test_one_changed_limit_stays_within_its_budget_of_calls(
@@ -23,4 +24,4 @@ def test_one_changed_limit_stays_within_its_budget_of_calls(
             browser.post("/policies/instance/", instance_form(message_memory_limit=limit))
             apply(browser, "because", confirmed="on")
         costs.append(number())
-    assert min(costs) <= EDIT_BUDGET, costs
+    assert min(costs) <= EDIT_BUDGETS[connection.vendor], costs
