@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 from django import template
 from django.conf import settings
+from django.forms.utils import flatatt
 from django.template.loader import render_to_string
 from django.templatetags.static import static
+from django.urls import reverse
 from django.utils.html import format_html, json_script
 from django.utils.safestring import SafeString
 
@@ -142,6 +144,27 @@ def act_chip(action: object, mode: object = "") -> SafeString:
             action, icon(told.icon), told.would,
         )  # fmt: skip
     return format_html('<span class="state" data-state="{}">{}{}</span>', action, icon(told.icon), told.done)
+
+
+@register.simple_block_tag(takes_context=True)
+def change_form(
+    context: dict[str, Any], content: str, view: str = "", *arguments: Any, address: str = "", **attributes: Any
+) -> SafeString:
+    """Render a form that adds a change to the operator's pending changes.
+
+    The form posts to the URL of `view` with `arguments`, or to `address`. `attributes` are further HTML attributes;
+    True stands for one without a value. With scripts, the answer replaces the pending changes at the foot of the
+    page; without scripts, it is a page of its own.
+    """
+    url = address or reverse(view, args=arguments)
+    return format_html(
+        '<form method="post" action="{0}" hx-post="{0}" hx-target="#tray" hx-swap="outerMorph"{1}>'
+        '<input type="hidden" name="csrfmiddlewaretoken" value="{2}">{3}</form>',
+        url,
+        flatatt(attributes),
+        context["csrf_token"],
+        content,
+    )
 
 
 @register.simple_tag
