@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
@@ -60,7 +61,7 @@ def messages(request: HttpRequest) -> HttpResponse:
             request, Permission.READ_MESSAGES, instance=current_instance.instance_name(), topic=topic
         )
         try:
-            found = {"topic": topic, **_found(topic, form)}
+            found = {"topic": topic, "export_url": _export_url(topic, form), **_found(topic, form)}
         except SluiceError as problem:
             found = {"topic": topic, "problem": problem}
     return _show(request, readable, {"form": form, **found}, status=status)
@@ -166,6 +167,15 @@ def _query(form: MessagesForm, **change: str) -> str:
     asked = {name: str(form.data.get(name, "")).strip() for name in ("topic", "filter", "end")}
     query.update({name: text for name, text in {**asked, **change}.items() if text})
     return query.urlencode()
+
+
+def _export_url(topic: str, form: MessagesForm) -> str:
+    """Return the API address that exports the messages of the page as CSV, at most 1,000."""
+    query = QueryDict(mutable=True)
+    query.update({"format": "csv", "limit": "1000"})
+    chosen = {"filter": form.cleaned_data["filter"], "bookmark": form.cleaned_data["start"]}
+    query.update({name: text for name, text in chosen.items() if text})
+    return f"{reverse('v1:messages', args=[topic])}?{query.urlencode()}"
 
 
 def _parameters(form: PublishMessageForm) -> dict[str, Any]:

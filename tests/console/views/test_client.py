@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from console.models import AuditEvent, ClientSample, Decision, Instance
 from tests.support.fake_broker import FakeBroker, make_client, make_subscription
+from tests.support.html import minified
 from tests.support.seed import seed_decisions, seed_hours
 
 
@@ -175,6 +176,6 @@ def test_the_slow_section_asks_for_itself_and_an_onlooker_gets_no_buttons(
 
 def test_every_rule_that_may_act_is_shown_with_when_or_why_not(browser: Client, broker: FakeBroker) -> None:
     for path in ("/clients/board-jfk/", "/clients/board-jfk/slow/"):
-        text = browser.get(path).content.decode()
-        assert "900 B of 1000 B" in text and "at this slope in <b>10.0 s</b>, then disconnect it." in text
-        assert "0 B of 1000 B, then disconnect it." in text
+        text = minified(browser.get(path))
+        assert "900 B of 1000 B" in text and "at this rate in <b>10.0 s</b>, then disconnect it." in text
+        assert "0 B of 1000 B; at the limit, disconnect it." in text

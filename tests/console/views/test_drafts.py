@@ -20,6 +20,7 @@ from console.views.draft_parts import FORMS
 from tests.console.services.policy_import.test_importers import ACTIVEMQ, AMPS
 from tests.console.views.test_client import apply
 from tests.support.fake_broker import FakeBroker
+from tests.support.html import minified
 
 RULE = {
     "name": "behind", "mode": "enforce", "signal": "backlog_bytes", "shape": "soft_for", "limit": "64MiB",
@@ -81,12 +82,12 @@ def test_a_rollout_shows_itself_and_is_promoted(
 ) -> None:
     drafts.edit_draft(Actor("person", "maria"), draft.pk, {"client_policy": {"client_max_capacity": 20}})
     staged = {"whom": "client", "client": "desk-*", "most_decisions": "3"}
-    preview = browser.post(at(draft, "preview/"), staged, headers={"HX-Request": "true"}).content.decode()
+    preview = minified(browser.post(at(draft, "preview/"), staged, headers={"HX-Request": "true"}))
     assert "desk-*" in preview and broker.asked[-1]["staged"]["client"] == "desk-*"
     send(browser, draft, "plan/", **staged)
-    assert "for desk-* first" in browser.get("/tray/").content.decode()
+    assert "for desk-* first" in minified(browser.get("/tray/"))
     apply(browser, "carefully", confirmed="on")
-    page = browser.get("/policies/").content.decode()
+    page = minified(browser.get("/policies/"))
     assert "Revision 2 for desk-* first, 1 for the others." in page
     assert "It has made <b>0</b> of the 3 decisions that it may make" in page
     assert policies.policy_orders(instance.name)["staged"]["client"] == "desk-*"
@@ -95,11 +96,11 @@ def test_a_rollout_shows_itself_and_is_promoted(
     browser.post("/policies/rollout/promote/", {"revision": "1"})
     assert browser.get("/tray/").context["tray"].blocked == ["Revision 2 is staged now, not 1."]
     browser.post("/policies/rollout/promote/", {"revision": "2"})
-    assert "Put revision 2 in force for everybody" in browser.get("/tray/").content.decode()
+    assert "Put revision 2 in force for everybody" in minified(browser.get("/tray/"))
     apply(browser, "it went well", confirmed="on")
     assert AuditEvent.objects.get(action="rollout.promote").reason == "it went well"
     assert policies.policy_orders(instance.name)["staged"] is None
-    assert "for the others" not in browser.get("/policies/").content.decode()
+    assert "for the others" not in minified(browser.get("/policies/"))
 
 
 def test_a_rollout_is_stopped_with_a_reason(browser: Client, draft: PolicyDraft, instance: Instance) -> None:

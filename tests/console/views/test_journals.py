@@ -9,6 +9,7 @@ from console.models import ActionRun
 from console.services import runs
 from tests.console.views.test_client import apply
 from tests.support.fake_broker import FakeBroker
+from tests.support.html import minified
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +92,7 @@ def test_a_second_run_of_a_kind_is_refused_with_its_reason_and_stays(
 
 
 def test_the_map_names_tiers_holders_and_acts(browser: Client, broker: FakeBroker) -> None:
-    text = browser.get("/journals/?range=7d").content.decode()
+    text = minified(browser.get("/journals/?range=7d"))
     assert "2 holders keep 128 MiB" in text
     assert "Release: disconnect it… spool of board-jfk" in text
     assert "Archive… what is older than 7 days" in text
@@ -99,7 +100,7 @@ def test_the_map_names_tiers_holders_and_acts(browser: Client, broker: FakeBroke
 
 
 def test_an_onlooker_sees_the_map_without_acts(onlooker: Client, broker: FakeBroker) -> None:
-    page, _, _ = onlooker.get("/journals/").content.decode().partition("<dialog")  # the help names acts
+    page, _, _ = minified(onlooker.get("/journals/")).partition("<dialog")  # the help names acts
     assert "2 holders keep 128 MiB" in page and "Release" not in page and "Archive…" not in page
 
 
