@@ -1,12 +1,13 @@
-"""What is kept for clients that are away, known to all members of a group: each tells in the group's log what has changed here.
+"""Replication of stored positions in a group: members publish their changes as records of the log.
 
-Records on `$SLUICE.kept`: entries whole when they are new or their definition changes, positions alone once a second and when a client
-leaves, and what was deleted. Everybody takes them in the log's order. A client that moves finds what its member told before it let go,
-since its logon waits for what was in the log until then; of a member that was killed, what it acknowledged in the last second comes again.
+The records are on `$SLUICE.kept`. They have whole entries when these are new or their definition changes,
+positions alone once a second and when a client leaves, and deletions. All members apply them in the log's
+order. When a client moves to another member, its logon waits for the log as it is then, so that member has
+its newest position. When a member was killed, records acknowledged in its last second are delivered again.
 
-Nothing is told before this member has applied what the others told. Positions of every kind only
-move forward; of two definitions with one name the later made
-holds. What was told and didn't get into the log is told again.
+A member publishes nothing before it has applied the updates of the others. Positions only move forward. Of
+two definitions with one name the later created wins. An update that failed to get into the log is published
+again.
 """
 
 from __future__ import annotations
@@ -30,41 +31,46 @@ from broker_core.replay.positions.store import PositionStore
 
 log = structlog.get_logger("sluice.kept")
 IN_A_RECORD: Final = 256
+"""Maximum number of entries in one record."""
 RETRY_DELAY_S: Final = 24 * 3_600.0
-"""Whole entries are told again after so long: a journal is cut at its beginning, and the engine keeps three days."""
+"""Seconds after which whole entries are published again.
+
+Journals lose their oldest segments, and the log service stores three days.
+"""
 MAX_GONE: Final = 10_000
+"""Maximum number of deletions that are remembered."""
 READ_BYTES: Final = 4 * 1024 * 1024
 
 Key = tuple[str, str, str]
-"""Kind, client and name."""
+"""Kind, client and name of an entry."""
 
 
 class PositionUpdate(msgspec.Struct, omit_defaults=True):
-    """One record. `run` is the process that says so."""
+    """Body of one record on `$SLUICE.kept`. `run` identifies the process that published it."""
 
     run: str
     kept: list[DurableSubscriptionRecord | ManagedReplayRecord] = []
     at: list[tuple[str, str, int, int]] = []
-    """Client, name and position of durable subscriptions, and when each was made."""
+    """Client, name, position and creation time of durable subscriptions."""
     gone: list[tuple[str, str, str, int]] = []
-    """Kind, client, name, and when what is deleted was made."""
+    """Kind, client, name and creation time of deleted entries."""
 
 
 class PublishCallback(Protocol):
-    """Publishes records of the broker's own: `engine.dispatch`."""
+    """Function that publishes records of the broker itself; `engine.dispatch` implements it."""
 
     def __call__(self, topic: str, bodies: list[bytes]) -> Sequence[PendingBatch[Any]]: ...
 
 
 class GroupPositionSync:
-    """Kept entries that one member exchanges with the others. `on_merged` gets each managed replay that one of
-    them has told of.
+    """Exchange of stored entries between this member and the others. Used from the event loop only.
 
-    It is in the registry as what listens to the topic. Belongs to the loop.
+    The registry has it as the receiver of the topic. `on_merged` gets each managed replay that another member
+    updated.
     """
 
     takes_both: Final = False
-    """All of its topic is journaled."""
+    """Never unjournaled records as well: the whole topic is journaled."""
 
     def __init__(
         self,
@@ -80,19 +86,23 @@ class GroupPositionSync:
         kept.untold = dict.fromkeys(kept)
         self._telling = False
         self._begun = False
-        """Whether this member has had all that the others told before it started: what they deleted isn't told anew."""
+        """Whether all updates from before the start were applied. Earlier, deleted entries might be published
+        again."""
         self._told: dict[Key, tuple[object, int]] = {}
-        """Definition and position as they were told last, by whomever."""
+        """Definition and position of each entry as last published by any member."""
         self._told_at: dict[Key, float] = {}
-        """When each was told whole, the longest ago first."""
+        """Time of the last whole publication of each entry, in seconds of the clock, oldest first."""
         self._under_way: list[tuple[Sequence[PendingBatch[Any]], list[Key]]] = []
         self._gone: dict[Key, int] = {}
-        """When what was deleted was made: who tells of it late doesn't bring it back."""
+        """Creation time of each deleted entry. A late update of such an entry does not restore it."""
 
-    # Out.
+    # Publishing.
 
     def publish_changes(self) -> None:
-        """Tell what has changed since it was told, and again what that was long ago: what costs as much as it tells."""
+        """Publish all changes since the last call, and entries not published whole for RETRY_DELAY_S.
+
+        The cost is proportional to the number of published entries.
+        """
         self._begun = self._begun or self._is_current()
         if not self._begun:
             return
@@ -102,7 +112,7 @@ class GroupPositionSync:
         changed, self._kept.untold = self._kept.untold or {}, {}
         for entry in changed:
             if isinstance(entry, DurableSubscriptionRecord) and entry.sharing is not None:
-                continue  # of the time before the group, which shares nothing out
+                continue  # stored before the broker joined a group, which has no shared subscriptions
             key, state = _key(entry), _state(entry)
             before = self._told.get(key)
             if before is None or before[0] != state[0]:
@@ -119,7 +129,7 @@ class GroupPositionSync:
         self._say(whole, moved, dropped)
 
     def schedule_publish(self) -> None:
-        """Tell at the end of this turn of the loop, once for all who leave in it."""
+        """Publish at the end of this event-loop iteration, once for all clients that leave in it."""
         if not self._telling:
             self._telling = True
             asyncio.get_running_loop().call_soon(self._tell_now)
@@ -129,7 +139,7 @@ class GroupPositionSync:
         self.publish_changes()
 
     async def publish_and_wait(self, settled: Callable[[], Awaitable[None]]) -> None:
-        """Tell, and wait until it is in the log, or can't get there."""
+        """Publish the changes, and wait with `settled` until they are in the log or have failed."""
         self.publish_changes()
         await settled()
 
@@ -147,7 +157,7 @@ class GroupPositionSync:
         self._under_way.append((under_way, [_key(one) for one in of]))
 
     def _due(self) -> None:
-        """Some of what was told whole long ago changes to untold."""
+        """Mark entries as changed whose last whole publication is too old, at most IN_A_RECORD of them."""
         now = self._seconds()
         due = list(
             islice(takewhile(lambda told: now - told[1] > RETRY_DELAY_S, self._told_at.items()), IN_A_RECORD)
@@ -167,7 +177,7 @@ class GroupPositionSync:
         self._told_at[key] = self._seconds()
 
     def _again(self) -> None:
-        """What failed is told anew; what is in the log needs no more looking at."""
+        """Mark the entries of failed updates as changed, and drop the updates that are in the log."""
         waiting = []
         for under_way, keys in self._under_way:
             if any(one.failed for one in under_way):
@@ -177,7 +187,7 @@ class GroupPositionSync:
                 waiting.append((under_way, keys))
         self._under_way = waiting
 
-    # In. Satisfies `delivery.ports.MatchReceiver`.
+    # Receiving. Implements `delivery.ports.MatchReceiver`.
 
     def receive(self, shared: SharedDelivery, rows: Rows | None) -> None:
         if shared.journaled:
@@ -187,14 +197,17 @@ class GroupPositionSync:
         log.error("kept_not_taken", fix="Restart this member: it reads what others told from its journal.")
 
     async def recover(self, reader: ReaderThread, journal: Journal, last: int) -> None:
-        """What others told while this member couldn't write it down: its journal has it, up to record `last`."""
+        """Apply the updates up to record `last` that are in this member's journal and not in its file."""
         at = self._kept.taken_upto + 1
         while at <= last:
             bodies, at = await reader.run(read_updates, journal, at, last)
             self.apply_updates(bodies)
 
     def apply_updates(self, bodies: Iterable[bytes]) -> None:
-        """Records of the log, in order. What this process has told itself is so already."""
+        """Apply records of the log, in order.
+
+        Updates of this process are skipped: they are in effect already.
+        """
         for body in bodies:
             try:
                 told = msgspec.json.decode(body, type=PositionUpdate)
@@ -209,7 +222,7 @@ class GroupPositionSync:
             self._take_one(entry)
         for client, name, position, made in told.at:
             durable = self._kept.durables.get((client, name))
-            if durable is not None and durable.created_at == made:  # not of a later one of that name
+            if durable is not None and durable.created_at == made:  # not a later one of the name
                 self._move(durable, position)
         for kind, client, name, made in told.gone:
             found = self._found((kind, client, name))
@@ -227,7 +240,7 @@ class GroupPositionSync:
         ):
             return
         if isinstance(entry, ManagedReplayRecord):
-            entry.caught_up = False  # of a subscription at the other member
+            entry.caught_up = False  # true only of the other member's subscription
         if known is None or known.created_at < entry.created_at:
             if known is not None:
                 self._kept.remove(known, tell=False)
@@ -238,7 +251,8 @@ class GroupPositionSync:
         else:
             assert isinstance(known, ManagedReplayRecord) and isinstance(entry, ManagedReplayRecord)
             known.merge(entry)
-            # If it differs from what was told, it is told in turn: so all members come to the same.
+            # The merge may differ from both. It is then published in turn, so all members reach the same
+            # entry.
             self._told[key] = _state(entry)
             self._kept.mark_changed(known)
             self._on_merged(known)
@@ -272,8 +286,11 @@ class GroupPositionSync:
 
 
 def read_updates(journal: Journal, first: int, last: int) -> tuple[list[bytes], int]:
-    """Some of what a journal has of it from a record on, and where to go on; behind `last` when that was all. For the reader
-    thread; reads what sidecars can't rule out."""
+    """Return bodies of the next updates in a journal from sequence `first`, and the sequence to continue at.
+
+    The latter is greater than `last` at the end. Runs in the reader thread; skips segments whose sidecar
+    lists no update.
+    """
     at = journal.next_sequence_of_topics((KEPT_TOPIC,), max(first, journal.first_sequence))
     if at > last:
         return [], last + 1
@@ -290,7 +307,7 @@ def _bodies(batch: Batch) -> list[bytes]:
 
 
 def _key(entry: Entry) -> Key:
-    # A managed replay's name is its own, whoever has it.
+    # The name of a managed replay is unique in the group, whatever its client.
     return (
         ("durable", entry.client, entry.name)
         if isinstance(entry, DurableSubscriptionRecord)
