@@ -224,7 +224,7 @@ class SharedSubscription:
             self._look_at(consumer)
 
     def _look_at(self, consumer: _ConsumerState) -> None:
-        """Acknowledge, for a consumer without a window, the records that its kernel has taken, oldest first."""
+        """Acknowledge the oldest records of a consumer without a window that its kernel has taken."""
         if consumer.has_ack_window:
             return
         consumer.target.peer.backlog.update_progress()
@@ -303,7 +303,7 @@ class SharedSubscription:
                 self._soon()
 
     def _give(self, consumer: _ConsumerState, number: int) -> int:
-        """Assign up to `number` ready records to a consumer, as far as its socket allows; return the number."""
+        """Assign up to `number` ready records to a consumer, limited by its socket; return the number."""
         handout, ready, target, given = self._handout, self._ready, consumer.target, 0
         left = target.peer.backlog.sendable_bytes((target.stream,))
         while given < number and ready and not 0 < handout.back.first < ready[0].batch.first_sequence:
