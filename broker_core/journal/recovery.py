@@ -210,8 +210,8 @@ class JournalRecovery:
                 f"This isn't the log that {self.instance} wrote last: "
                 + ", ".join(f"{who} says {log}" for log, who in said.items())
                 + ".",
-                "Give the instance its own journal directory, or bring its files back. If this log is to be its"
-                f" own from now on: `manage.py journal accept --instance {self.instance}`.",
+                "Give the instance its own journal directory, or bring its files back. If this log is to be"
+                f" its own from now on: `manage.py journal accept --instance {self.instance}`.",
                 logs=[str(log) for log in said],
             )
         return next(iter(said), None) or uuid4()
@@ -258,9 +258,9 @@ class JournalRecovery:
                 f"The log of {self.instance} ends with record {found}, and {self.acknowledged} were"
                 " acknowledged.",
                 f"Bring back the files that hold records {found + 1} to {self.acknowledged}. If they are"
-                f" lost: `manage.py journal accept --instance {self.instance}`; their numbers are never used again."
-                " A member of a group isn't to accept: `manage.py replication reseed` gives it what the others"
-                " have.",
+                f" lost: `manage.py journal accept --instance {self.instance}`; their numbers are never used"
+                " again. A member of a group isn't to accept: `manage.py replication reseed` gives it what"
+                " the others have.",
                 found=found,
                 acknowledged=self.acknowledged,
             )

@@ -321,7 +321,7 @@ _HOUR_NS = 3_600 * 10**9
 
 
 class GroupCount(NamedTuple):
-    """Count of one group: the values of its columns, its records, and the bytes of their headers and bodies."""
+    """Count of one group: values of its columns, its records, and the bytes of their headers and bodies."""
 
     values: tuple[str, ...]
     records: int
@@ -335,7 +335,7 @@ _Sums = dict[tuple[str | int, ...], list[int]]
 def count_records(
     found: Iterable[SearchMatch], *bys: Sequence[str]
 ) -> list[tuple[tuple[str, ...], list[GroupCount]]]:
-    """Count matches in one pass for each combination of COLUMNS in `bys`; return (combination, counts).
+    """Count matches in one pass for each combination of COLUMNS in `bys`, as (combination, counts).
 
     Raises OperatorError too_many_groups when a combination has more than a million groups.
     """
