@@ -98,6 +98,7 @@ class Appender:
         self.skipped_from = 0
         """First of the skipped sequences before the next segment, which name no record; 0: none."""
         self.directory_changed = False
+        """Whether a segment was created since the last sync, which must then sync the directory too."""
         self.broken = False
         """Whether bytes of a failed append could not be cut off; nothing may be written behind them."""
 
@@ -158,6 +159,7 @@ class Appender:
         return start + fitting, ends[:fitting]
 
     def _open_segment(self, first: Batch, skipped_from: int) -> WriteTail:
+        """Create the segment that begins with batch `first`, and write its header."""
         path = self.directory / segment_name(self.instance, first.first_sequence)
         file = self.spares.take(path)
         header = new_header(
@@ -181,6 +183,7 @@ class Appender:
         return tail
 
     def _undo(self, parts: list[SegmentWrite], opened: list[WriteTail]) -> None:
+        """Remove the bytes and files of a failed append."""
         for tail in opened:
             self._remove(tail)
         if self.tail is not None and parts and parts[0].tail is self.tail:
@@ -251,6 +254,11 @@ class SegmentSealer:
                 del self._full[0]
 
     def _seal(self, one: FullSegment) -> None:
+        """Seal one full segment.
+
+        The order matters: the sidecar tells recovery that the segment is completely on disk, so it is written
+        last. Raises JournalError when the disk refuses.
+        """
         segment, fd = one.tail.segment, one.tail.file.fd
         try:
             self._files.fdatasync(fd)

@@ -77,6 +77,7 @@ class PendingBatch(Generic[Owner]):
 
     batch: Batch
     owner: Owner | None = None
+    """Object for the acknowledgement, chosen by the user of the log."""
     failed: bool = False
     """Whether it was not stored; valid once it has come out."""
     claims: bool = False
@@ -163,6 +164,7 @@ class Reservation(NamedTuple):
     """Command to the journal's thread: make durable that sequences up to `upto` may be shown."""
 
     upto: int
+    """Newest sequence to reserve."""
 
 
 class WriterCommand(Enum):
@@ -171,6 +173,7 @@ class WriterCommand(Enum):
     GO_ON = auto()
     """The event loop has processed a failure; later batches have their new sequences."""
     END = auto()
+    """No batch follows: the thread ends."""
 
 
 def run_steps_in_thread(step: Callable[[], bool]) -> Callable[[], None]:
@@ -295,6 +298,7 @@ class LocalCommitLog(Generic[Owner]):
             self._to_write.put(pending)
 
     def _stamp(self, group: Sequence[PendingBatch[Owner]]) -> None:
+        """Assign sequences and the acceptance time to a group."""
         sequence = self._next_sequence
         at = self._last_at = max(self._clock.now_ns(), self._last_at)
         origin, epoch = self._journal.origin, self._journal.epoch
@@ -334,6 +338,7 @@ class LocalCommitLog(Generic[Owner]):
             self._break(problem)
 
     def _applied(self, group: Sequence[PendingBatch[Owner]], positions: Sequence[BatchPosition]) -> None:
+        """Queue a durable group for handing out. The journal's thread schedules it on the event loop."""
         if not self._stamped:
             return  # the log is broken; recovery finds out what was still written
         # The invariant of every acknowledgement.
@@ -359,6 +364,7 @@ class LocalCommitLog(Generic[Owner]):
             self._loop.call_soon(self._hand_out)
 
     def _hand(self, number: int) -> None:
+        """Report the first `number` durable batches to the listener."""
         part = [self._durable.popleft() for _ in range(number)]
         group, positions = [pending for pending, _ in part], [position for _, position in part]
         try:
@@ -374,6 +380,11 @@ class LocalCommitLog(Generic[Owner]):
         self._settle(number)
 
     def _failed(self, problem: Exception) -> None:
+        """Fail all stamped and gathered batches after an error in the journal's thread.
+
+        Batches that became durable before the error are handed out first. Breaks the log if the error is
+        final.
+        """
         if self._durable:
             self._hand(len(self._durable))  # the batches before the failure are stored
         # After any error each publisher must get an answer for a batch that isn't stored.
@@ -389,6 +400,7 @@ class LocalCommitLog(Generic[Owner]):
             self._break(error)
 
     def _break(self, problem: Exception) -> None:
+        """Mark the log as broken, drop all batches and report it to the listener."""
         error = _as_journal_error(problem)
         self._journal.failed = self._journal.failed or error
         self._drop()
@@ -408,11 +420,13 @@ class LocalCommitLog(Generic[Owner]):
         return group
 
     def _release(self, group: Sequence[PendingBatch[Owner]]) -> None:
+        """Subtract batches from the pending bytes, and let publishers continue if there is room."""
         self._pending_bytes -= sum(pending.batch.nbytes for pending in group)
         if not self.is_full:
             self._room.set()
 
     def _settle(self, number: int) -> None:
+        """Count batches as durable or failed, and wake the barriers that they complete."""
         self._settled += number
         while self._barriers and self._barriers[0][0] <= self._settled:
             _, reached = self._barriers.pop(0)
@@ -444,6 +458,7 @@ class LocalCommitLog(Generic[Owner]):
         return True
 
     def _reserve_now(self, upto: int) -> None:
+        """Write a reservation and report it to the event loop; 0 reports a refusal."""
         assert self._loop is not None
         try:
             self._journal.reserve(upto)
@@ -469,6 +484,7 @@ class LocalCommitLog(Generic[Owner]):
 
 
 def _as_journal_error(problem: Exception) -> JournalError:
+    """Return a JournalError as it is, and any other exception logged and wrapped in one."""
     if isinstance(problem, JournalError):
         return problem
     log.error("group_commit_failed", exc_info=problem)

@@ -34,6 +34,7 @@ from broker_core.journal.segment import damaged_segment_error
 MEMBER_SIZE = 1024 * 1024
 """Approximate raw bytes of a member; it ends with the batch that exceeds them."""
 LEVEL = 2
+"""Compression level of isal."""
 GZIP_MAGIC = b"\x1f\x8b"
 _PREFIX = GZIP_MAGIC + b"\x08\x04\0\0\0\0\0\xff"
 _HEAD = struct.Struct("<10sH2sHIIQ")
@@ -88,6 +89,10 @@ def read_members(file: OpenFile) -> list[GzipMember]:
 
 
 def _member_at(file: OpenFile, offset: int, size: int, raw_end: int) -> GzipMember | None:
+    """Return the member at a file offset, or None if its header is invalid or it is incomplete.
+
+    `raw_end` is the end of the previous member's content: a valid member starts there or later.
+    """
     head = os.pread(file.fd, _HEAD.size, offset)
     if len(head) < _HEAD.size:
         return None
@@ -109,6 +114,7 @@ def read_first_member(file: OpenFile) -> bytes:
 
 
 def _find_member(file: OpenFile, offset: int, size: int, raw_end: int) -> int | None:
+    """Return the file offset of the next complete member at or behind `offset`, or None."""
     while offset < size:
         stretch = os.pread(file.fd, MEMBER_SIZE, offset)
         found = stretch.find(_PREFIX)
@@ -190,6 +196,7 @@ class CompressedSegmentSource:
         return self._starts[number] if number < len(self._starts) else max(self.length, offset + 8)
 
     def _inflate(self, number: int) -> bytes:
+        """Return the content of a member, from the cache if it is there."""
         kept = self._kept.get((self._serial, number))
         if kept is not None:
             return kept

@@ -23,6 +23,7 @@ from broker_core.errors import JournalError, OperatorError
 MAX_BUFFERS = 1_024
 """Maximum number of buffers in one pwritev (IOV_MAX on Linux)."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Error numbers of a full disk or an exceeded limit."""
 _TOKEN_BYTES: Final = 4
 _TEMPORARY: Final = re.compile(r"(?P<name>.+?)\.[0-9a-f]{8}\.tmp")
 

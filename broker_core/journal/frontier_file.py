@@ -51,9 +51,11 @@ class FrontierMark(NamedTuple):
     """Content of the file. `log` is None where no file could be read."""
 
     sequence: int
+    """Durable frontier."""
     log: UUID | None = None
     epoch: int = 0
     given_up: int = 0
+    """Lost records up to here were accepted by an operator; 0: none."""
     reserved: int = 0
     """Newest sequence that may have been shown before its record was stored; 0: none."""
 
@@ -104,6 +106,7 @@ def _decode_reservation(raw: bytes) -> int:
 
 
 def _decode(raw: bytes) -> FrontierMark | None:
+    """Return the mark in one copy, or None if it is invalid."""
     if len(raw) != SIZE:
         return None
     magic, crc = _HEAD.unpack_from(raw)

@@ -50,9 +50,11 @@ _SUMMARY = struct.Struct("<IIIQQQQQqqQ")
 _TAIL = struct.Struct("<II")
 _OFFSET = struct.Struct("<Q")
 SUMMARY_END = _HEAD.size + _SUMMARY.size
+"""Bytes to read of a sidecar for its summary."""
 _PLACES = struct.Struct("<2sHI")
 _TOPICS = struct.Struct("<2sHI8s")
 MAX_PLACES = 2_700
+"""Maximum number of entries with a position in the extra field."""
 MAX_TOPICS_BYTES = 64 * 1024 * 1024
 """Maximum buffer allocated for the topics on the basis of the length in the file; longer topics are read all
 the same."""
@@ -224,6 +226,7 @@ def _front(path: Path, size: int) -> tuple[bytes, int]:
 
 
 def _read_places(raw: bytes) -> IndexEntries | None:
+    """Return the positions in the extra field, or None if it is invalid."""
     start = SUMMARY_END + _PLACES.size
     if len(raw) < start:
         return None
@@ -239,6 +242,10 @@ def _read_places(raw: bytes) -> IndexEntries | None:
 
 
 def _read_summary(raw: bytes, length: int, instance: str, first_sequence: int) -> SegmentIndex | None:
+    """Return the index from the summary, without entries.
+
+    None if it is invalid, belongs to another segment, was truncated, or the segment has missing ranges.
+    """
     if len(raw) < SUMMARY_END:
         return None
     prefix, _, tag, size, crc = _HEAD.unpack_from(raw)

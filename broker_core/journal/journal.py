@@ -100,6 +100,7 @@ class Journal:
         self.note_frontier()
 
     def _go_on(self, last: Segment) -> None:
+        """Continue the current segment that recovery found; end it if sequences were skipped behind it."""
         self._appender.continue_segment(last)
         if last.index.last_sequence + 1 != self.next_sequence:
             self._end_segment()
@@ -196,6 +197,7 @@ class Journal:
         ]
 
     def _following(self, batches: Sequence[Batch]) -> int:
+        """Return the sequence after the batches. Raises ValueError if they don't follow `next_sequence`."""
         expected = self.next_sequence
         for batch in batches:
             header = batch.header
@@ -205,6 +207,7 @@ class Journal:
         return expected
 
     def _commit(self, parts: Sequence[SegmentWrite]) -> None:
+        """Make written parts visible to readers, seal full segments and note the publishers."""
         written, log = self._written_numbers, self._log
         new = tuple(part.tail.segment for part in parts if part.tail is not self._appender.tail)
         # Note publishers part by part: the publishers stored with a full segment must not include later
@@ -300,6 +303,7 @@ class Journal:
                 self.finish_sealed()  # the records are durable; the next write raises the error
 
     def _durable(self, sequence: int, numbers: Mapping[tuple[str, int], int]) -> None:
+        """Record that everything up to `sequence` is durable, with the publishers' `numbers` of that time."""
         with self._lock:
             for (name, session), number in numbers.items():
                 self.publishers.note(name, session, number)
@@ -321,6 +325,7 @@ class Journal:
         self._check(tails)
 
     def _check(self, tails: Sequence[WriteTail]) -> None:
+        """Raise JournalError journal_taken if the lock or an unsealed segment is no longer at its path."""
         taken = None if self._directory_lock.is_current else self._directory_lock.path
         for tail in tails:
             # A swap may have moved a sealed segment.
@@ -485,6 +490,10 @@ class Journal:
         return list(zip(map(BatchPosition, repeat(segment), offsets), batches, strict=False))
 
     def _read(self, sequence: int, max_bytes: int, upto: int) -> tuple[int, list[Batch], list[int]]:
+        """Read as `read` does, with the segment's first sequence and the offsets.
+
+        Raises JournalError bookmark_gone.
+        """
         first = self.first_sequence
         if sequence < first and sequence < self.begins_at:
             raise JournalError(

@@ -143,6 +143,7 @@ class SealedTopicLookup:
         return max(found[at].first, sequence) if at < len(found) else None
 
     def _learn(self, segment: Segment) -> None:
+        """Load the topics of a segment from its sidecar."""
         found = _sidecar_of(segment)
         topics = None if found is None or found.topic_index is None else found.topic_index.topics
         if self._kept > MAX_KEPT:
@@ -153,6 +154,7 @@ class SealedTopicLookup:
 
 
 def _sidecar_of(segment: Segment) -> SegmentIndex | None:
+    """Return the sidecar of a segment, or None if it is missing or belongs to another one."""
     index = segment.index
     found = load_sidecar(index_path(segment.path), index.instance, index.first_sequence)
     # Another segment's sidecar could lack topics that this segment has.
@@ -165,6 +167,7 @@ def _last_of_topics(stretch: IndexedRange) -> int:
 
 
 def _short(topic: str) -> int:
+    """Return a 32-bit hash of a topic. A collision only causes an unnecessary read."""
     return hash64(topic) & 0xFFFF_FFFF
 
 
@@ -176,6 +179,7 @@ def _has(known: array[int], one: int) -> bool:
 MAX_HINTS = 4_096
 """Remembered positions at which readers stopped: continuing there needs no search."""
 _TRIES = 4
+"""Number of attempts to read a segment while swaps move it."""
 
 
 class LogReader:
@@ -188,6 +192,7 @@ class LogReader:
         self._sources = OpenFileCache(log)
         self._topics = SealedTopicLookup()
         self._hints: dict[tuple[int, int], int] = {}
+        """Uncompressed offset at which a reader continues, by (segment's first sequence, next sequence)."""
         self._hole_lock = Lock()
         self._behind: tuple[tuple[Segment, ...], list[int]] = ((), [])
         """Bytes of each segment and all later ones, for this tuple of segments; without the last segment,
@@ -269,6 +274,7 @@ class LogReader:
     def _read_segment(
         self, segment: Segment, sequence: int, max_bytes: int, upto: int
     ) -> tuple[list[Batch], list[int]]:
+        """Read a segment from the batch with `sequence` on, skipping missing ranges before it."""
         source, end = self._sources.get(segment), segment.index.end
         offset, before, exact = self._start(segment, sequence)
         while offset < end:
@@ -299,6 +305,7 @@ class LogReader:
     def _remember(
         self, segment: Segment, batches: list[Batch], offsets: list[int], stop: int, stopped_at: int
     ) -> None:
+        """Store the position behind the batches read, as a hint for the next read."""
         if stop == 0:
             return
         following = batches[stop - 1].last_sequence + 1
@@ -373,6 +380,7 @@ class LogReader:
         return None
 
     def _start_of_moment(self, segment: Segment, moment: int) -> int:
+        """Return the sequence in a segment at which the search for a moment starts."""
         try:
             return segment.with_path().find_moment(moment)[1]
         except OSError:
@@ -400,6 +408,7 @@ class LogReader:
         return skipped
 
     def _moving(self, sequence: int) -> JournalError:
+        """Return the error for a segment that is not found at its path after _TRIES attempts."""
         return JournalError(
             "journal_failed",
             f"The segment with record {sequence} isn't where it should be.",
@@ -409,6 +418,7 @@ class LogReader:
 
 
 def _all_between(source: SegmentSource, offset: int, end: int) -> tuple[list[Batch], list[int]]:
+    """Read the batches from `offset` to `end`, up to the first damaged one; at least one."""
     batches, offsets = list[Batch](), list[int]()
     while offset < end:
         found = scan_batches(source, offset, end, end - offset)

@@ -18,6 +18,7 @@ from broker_core.journal.segment_index import SegmentIndex
 from broker_core.journal.segment_reader import SegmentSource, check_source, open_source, scan_segment
 
 MAX_OPEN_SOURCES = 64
+"""Maximum number of open files in the cache."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +30,7 @@ class Segment:
     compressed: bool
     index: SegmentIndex
     sealed: bool
+    """Whether it is complete and cut to its content; actions apply only to sealed segments."""
     _info: SegmentInfo | None = field(default=None, repr=False)
     """Cached once it can't change, because a log with thousands of segments is asked every second."""
 
@@ -55,6 +57,7 @@ class Segment:
         return found
 
     def _read(self, way: Callable[[Path, str, int], SegmentIndex | None]) -> SegmentIndex:
+        """Load the index with `way` from the sidecar; scan the segment if that is missing or wrong."""
         instance, first = self.index.instance, self.index.first_sequence
         found = way(index_path(self.path), instance, first)
         if found is None or (found.end, found.header_crc) != (self.index.end, self.index.header_crc):
@@ -154,6 +157,7 @@ class OpenFileCache:
 
 
 def _let_go(known: _CachedFile) -> None:
+    """Drop the index entries of a sealed segment whose file was closed."""
     if known.segment.sealed:
         known.segment.index.set_entries(None)
 
@@ -173,6 +177,7 @@ PIN_KINDS = (
     "snapshot",
     "pipeline",
 )
+"""Types of pins; the owner of a pin begins with its type."""
 
 
 class Pin:
@@ -214,6 +219,7 @@ class PinTable:
         self._lock = Lock()
 
     def add(self, sequence: int, owner: str, holder: str = "") -> Pin:
+        """Add a pin; see Pin for the arguments."""
         pin = Pin(owner, sequence, self._release, holder)
         with self._lock:
             self._pins.add(pin)

@@ -22,6 +22,8 @@ class NamePin(Protocol):
 
 @dataclass(slots=True)
 class _PinnedName:
+    """Client name with pins, and the user it belongs to."""
+
     user: str
     pins: set[NamePin] = field(default_factory=set)
 
@@ -41,6 +43,7 @@ class PinsByUser:
         self._held: Counter[str] = Counter()
         """Number of pins of each user."""
         self._turn = count()
+        """Counter that makes heap entries of equal sequence comparable."""
 
     def set_user_lookup(self, user_of: Callable[[str], str]) -> None:
         """Set the function that returns the user of a name; it is called at a name's first pin.
@@ -97,10 +100,12 @@ class PinsByUser:
                 return at
 
     def _is_of(self, user: str, pin: NamePin) -> bool:
+        """Return whether a heap entry is valid: its pin exists and belongs to the user."""
         named = self._names.get(pin.holder)
         return named is not None and named.user == user and pin in named.pins
 
     def _push(self, user: str, pin: NamePin) -> None:
+        """Add a pin to a user's heap, and rebuild the heap if it has too many stale entries."""
         heap = self._heaps.setdefault(user, [])
         heappush(heap, (pin.sequence, next(self._turn), pin))
         if len(heap) > 2 * self._held[user] + SLACK:
@@ -109,6 +114,7 @@ class PinsByUser:
             heapify(heap)
 
     def _let_go(self, user: str, number: int) -> None:
+        """Subtract `number` pins of a user, and delete its heap when none is left."""
         self._held[user] -= number
         if not self._held[user]:
             del self._held[user], self._heaps[user]

@@ -68,6 +68,7 @@ class SpareSegments:
         return made
 
     def _remove_useless(self) -> None:
+        """Remove spares of another size or beyond the wanted number."""
         for number, path in enumerate(list(self._ready)):
             with suppress(OSError, ValueError):  # used by a roll meanwhile
                 if number >= self._wanted or path.stat().st_size != self._size:
@@ -75,6 +76,10 @@ class SpareSegments:
                     self._files.unlink(path)
 
     def _make(self, rest: Callable[[], bool]) -> Path | None:
+        """Create one spare; return None if `rest` asked to stop.
+
+        It is written under a temporary name and renamed when it is complete and synced.
+        """
         taken = {path.name for path in self._ready}
         number = next(n for n in range(1, self._wanted + 2) if f"{self._prefix}{n}" not in taken)
         path = self._directory / f"{self._prefix}{number}"

@@ -39,6 +39,7 @@ class SessionNumber(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     session: int
     number: int
+    """Newest publisher sequence of the session in the log."""
 
 
 Sessions = tuple[SessionNumber, ...]

@@ -25,11 +25,14 @@ from broker_core.journal.open_segments import Pin
 from broker_core.names import is_name
 
 MAX_LEASES: Final = 1_000
+"""Maximum number of leases that are read."""
 MAX_LEASE_BYTES: Final = 4_096
+"""Maximum bytes read of a lease's file."""
 LONGEST_NS: Final = 7 * 86_400 * 1_000_000_000
 """Longest accepted time to the expiry, ns (7 days). A later expiry counts as a mistake, and pins nothing."""
 
 LEFT_NS: Final = 86_400 * 1_000_000_000
+"""Time in ns after which an expired lease is removed: a day."""
 
 
 class ReaderLease(NamedTuple):

@@ -90,15 +90,22 @@ class RecoveryReport:
 
     opened_at: int = 0
     kept_records: int = 0
+    """Number of readable records."""
     truncated_bytes: int = 0
+    """Bytes of torn tails that were cut off."""
     quarantined: list[MissingRange] = field(default_factory=list)
+    """Missing ranges, in segments and between them."""
     skipped: tuple[int, int] | None = None
     """First and last sequence that this opening skips: they may have been shown, and no record has them."""
     reason: str = ""
     set_aside: list[Path] = field(default_factory=list)
+    """Files with bytes that were copied or moved aside."""
     ignored: list[str] = field(default_factory=list)
+    """Names of files in the directory that belong to no journal."""
     scanned_segments: int = 0
+    """Number of segments that were read completely."""
     seconds: float = 0.0
+    """Duration of the opening."""
 
     @property
     def clean(self) -> bool:
@@ -150,7 +157,9 @@ class JournalRecovery:
         self._accept = accept
         self._mark = read_mark(directory, instance) or FrontierMark(0)
         self.acknowledged = max(self._mark.sequence, known.sequence if known is not None else 0)
+        """Newest sequence that was acknowledged, by the frontier file and the control plane."""
         self.given_up = self._mark.given_up
+        """Lost records up to here were accepted by an operator."""
         self.report = RecoveryReport()
         self.segments: list[Segment] = []
         self.publishers = Publishers()
@@ -164,7 +173,9 @@ class JournalRecovery:
         self.log: UUID
         """Identity of the log; set by `run`."""
         self._fronts: dict[Path, SegmentHead] = {}
+        """Header of each segment's file."""
         self._scans: dict[int, SegmentScan] = {}
+        """Scans of the segments without a valid sidecar, by first sequence."""
 
     def run(self) -> None:
         """Examine and repair the log. Damage never stops it; OSError and JournalError from the disk do.
@@ -317,6 +328,7 @@ class JournalRecovery:
         return [chosen[first] for first in sorted(chosen)]
 
     def _put_aside(self, path: Path, why: str, sentence: str) -> None:
+        """Rename a whole file to `<name>.<why>` and report it."""
         target = _free_name(path.with_name(f"{path.name}.{why}"))
         self.files.rename(path, target)
         self.files.sync_directory(path.parent)
@@ -324,6 +336,10 @@ class JournalRecovery:
         self.report.add_reason(f"{path.name} was set aside as {target.name}: {sentence}")
 
     def _take(self, file: SegmentFile, last: bool) -> None:
+        """Add a segment: by its sidecar's summary if that is valid, otherwise by a scan.
+
+        The last segment without a sidecar becomes the current one.
+        """
         index = index_sidecar.load_summary(index_path(file.path), self.instance, file.first_sequence)
         header = self._fronts[file.path].header
         if index is not None and header is not None and index.header_crc != header.crc:
@@ -364,6 +380,7 @@ class JournalRecovery:
                 self._write_sidecar(one)
 
     def _keep_aside(self, segment: Segment, made: SegmentScan) -> None:
+        """Copy a torn tail and damaged ranges aside, and report them."""
         if made.torn is not None:
             start, end = made.torn
             self._copy_aside(segment.path, "torn", start, end - start)
@@ -379,6 +396,7 @@ class JournalRecovery:
                 self._copy_aside(segment.path, "damaged", hole.offset, hole.length)
 
     def _copy_aside(self, path: Path, why: str, start: int, length: int) -> None:
+        """Copy bytes of a segment to `<name>.<why>.<start>`, unless an earlier opening did."""
         if path.name.endswith(SUFFIX_COMPRESSED):
             return  # nothing is cut from it: the file keeps the bytes
         with path.open("rb") as opened:
@@ -392,6 +410,7 @@ class JournalRecovery:
         self.report.set_aside.append(target)
 
     def _mend(self, segment: Segment, made: SegmentScan) -> None:
+        """Rewrite a damaged header, cut off a torn tail, and sync the segment."""
         handle = OpenFile(segment.path, os.O_RDWR)
         if made.header_problem is not None:
             # Every field of the header is known from elsewhere; its bytes are copied aside before it is
@@ -449,6 +468,7 @@ class JournalRecovery:
         return self._cut(segment, start)
 
     def _cut(self, segment: Segment, end: int) -> Segment:
+        """Cut a segment at offset `end`, sync it, and return it as sealed."""
         handle = OpenFile(segment.path, os.O_RDWR)
         self.files.truncate(handle.fd, end)
         self.files.fsync(handle.fd)
@@ -491,6 +511,7 @@ class JournalRecovery:
         return FrontierMark(self.settled, self.log, self.epoch, self.given_up, self._mark.reserved)
 
     def _missing(self, earlier: Segment, first: int, last: int) -> None:
+        """Report missing records behind a segment."""
         hole = MissingRange(
             earlier.first_sequence, earlier.index.end, 0, first, last, "the records aren't there"
         )
@@ -522,6 +543,7 @@ class JournalRecovery:
 
 
 def _free_name(path: Path) -> Path:
+    """Return the path, or the path with a number if it exists."""
     number, free = 1, path
     while free.exists():
         number += 1

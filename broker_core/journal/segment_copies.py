@@ -186,6 +186,7 @@ def _stretches(source: SegmentSource) -> Iterator[tuple[int, memoryview]]:
 
 
 def _compare(source: SegmentSource, target: OpenFile) -> None:
+    """Inflate each member and compare it with the source. Raises JournalError journal_damaged."""
     packed = CompressedSegmentSource(target)
     if packed.length != source.length:
         raise damaged_segment_error(target.path, 0, f"it holds {packed.length} of {source.length} bytes")

@@ -28,6 +28,7 @@ from broker_core.journal.segment import HEADER_SIZE
 from broker_core.journal.topic_index import MAX_PAIRS, MAX_TOPICS, Mask, TopicIndex
 
 ENTRY_BYTES = 64 * 1024
+"""Approximate bytes of a segment per index entry."""
 MAX_STRETCHES = 64
 """Maximum number of ranges that `may_contain_topic` checks; beyond it the answer is True."""
 
@@ -81,7 +82,9 @@ class IndexEntries:
         self.topics: list[array[int] | None] = []
         """Topics of each finished range, as values of `numbers`; None: there were too many."""
         self.numbers: dict[str, int] = {}
+        """Number of each topic of the segment."""
         self.pairs = 0
+        """Number of (topic, range) pairs in `topics`."""
         self.unlisted = False
         """Whether a range has None as its topics."""
 
@@ -160,6 +163,7 @@ class SegmentIndex:
         self.end = offset + batch.nbytes
 
     def _start_entry(self, offset: int, sequence: int) -> None:
+        """Finish the current range and start the next one."""
         entries = self._entries
         assert entries is not None, "a segment that is written keeps its entries"
         if entries.sequences:

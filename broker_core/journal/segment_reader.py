@@ -39,6 +39,7 @@ from broker_core.journal.segment import (
 from broker_core.journal.segment_index import MissingRange, SegmentIndex
 
 CHUNK = 1024 * 1024
+"""Bytes per read of a scan."""
 SEEK_CHUNK = 64 * 1024
 """Bytes per read while searching for a position: the range of one index entry."""
 _ZEROS = bytes(8)
@@ -145,7 +146,9 @@ class BatchScan(NamedTuple):
 
 
 ZEROS = "zeros where a batch should start"
+"""Problem at the end of the content in a preallocated file."""
 CUT = "a batch is cut off"
+"""Problem at a batch whose end is missing."""
 
 
 def scan_batches(source: SegmentSource, offset: int, end: int, max_bytes: int) -> BatchScan:
@@ -234,6 +237,7 @@ def _behind(source: SegmentSource, offset: int, end: int, origin: int, after: in
 
 
 def _is_batch(source: SegmentSource, offset: int, end: int, origin: int, after: int) -> bool:
+    """Return whether a whole batch of this origin, with a sequence > `after`, is at `offset`."""
     found = scan_batches(source, offset, end, BATCH_HEADER)
     return (
         bool(found.batches) and found.batches[0].origin == origin and found.batches[0].first_sequence > after
@@ -332,6 +336,7 @@ def scan_segment(
 
 
 def _add(made: SegmentScan, at: int, batch: Batch) -> None:
+    """Add a batch to a scan; a jump of the sequence becomes a missing range without bytes."""
     index = made.index
     expected = index.last_sequence + 1
     if batch.first_sequence > expected and not (index.holes and index.holes[-1].last_sequence >= expected):
@@ -345,6 +350,7 @@ def _add(made: SegmentScan, at: int, batch: Batch) -> None:
 
 
 def _add_hole(index: SegmentIndex, offset: int, following: int, source: SegmentSource, why: str) -> None:
+    """Add the missing range whose bytes end at the batch at `following`."""
     after = scan_batches(source, following, source.length, 1).batches[0]
     hole = MissingRange(
         index.first_sequence,

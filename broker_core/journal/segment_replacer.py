@@ -87,6 +87,7 @@ class SegmentReplacer:
             self._swap(old, prepared, Segment(path, old.archived, True, old.index, sealed=True))
 
     def _sealed(self, name: str) -> Segment:
+        """Return the sealed segment of this name. Raises OperatorError unknown_journal or journal_current."""
         found = next((one for one in self._log.segments if one.path.name == name), None)
         if found is None:
             raise OperatorError(
@@ -97,6 +98,7 @@ class SegmentReplacer:
         return found
 
     def _swap(self, old: Segment, prepared: Path, new: Segment) -> None:
+        """Replace `old` by `new`, whose file is `prepared`, in the order of the module's docstring."""
         self._check(old, prepared, compressed=new.compressed)
         try:
             encoded = index_sidecar.encode_sidecar(old.load_index())
@@ -139,6 +141,7 @@ class SegmentReplacer:
             )
 
     def _unlink(self, old: Segment, *, keep_sidecar: bool) -> None:
+        """Remove a segment's file, and its sidecar unless the new form uses it; sync the directory."""
         try:
             self._files.unlink(old.path)
             if not keep_sidecar:
@@ -193,6 +196,7 @@ class SegmentReplacer:
         )
 
     def _refuse_if_needed(self, segment: Segment) -> None:
+        """Raise OperatorError journal_current or journal_pinned if a segment can't be removed."""
         if not segment.sealed:
             raise _current(segment)
         owners = self._needed_by(segment.index.last_sequence)

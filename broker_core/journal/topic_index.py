@@ -32,6 +32,7 @@ Mask = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int64]
 
 MAX_TOPICS: Final = 65_536
+"""Maximum number of topics per segment."""
 MAX_PAIRS: Final = 1_000_000
 """Maximum number of (topic, range) pairs per segment, four bytes each while it is written."""
 _HEAD = struct.Struct("<IIII")
@@ -134,6 +135,7 @@ class TopicIndex:
         return self._mask([number for number, topic in enumerate(self.topic_ranges()) if test(topic)])
 
     def _mask(self, topics: list[int]) -> Mask:
+        """Return the ranges that may have one of these topics, given by number."""
         bounds = self._bounds
         parts = [self._places[bounds[number] : bounds[number + 1]] for number in topics]
         if not all(parts):

@@ -57,6 +57,7 @@ class SentHistory:
         return self._steps[0][0] if self._steps else 0
 
     def record_sent(self, first_sequence: int, nbytes: int) -> None:
+        """Add a sent batch, and drop the oldest ones that are not among the last BUFFER_BYTES."""
         self._nbytes += nbytes
         if self._steps and self._steps[-1][1] + nbytes <= GRAIN_BYTES:
             self._steps[-1][1] += nbytes
@@ -67,7 +68,9 @@ class SentHistory:
 
 
 DAMAGED: Final = "These records of the log are damaged or lost; `manage.py journal verify` says more."
+"""Reason in gap notices for records that can't be read."""
 REMOVED: Final = "These records were removed from the log."
+"""Reason in gap notices for records that were removed from the log."""
 
 
 class SubscriptionOwner(BacklogOwner, Protocol):
@@ -149,6 +152,7 @@ class ClientSubscription:
     subscription: Subscription[ClientSubscription] = field(init=False)
     """Entry in the registry. Set right after creation, because the two objects refer to each other."""
     timestamp: bool = False
+    """Whether the client wants each message with its acceptance time."""
     durability: commands.Durability = "persisted"
     account: DeliveryAccount = field(default_factory=DeliveryAccount)
     told_upto: int = 0
@@ -160,8 +164,9 @@ class ClientSubscription:
     shared: SharedSubscriptionPort | None = None
     """Shared subscription that assigns records to this consumer; None for others."""
     snapshot_key: str | None = None
-    """Key expression of its state topic; its waiting records are conflated by this key."""
+    """Key expression for its initial snapshot of the state, and for conflating its waiting records."""
     lease_ms: int = 0
+    """Time in ms after which the subscription ends unless the client renews it; 0: no lease."""
     unrecorded: Extent = ""
     """Extent of its topics that the policy no longer journals; for subscriptions that read the log."""
     journaled_as: JournaledTopics | None = None
@@ -169,13 +174,17 @@ class ClientSubscription:
     completed: bool = False
     """Whether `completed` was sent: every record up to `caught_up_at`, the end of the log, was delivered."""
     caught_up_at: int = 0
+    """Newest confirmed end of the log; `completed` is sent when everything up to it was delivered."""
     rate: ReplayRate | None = None
+    """Rate that limits its replay; None: no limit."""
     serving: ServingReplay | None = None
     """Replay that serves it from the log now, perhaps together with others."""
     pin: Pin | None = None
     """Pin at its position in the log while it is paused."""
     conflating: SubscriptionConflator | None = None
+    """Conflator that the subscriber asked for, which buffers the newest record of each key; None: none."""
     managed: ManagedReplayRecord | None = None
+    """Managed replay that the subscription reads; None for others."""
     trail: SentHistory | None = None
     """Newest sent records of a managed replay; None for others."""
     noted_messages: int = 0

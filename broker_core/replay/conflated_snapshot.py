@@ -20,6 +20,7 @@ from broker_core.subscriptions.keys import KeyOf, LastPerKey
 from broker_core.subscriptions.subscription import Subscription, select_rows
 
 CHUNK_BYTES: Final = 2 * 1024 * 1024
+"""Bytes per read; other replays may read in between."""
 FOLD_BYTES: Final = 256 * 1024 * 1024
 """Maximum bytes of the log that a snapshot reads, back from its end."""
 

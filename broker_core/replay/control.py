@@ -137,6 +137,7 @@ class ReplayControl:
         return True
 
     def _start_together(self, targets: Sequence[ClientSubscription]) -> None:
+        """Start one replay for each set of subscriptions that can share it."""
         groups: dict[Hashable, list[ClientSubscription]] = {}
         for target in targets:
             groups.setdefault(_group(target, self._frontier.durable), []).append(target)
@@ -154,6 +155,7 @@ class ReplayControl:
             target.pin = self._facilities.journal.pin(at, owner, target.peer.durable_owner(""))
 
     def _stop(self, target: ClientSubscription) -> None:
+        """Take a subscription out of its replay, or out of live delivery."""
         if target.serving is not None:
             target.serving.remove_subscription(target)
         elif target.cursor.is_live:
@@ -163,6 +165,10 @@ class ReplayControl:
 
 
 def _steerable(client: SubscriptionOwner, id: str, word: str) -> ClientSubscription:
+    """Return the client's subscription of this id, if a replay can be paused or paced for it.
+
+    Raises ClientError unknown_subscription or not_steerable. `word` is the command's name for the error text.
+    """
     target = client.subscriptions.get(id)
     if target is None:
         raise ClientError(

@@ -28,12 +28,16 @@ class CursorState(StrEnum):
     """States of a subscription's cursor."""
 
     STARTING = "starting"
+    """The subscription was created and has neither a replay nor live delivery."""
     REPLAYING = "replaying"
+    """A replay reads the log for the subscription."""
     CATCHING_UP = "catching_up"
     """The subscription was live and fell behind: it reads undelivered records from the log, then becomes live
     again."""
     LIVE = "live"
+    """The subscription gets records as they arrive."""
     PAUSED = "paused"
+    """The client or an operator stopped the subscription at its position."""
     ENDED = "ended"
 
 
@@ -174,6 +178,7 @@ class LogEnd:
         return False
 
     async def _read_shared(self) -> None:
+        """Read the end until a read succeeds, then store it and wake the waiting replays."""
         try:
             while True:
                 at = self._monotonic_ns()

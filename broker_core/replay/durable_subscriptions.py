@@ -78,6 +78,11 @@ class DurableSubscriptions:
             # Another client may have subscribed to it or deleted it during the wait, so check again.
 
     def _find(self, client: str, command: commands.Subscribe) -> DurableSubscriptionRecord | None:
+        """Return the existing record that a subscribe command names; None if there is none.
+
+        Raises ClientError durable_differs for another topic or filter, and durable_in_use while a client has
+        it.
+        """
         found = self._known.get((client, command.durable or ""))
         if found is None:
             return None
@@ -100,6 +105,10 @@ class DurableSubscriptions:
         return found
 
     def _make(self, client: str, command: commands.Subscribe, position: int) -> DurableSubscriptionRecord:
+        """Create a record at sequence `position` and add it to the store.
+
+        Raises ClientError too_many_durables.
+        """
         if len(self._known) >= MAX_DURABLES:
             raise ClientError(
                 "too_many_durables",
@@ -121,6 +130,7 @@ class DurableSubscriptions:
         return durable
 
     def on_opened(self, target: ClientSubscription, name: str) -> None:
+        """Connect a subscription with the durable record that `claim` returned."""
         key = target.peer.durable_owner(name), name
         self._active[key], target.kept = target, self._known.get(key)
 
@@ -135,6 +145,7 @@ class DurableSubscriptions:
         shared.add_consumer(target)
 
     def _left(self, target: ClientSubscription, shared: SharedSubscriptionPort) -> None:
+        """Remove a consumer, and close the shared subscription later if it was the last one."""
         shared.remove_consumer(target)
         if not shared.consumers:  # later, because one client may close a thousand subscriptions at once
             self._turns.call_later_turn(partial(self._end_unless_joined, shared))
@@ -225,6 +236,7 @@ class DurableSubscriptions:
                 await asyncio.sleep(0)
 
     def _note(self, shared: SharedSubscription) -> None:
+        """Update the stored progress of a shared subscription."""
         shared.kept.seen_at = self._clock.now_ns()
         if (
             shared.record_position()
@@ -233,6 +245,7 @@ class DurableSubscriptions:
             self._kept.mark_changed(shared.kept)
 
     def _move(self, key: tuple[str, str], target: ClientSubscription) -> None:
+        """Move the stored position of a connected subscription forward."""
         durable = self._known.get(key)
         if durable is None:
             return

@@ -124,6 +124,10 @@ class ManagedReplays:
             # It may have been cancelled or opened by another client during the wait, so check again.
 
     def _make(self, client: str, command: commands.Subscribe, span: ReplaySpan) -> ManagedReplayRecord:
+        """Create a replay of this span and add it to the store; first drop replays that ended long ago.
+
+        Raises ClientError too_many_replays.
+        """
         now = self._clock.now_ns()
         for old in [one for one in self._replays.values() if one.ended and one.ended_at < now - KEPT_NS]:
             self._drop(old)
@@ -203,6 +207,7 @@ class ManagedReplays:
         return SpanResult(replay.span._replace(first=max(received + 1, self._journal.begins_at)))
 
     def on_opened(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
+        """Connect a subscription with its managed replay."""
         target.managed = replay
         target.trail = SentHistory()
         self._active[replay.name] = (target, ReplaySpeed(replay.position, self._clock.now_ns()))
@@ -255,6 +260,7 @@ class ManagedReplays:
         return replay
 
     def pause(self, name: str) -> ManagedReplayRecord:
+        """Pause a replay, whether or not its client is subscribed."""
         replay, target = self._running(name)
         if target is not None:
             self._control.pause([target])
@@ -263,6 +269,7 @@ class ManagedReplays:
         return replay
 
     def resume(self, name: str) -> ManagedReplayRecord:
+        """Resume a paused replay."""
         replay, target = self._running(name)
         replay.paused, replay.steered_at = False, self._clock.now_ns()
         self._kept.mark_changed(replay)
@@ -290,6 +297,7 @@ class ManagedReplays:
         return replay
 
     def _end_subscription(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
+        """End the client's subscription of a cancelled replay, with an error notice."""
         self.on_closed(target)
         target.peer.reply(
             replies.ErrorReply(
@@ -316,6 +324,10 @@ class ManagedReplays:
         self._asked.pop(replay.name, None)
 
     def _running(self, name: str) -> tuple[ManagedReplayRecord, ClientSubscription | None]:
+        """Return a replay that has not ended, and its subscription or None.
+
+        Raises OperatorError unknown_replay or replay_ended.
+        """
         replay = self.get(name)
         if replay.ended:
             raise OperatorError(
@@ -341,6 +353,7 @@ class ManagedReplays:
             speed.update(replay.position, now)
 
     def _look_at(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
+        """Update a replay's stored progress from its subscription."""
         position = target.position(self._frontier.durable)
         acknowledges = target.peer.backlog.has_ack_window(target.stream)
         # Acknowledged records were read. Without acknowledgements the kernels may still buffer the newest

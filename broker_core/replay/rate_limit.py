@@ -32,6 +32,7 @@ GRAIN_NS: Final = 10_000_000
 """Shortest time between two wake-ups of a replay with a rate; records due by then are delivered together."""
 
 Unit = Literal["messages", "bytes", "recorded"]
+"""Unit of a rate; "recorded" is a multiple of the recorded pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +126,12 @@ class ReplayPacer:
         return max(int(due) + 1, now + GRAIN_NS)
 
     def _costs(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return for each record the ns that it delays the next one."""
         each = 1e9 / self.rate.amount
         return np.multiply(sizes, each) if self.rate.unit == "bytes" else np.full(len(sizes), each)
 
     def _reached(self, now: int, recorded_at: int) -> bool:
+        """Return whether records accepted at `recorded_at` are due; if so, count them as delivered."""
         due = max(self._due_of(recorded_at), now - MAX_LATE_NS)
         if due > now:
             return False
@@ -136,6 +139,7 @@ class ReplayPacer:
         return True
 
     def _due_of(self, recorded_at: int) -> float:
+        """Return when a record accepted at `recorded_at` is due, relative to the newest delivered one."""
         if self._recorded_at is None:
             return self._due
         # The clock of the recording may have been set back: then the wait is 0.
@@ -144,6 +148,7 @@ class ReplayPacer:
 
 
 LONGEST_WAIT_NS = 60_000_000_000
+"""Longest sleep before the clock is read again."""
 
 
 class ReplayRateLimiter:
@@ -164,6 +169,7 @@ class ReplayRateLimiter:
         return self._pacer.rate if self._pacer is not None else None
 
     def set_rate(self, rate: ReplayRate | None) -> None:
+        """Set the rate, or None to remove it, and wake a waiting replay."""
         if rate is None:
             self._pacer = None
         elif self._pacer is None:
@@ -202,6 +208,7 @@ class ReplayRateLimiter:
                 await self._changed.wait()
 
     def _sizes_of(self, piece: BatchSlice) -> npt.NDArray[np.int64]:
+        """Return the bytes of each record of the front slice, computed once per slice."""
         if self._front is not piece:
             self._front, self._sizes = piece, piece.sizes()
         return self._sizes

@@ -143,6 +143,7 @@ def _cut(batch: Batch, start: int, max_bytes: int) -> int:
 def _pieces(
     position: BatchPosition, batch: Batch, readers: Sequence[ReplayTarget], upto: int
 ) -> list[BatchSlice]:
+    """Return the slices of a batch that the subscriptions match, in the order of the records."""
     # One subscription makes an evaluator only if its filter needs it; several share the decoded bodies.
     evaluator = BatchEvaluator(batch, readers[0].subscription.decoder_of) if len(readers) > 1 else None
     wanted = [
@@ -206,6 +207,7 @@ class ReadAhead:
                 self._start(targets, span, following)
 
     def _start(self, targets: Sequence[ClientSubscription], span: ReplaySpan, following: int = 0) -> None:
+        """Request one more chunk in the reader thread."""
         if self._way is None:
             readers = [
                 ReplayTarget(one.subscription, max(one.cursor.next_sequence, following)) for one in targets
@@ -233,6 +235,7 @@ class ReadAhead:
             return await self._next()
 
     async def _next(self) -> ReplayChunk | None:
+        """Wait for the oldest requested chunk."""
         # Drop the reference: a waiting replay must not keep a delivered chunk in memory.
         reading = self._reading.popleft()
         try:

@@ -61,8 +61,8 @@ class LiveHandover(Protocol):
     def on_fallback(self, target: ClientSubscription) -> int:
         """Stop sending new records to a subscription that reads from the log again, and count them instead.
 
-        The counting starts when a record is on disk. Returns the newest sequence up to which the subscription
-        was given every record.
+        A record is counted once it is on disk, because a replay can't read it earlier. Returns the newest
+        sequence up to which the subscription was given every record.
         """
 
     def on_replay_ended(self, target: ClientSubscription) -> None: ...
@@ -211,6 +211,7 @@ class Replay:
 
     @property
     def _waits_for_end(self) -> bool:
+        """Whether the log's end was requested and is not confirmed yet."""
         return self._asked_end_at > 0 and self._end_sequence is None
 
     # The next sequence to read.
@@ -338,6 +339,7 @@ class Replay:
         await self._news_within(min(LONGEST_SLEEP_S, max(moment - self._clock.now_ns(), 0) / 1e9 + 0.001))
 
     async def _news_within(self, seconds: float) -> None:
+        """Wait until more records are dispatched, at most `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._frontier.wait_advanced()
@@ -345,6 +347,10 @@ class Replay:
     # Delivery: the rate, then the client.
 
     async def _move(self) -> None:
+        """Read the next chunk and deliver it; if the client has stalled, wait until it accepts more.
+
+        Raises JournalError, except for records that were removed meanwhile: these become a gap.
+        """
         backlog, share = self._peer.backlog, self._share
         if not await self._room():
             await backlog.wait_drained(self._streams, more=True)

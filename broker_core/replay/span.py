@@ -184,6 +184,7 @@ def _begin(start: Start, included: bool | None, log: LogBounds) -> SpanResult:
 def _with_end(
     span: ReplaySpan, end: Start, included: bool, log: LogBounds
 ) -> tuple[ReplaySpan, tuple[Bookmark, ...]]:
+    """Return the span with an end, and the end's unknown bookmarks. `included`: the bracket is `]`."""
     match end:
         case AtTime(at):
             return span._replace(not_after=at if included else at - 1), ()

@@ -118,6 +118,7 @@ class _KeyIndex:
         return self._filters
 
     def candidates(self, messages: Iterable[tuple[int, Any]]) -> dict[Filter, list[int]]:
+        """Return the filters that the messages may pass, each with its rows, ascending."""
         found: dict[Filter, list[int]] = {}
         for row, message in messages:
             for chosen in self._of(self._get(message)):
@@ -135,6 +136,7 @@ class _KeyIndex:
         return self._of_elements(flatten_array(value) if type(value) is list else (value,))
 
     def _of_elements(self, values: Iterable[Any]) -> Iterator[Filter]:
+        """Yield the filters with a key that equals one of the values, as text or as number."""
         for value in values:
             if isinstance(value, str):
                 yield from self._texts.get(value, _NOBODY)
@@ -159,6 +161,7 @@ class _BoundIndex:
         self._limits = array("d")
         self._filters: list[Filter] = []
         self._places: dict[Filter, int] = {}
+        """Index of each filter in `_filters` and `_limits`."""
 
     def add(self, chosen: Filter, guard: RequiredBound) -> None:
         self._places[chosen] = len(self._filters)
@@ -173,6 +176,7 @@ class _BoundIndex:
         return len(self._filters)
 
     def candidates(self, messages: Iterable[tuple[int, Any]]) -> dict[Filter, Rows]:
+        """Return the filters that the messages may pass, each with its rows, ascending."""
         reaches = [
             (row, reach) for row, message in messages if (reach := self._reach(self._get(message))) == reach
         ]

@@ -25,6 +25,7 @@ from broker_core.filters.tokens import tokenize
 from broker_core.filters.values import compile_path
 
 MAX_KEY_PATHS: Final = 8
+"""Maximum number of fields in a key."""
 MAX_KEYS: Final = 100_000
 """Maximum number of keys in one snapshot; each takes some 200 bytes while the snapshot is built."""
 

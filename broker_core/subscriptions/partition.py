@@ -12,6 +12,7 @@ import numpy.typing as npt
 from broker_core.batch import Batch, Rows
 
 NO_ROWS: Final[Rows] = np.zeros(0, np.intp)
+"""Selection of no rows."""
 
 
 class BatchPartition(msgspec.Struct, frozen=True):

@@ -32,7 +32,7 @@ V = TypeVar("V")
 
 
 class _LevelNode(Generic[V]):
-    """Node of the pattern tree: children by level name (also `*`, `>`), and values of patterns ending here."""
+    """Node of the pattern tree: children by level name (also `*`, `>`), values of patterns ending here."""
 
     __slots__ = ("ends", "following")
 
@@ -113,7 +113,9 @@ class _PatternGroup(Generic[T]):
         self.pattern = pattern
         self.change = change
         self.whole: dict[Subscription[T], SubscriptionMatch[T]] = {}
+        """Matches of its subscriptions without a filter: all rows."""
         self.filtered: dict[Filter, dict[Subscription[T], SubscriptionMatch[T]]] = {}
+        """Its subscriptions by filter."""
         self.index: FilterIndex | None = None
         """Index of its filters, once it has INDEXED_FROM of them."""
 
@@ -148,6 +150,7 @@ class _PatternGroup(Generic[T]):
         return found
 
     def _index_filter(self, chosen: Filter) -> None:
+        """Add a filter to the index, or build the index when there are enough filters."""
         if self.index is not None:
             self.index.add(chosen)
         elif len(self.filtered) >= INDEXED_FROM:
@@ -255,6 +258,7 @@ class SubscriptionRegistry(Generic[T]):
         return found
 
     def _groups_of(self, topic: str) -> list[_PatternGroup[T]]:
+        """Return the groups that match a topic, from the cache if that is up to date."""
         known = self._remembered.get(topic)
         if known is None:
             if len(self._remembered) >= MAX_REMEMBERED_TOPICS:
@@ -266,6 +270,7 @@ class SubscriptionRegistry(Generic[T]):
         return known.groups
 
     def _up_to_date(self, topic: str, known: _TopicCache[T]) -> list[_PatternGroup[T]]:
+        """Return the groups that match a topic now, testing only expressions newer than the cache."""
         groups = [group for group in self._index.candidates(topic) if group.pattern.matches(topic)]
         groups += [group for group in known.groups if group in self._expressions]
         for group in reversed(self._expressions):
@@ -330,6 +335,10 @@ def _match_filtered(
     candidates: Rows | None,
     found: list[SubscriptionMatch[T]],
 ) -> None:
+    """Append the matches of a group's filtered subscriptions to `found`.
+
+    `candidates` are the rows of the group's topics; None means all rows.
+    """
     wanted: Iterable[tuple[Filter, Sequence[int] | Rows | None]] = zip(group.filtered, repeat(None))
     if group.index is not None:
         guarded = group.index.candidates(evaluator.messages(candidates))

@@ -65,6 +65,7 @@ def select_rows(
 
 
 def _within(batch: Batch, first: int, last: int) -> Rows | None:
+    """Return the rows with sequences from `first` to `last`; None for all, EMPTY for none."""
     begins = batch.first_sequence
     if begins == 0 or (begins >= first and batch.last_sequence <= last):
         return None
@@ -77,6 +78,7 @@ def _within(batch: Batch, first: int, last: int) -> Rows | None:
 
 
 def _of_pattern(subscription: Subscription[object], batch: Batch, rows: Rows | None) -> Rows | None:
+    """Return those of `rows` whose topic matches; None for all, EMPTY for none."""
     matches = subscription.pattern.matches
     topic = batch.single_topic
     if topic is not None:

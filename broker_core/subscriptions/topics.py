@@ -75,6 +75,7 @@ def _bad(text: str, why: str, column: int) -> ClientError:
 
 @lru_cache(maxsize=512)
 def _parse(text: str) -> TopicPattern:
+    """Parse and compile a pattern; the newest 512 are cached."""
     if text.startswith("~"):
         return TopicPattern(text, None, _expression(text))
     levels = _levels(text)
@@ -86,6 +87,7 @@ def _parse(text: str) -> TopicPattern:
 
 
 def _levels(text: str) -> list[str]:
+    """Return the levels of a pattern. Raises ClientError bad_pattern."""
     try:
         length = len(text.encode())
     except UnicodeEncodeError as error:
@@ -109,6 +111,7 @@ def _levels(text: str) -> list[str]:
 
 
 def _open_ended(before: list[str]) -> Callable[[str], bool]:
+    """Return the test for `a.*.>`: the levels before `>`, then at least one more."""
     if not before:
         return lambda topic: topic[:1] != "$"
     if "*" not in before:
@@ -124,6 +127,7 @@ def _open_ended(before: list[str]) -> Callable[[str], bool]:
 
 
 def _fixed_length(pattern: list[str]) -> Callable[[str], bool]:
+    """Return the test for a pattern with `*` and without `>`."""
     length, owns = len(pattern), pattern[0].startswith("$")
 
     def matches(topic: str) -> bool:
@@ -134,11 +138,13 @@ def _fixed_length(pattern: list[str]) -> Callable[[str], bool]:
 
 
 def _fits(pattern: list[str], levels: list[str]) -> bool:
+    """Return whether a topic's first levels match those of a pattern."""
     # zip stops after the pattern's levels, so further levels of the topic are ignored.
     return all(part in ("*", level) for part, level in zip(pattern, levels, strict=False))
 
 
 def _expression(text: str) -> Callable[[str], bool]:
+    """Compile the regular expression of a pattern. Raises ClientError bad_pattern."""
     if len(text) > MAX_EXPRESSION:
         raise _bad(text, f"an expression has {MAX_EXPRESSION} characters at most", MAX_EXPRESSION + 1)
     # Refuse expressions that match no topic: a subscriber would wait without an error. No topic is empty, or

@@ -72,6 +72,7 @@ def record_lines(batch: Batch, rows: Rows, instance: str, segment: str | None = 
 
 
 def _body(body: bytes) -> dict[str, Any]:
+    """Return the body under the name of its form: `data`, `text` or `base64`."""
     try:
         return {"data": orjson.Fragment(body) if orjson.loads(body) is not None else None}
     except orjson.JSONDecodeError:

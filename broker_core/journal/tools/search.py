@@ -42,9 +42,11 @@ from broker_core.subscriptions.subscription import EMPTY, Subscription, select_r
 from broker_core.subscriptions.topics import TopicPattern
 
 CHUNK = 4 * 1024 * 1024
+"""Bytes per read."""
 CLOCK_SLACK_NS = 3_600 * 10**9
 """Largest backward step of a clock for which a search with `until` still finds every match, ns."""
 END_OF_TIME = 2**63 - 1
+"""Time in ns after every record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ class LogSearch:
             self._progress(self._done, self._total)
 
     def _known(self, files: list[SegmentFile]) -> Iterator[tuple[SegmentFile, SegmentIndex | None]]:
+        """Yield the segments in the range of the query, with their sidecars' summaries."""
         ends = [*(file.first_sequence for file in files[1:]), MAX_SEQUENCE]
         for file, end in zip(files, ends, strict=False):
             first = file.first_sequence
@@ -122,6 +125,7 @@ class LogSearch:
                 yield file, index_sidecar.load_summary(index_path(file.path), self._place.instance, first)
 
     def _may_hold(self, index: SegmentIndex | None) -> bool:
+        """Return whether a segment may have a match, by its summary."""
         query = self._query
         return index is None or (
             index.last_sequence >= query.first
@@ -130,6 +134,7 @@ class LogSearch:
         )
 
     def _segment(self, file: SegmentFile, index: SegmentIndex | None) -> Iterator[SearchMatch]:
+        """Yield the matches of one segment."""
         try:
             path, source = open_segment(self._place, file.first_sequence)
         except FileNotFoundError:
@@ -159,6 +164,7 @@ class LogSearch:
     def _batches(
         self, path: Path, source: SegmentSource, offset: int, end: int
     ) -> Iterator[tuple[int, Batch]]:
+        """Yield the batches between two offsets; damage is added to `problems`."""
         after = 0
         while offset < end:
             found = scan_batches(source, offset, end, CHUNK)
@@ -179,6 +185,7 @@ class LogSearch:
                 offset = following
 
     def _rows(self, batch: Batch) -> Rows | None:
+        """Return the matching rows of a batch; None for all, EMPTY for none."""
         query, header = self._query, batch.header
         if (
             (self._publisher is not None and header.publisher != self._publisher)
@@ -217,6 +224,7 @@ def _size(file: SegmentFile, index: SegmentIndex | None) -> int:
 
 
 SKIPPED = "It was reserved for a record that was shown before it was stored, and no record ever had it."
+"""Explanation of a skipped sequence."""
 
 
 def locate_record(place: LogLocation, text: str, progress: Progress = no_progress) -> dict[str, Any]:
@@ -273,6 +281,7 @@ def _is_skipped(place: LogLocation, files: list[SegmentFile], sequence: int) -> 
 
 
 def _describe(place: LogLocation, asked: str, found: SearchMatch) -> dict[str, Any]:
+    """Return the description of the first matching record of a batch."""
     batch, row = found.batch, int(found.selected_rows[0])
     first = int(found.segment.removeprefix(f"{place.instance}.")[:20])
     path, source = open_segment(place, first)
@@ -317,6 +326,7 @@ def _newest(place: LogLocation, files: list[SegmentFile]) -> str | None:
 
 COLUMNS = ("topic", "publisher", "hour")
 MAX_GROUPS = 1_000_000
+"""Maximum number of groups per combination of columns."""
 _HOUR_NS = 3_600 * 10**9
 
 

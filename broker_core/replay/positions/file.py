@@ -124,6 +124,7 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
     last: int
     not_after: int
     begun: bool
+    """Whether a record of the span's beginning was reached."""
     began_at: int = 0
     """Sequence at which it started, the base of its progress; 0 before its first record."""
     recorded_at: int = 0
@@ -133,7 +134,9 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
     """First sequence that the client may not have read, as far as the broker knows; 0: equal to
     `position`."""
     caught_up: bool = False
+    """Whether its subscription was sent `completed`."""
     ended: Literal["", "completed", "cancelled"] = ""
+    """How the replay ended; "" while it has not."""
     ended_at: int = 0
     carried: int = 0
     """Newest record that a link's destination has confirmed. The link does not carry every record below
@@ -163,6 +166,7 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
         return min(self.certain or self.position, self.position)
 
     def state(self, connected: bool) -> ReplayState:
+        """Return the state shown to operators. `connected`: its client is subscribed."""
         if self.ended:
             return self.ended
         if self.paused:

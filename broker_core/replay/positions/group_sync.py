@@ -40,6 +40,7 @@ Journals lose their oldest segments, and the log service stores three days.
 MAX_GONE: Final = 10_000
 """Maximum number of deletions that are remembered."""
 READ_BYTES: Final = 4 * 1024 * 1024
+"""Bytes per read while recovering from the journal."""
 
 Key = tuple[str, str, str]
 """Kind, client and name of an entry."""
@@ -50,6 +51,7 @@ class PositionUpdate(msgspec.Struct, omit_defaults=True):
 
     run: str
     kept: list[DurableSubscriptionRecord | ManagedReplayRecord] = []
+    """Whole entries."""
     at: list[tuple[str, str, int, int]] = []
     """Client, name, position and creation time of durable subscriptions."""
     gone: list[tuple[str, str, str, int]] = []
@@ -70,7 +72,7 @@ class GroupPositionSync:
     """
 
     takes_both: Final = False
-    """Never unjournaled records as well: the whole topic is journaled."""
+    """Whether it gets unjournaled records as well: no, because the whole topic is journaled."""
 
     def __init__(
         self,
@@ -85,14 +87,16 @@ class GroupPositionSync:
         self._is_current, self._seconds, self._run = is_current, seconds, run
         kept.untold = dict.fromkeys(kept)
         self._telling = False
+        """Whether a publication at the end of this event-loop iteration is scheduled."""
         self._begun = False
-        """Whether all updates from before the start were applied. Earlier, deleted entries might be published
-        again."""
+        """Whether all updates from before the start were applied. Nothing is published before that:
+        entries that other members deleted could come back."""
         self._told: dict[Key, tuple[object, int]] = {}
         """Definition and position of each entry as last published by any member."""
         self._told_at: dict[Key, float] = {}
         """Time of the last whole publication of each entry, in seconds of the clock, oldest first."""
         self._under_way: list[tuple[Sequence[PendingBatch[Any]], list[Key]]] = []
+        """Updates that may not be in the log yet, with the keys of their entries."""
         self._gone: dict[Key, int] = {}
         """Creation time of each deleted entry. A late update of such an entry does not restore it."""
 
@@ -144,6 +148,7 @@ class GroupPositionSync:
         await settled()
 
     def _say(self, whole: list[Entry], moved: list[DurableSubscriptionRecord], dropped: list[Entry]) -> None:
+        """Publish whole entries, moved positions and deletions, at most IN_A_RECORD per record."""
         for some in _parted(whole):
             self._send(PositionUpdate(self._run, kept=some), some)
         for some in _parted(moved):
@@ -166,6 +171,7 @@ class GroupPositionSync:
             self._untell(key)
 
     def _untell(self, key: Key) -> None:
+        """Treat an entry as never published, so that the next publication has it whole."""
         self._told.pop(key, None)
         self._told_at.pop(key, None)
         entry = self._found(key)
@@ -173,6 +179,7 @@ class GroupPositionSync:
             self._kept.mark_changed(entry)
 
     def _told_whole(self, key: Key) -> None:
+        """Record the time of a whole publication of an entry."""
         self._told_at.pop(key, None)
         self._told_at[key] = self._seconds()
 
@@ -190,6 +197,7 @@ class GroupPositionSync:
     # Receiving. Implements `delivery.ports.MatchReceiver`.
 
     def receive(self, shared: SharedDelivery, rows: Rows | None) -> None:
+        """Apply the updates of a batch that was dispatched."""
         if shared.journaled:
             self.apply_updates(_bodies(shared.batch))
 
@@ -218,6 +226,7 @@ class GroupPositionSync:
                 self._take(told)
 
     def _take(self, told: PositionUpdate) -> None:
+        """Apply one update of another member: whole entries, positions, deletions."""
         for entry in told.kept:
             self._take_one(entry)
         for client, name, position, made in told.at:
@@ -233,6 +242,7 @@ class GroupPositionSync:
                 self._told_at.pop(_key(found), None)
 
     def _take_one(self, entry: Entry) -> None:
+        """Apply another member's whole entry, unless a later one of the name exists or it was deleted."""
         key = _key(entry)
         known = self._found(key)
         if entry.created_at <= self._gone.get(key, 0) or (
@@ -259,6 +269,7 @@ class GroupPositionSync:
         self._told_whole(key)
 
     def _move(self, durable: DurableSubscriptionRecord, position: int) -> None:
+        """Move a durable subscription's position forward to another member's."""
         if position > durable.position:
             durable.position = position
             self._kept.mark_changed(durable)
@@ -274,6 +285,7 @@ class GroupPositionSync:
         return self._kept.replays.get(name)
 
     def _forget(self, entry: Entry) -> None:
+        """Remember that this member deleted an entry."""
         self._told.pop(_key(entry), None)
         self._told_at.pop(_key(entry), None)
         self._note_gone(_key(entry), entry.created_at)
@@ -316,10 +328,12 @@ def _key(entry: Entry) -> Key:
 
 
 def _state(entry: Entry) -> tuple[object, int]:
+    """Return (definition, position) of an entry. A changed definition is published whole."""
     if isinstance(entry, DurableSubscriptionRecord):
         return entry.created_at, entry.position
     return msgspec.json.encode(msgspec.structs.replace(entry, caught_up=False)), entry.position
 
 
 def _parted(entries: Sequence[Any]) -> Iterable[list[Any]]:
+    """Split entries into lists of at most IN_A_RECORD."""
     return (list(entries[at : at + IN_A_RECORD]) for at in range(0, len(entries), IN_A_RECORD))

@@ -87,6 +87,7 @@ class PositionStore:
         """Future of the next write, shared by all who wait for it."""
         self._writer: asyncio.Task[None] | None = None
         self._going_on = asyncio.Semaphore(GO_ON_AT_ONCE)
+        """Limit of the callers that continue after a write per event-loop iteration."""
         for entry in load_positions(self._files, path):
             self._enter(entry)
         self.emptied.update(load_deleted(path))
@@ -181,6 +182,7 @@ class PositionStore:
         self.mark_changed(entry)
 
     def _enter(self, entry: Entry) -> None:
+        """Add a record to memory and pin the log for it."""
         if isinstance(entry, DurableSubscriptionRecord):
             self.durables_of[entry.client] += (entry.client, entry.name) not in self.durables
             self.durables[entry.client, entry.name] = entry
@@ -216,6 +218,7 @@ class PositionStore:
             await self._writer
 
     def _ask(self) -> asyncio.Future[None]:
+        """Return the future of the next write, and start the writer if necessary."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
             self._next.add_done_callback(_looked_at)
@@ -224,6 +227,10 @@ class PositionStore:
         return self._next
 
     async def _write(self) -> None:
+        """Write the file until no caller waits for another write.
+
+        A pin moves only after its position is on disk.
+        """
         while self._next is not None:
             # Later requests need a later write: this one may have encoded the records already.
             waiting, self._next, self._changed = self._next, None, False
@@ -266,6 +273,7 @@ class PositionStore:
         return moved, join_encoded(b",".join(encoded), self.emptied, upto)
 
     def _failed(self, waiting: asyncio.Future[None], why: str, fix: str) -> None:
+        """Pass an error to the callers of a write, and schedule another write."""
         self._changed = True
         waiting.set_exception(
             JournalError("not_kept", f"Where clients that are away go on can't be stored: {why}.", fix)

@@ -96,11 +96,15 @@ class RecordAssignments(Generic[Holder]):
         self.back = SequenceSet(SequenceSet(done).gaps_between(position, upto))
         """Records to read from the log again before new ones; may include records that never matched."""
         self.tries = dict(tries or {})
+        """Number of failed deliveries by sequence."""
         self.given_up = {number for number, times in self.tries.items() if 0 < most_tries <= times}
         """Records among those back that must become dead letters."""
         self.again: set[int] = set()
+        """Outstanding records that a consumer may have received before."""
         self._here: dict[int, None] = {}
+        """Records that were read and are not assigned, in the order of reading."""
         self._held: dict[Holder, dict[int, None]] = {}
+        """Unacknowledged records of each holder, in the order of assignment."""
         self.unacknowledged = 0
         """Number of assigned records."""
 

@@ -80,6 +80,7 @@ class _ConsumerState:
 
     @property
     def has_ack_window(self) -> bool:
+        """Whether the consumer's application acknowledges each record."""
         return self.target.peer.backlog.has_ack_window(self.target.stream)
 
     def can_receive(self) -> bool:
@@ -220,6 +221,7 @@ class SharedSubscription:
         return had if had.any() else None
 
     def _look(self) -> None:
+        """Update the acknowledgements of all consumers without a window."""
         for consumer in self._consumers.values():
             self._look_at(consumer)
 
@@ -237,11 +239,13 @@ class SharedSubscription:
     # Assignment.
 
     def _soon(self) -> None:
+        """Schedule a pass of `_turn` in a later event-loop iteration, if none is scheduled."""
         if not self._scheduled:
             self._scheduled = True
             self._facilities.turns.call_later_turn(self._turn)
 
     def _turn(self) -> None:
+        """Assign ready records, fetch queued ones, and fall back to the log if too many are queued."""
         self._scheduled = False
         if self.is_closed:
             return
@@ -297,6 +301,7 @@ class SharedSubscription:
         consumer.target.peer.backlog.call_when(consumer.can_receive, partial(self._takes_again, consumer))
 
     def _takes_again(self, consumer: _ConsumerState) -> None:
+        """Add a consumer to those that accept records, and schedule a pass if records wait."""
         if not self.is_closed and self._consumers.get(consumer.target) is consumer:
             self._taking[consumer] = None
             if self._ready or len(self._handout.back) or self.backlog.has_waiters:
@@ -433,6 +438,7 @@ class SharedSubscription:
         return [entry.nbytes for entry in entries]
 
     def acked_bytes(self) -> int:
+        """Return all bytes added: the shared subscription's own account counts them as delivered."""
         return self.written_bytes
 
     def send_reply(self, reply: replies.Reply) -> None:
@@ -462,9 +468,11 @@ class SharedSubscription:
         return {self._target.id: self._target}
 
     def durable_owner(self, durable: str) -> str:
+        """Return the owner of its stored record."""
         return self.kept.client
 
     def mark_changed(self) -> None:
+        """Schedule a pass: its backlog has changed."""
         self._soon()
 
     def reply(self, reply: replies.Reply) -> None:
@@ -495,4 +503,5 @@ class SharedSubscription:
         """Do nothing: a shared subscription has no spool."""
 
     def end(self, target: ClientSubscription, cause: DiscardCause | None, rule: str = "") -> NoReturn:
+        """Raise AssertionError: its subscription of the log has no end point."""
         raise AssertionError("a shared subscription follows the log without an end")
