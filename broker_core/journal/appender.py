@@ -57,7 +57,7 @@ class JournalOptions(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class WriteTail:
-    """A segment open for writing; `offset` is where the next batch goes."""
+    """Segment open for writing; the next batch is written at `offset`."""
 
     segment: Segment
     file: OpenFile
@@ -100,7 +100,7 @@ class Appender:
         self.directory_changed = False
         """Whether a segment was created since the last sync, which must then sync the directory too."""
         self.broken = False
-        """Whether bytes of a failed append could not be cut off; nothing may be written behind them."""
+        """Whether bytes of a failed append could not be cut off; nothing may be written after them."""
 
     def set_options(self, options: JournalOptions) -> None:
         """Set the sizes from the next segment on."""
@@ -187,7 +187,7 @@ class Appender:
         for tail in opened:
             self._remove(tail)
         if self.tail is not None and parts and parts[0].tail is self.tail:
-            # Cutting works on a full disk. It also leaves no bytes behind the end that recovery could take
+            # Cutting works on a full disk. It also leaves no bytes after the end that recovery could take
             # for batches.
             fd = self.tail.file.fd
             self.files.truncate(fd, self.tail.offset)

@@ -17,7 +17,7 @@ prevents:
    a crash could take back records that a subscriber has received.
 
 When a write fails, all stamped and all gathered batches fail together. Their numbers are assigned again,
-except those that were shown: the log continues behind these. Letting later batches through would leave a gap
+except those that were shown: the log continues after these. Letting later batches through would leave a gap
 in a publisher's sequence that its republishing could not fill. The thread writes nothing until the event loop
 has processed the failure. After a full disk the log may recover. After any other failure, or an unexpected
 exception, the log is `broken`: the content of the disk, or the set of notified clients, is unknown. Then

@@ -114,7 +114,7 @@ def read_first_member(file: OpenFile) -> bytes:
 
 
 def _find_member(file: OpenFile, offset: int, size: int, raw_end: int) -> int | None:
-    """Return the file offset of the next complete member at or behind `offset`, or None."""
+    """Return the file offset of the next complete member at or after `offset`, or None."""
     while offset < size:
         stretch = os.pread(file.fd, MEMBER_SIZE, offset)
         found = stretch.find(_PREFIX)

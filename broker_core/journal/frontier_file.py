@@ -10,13 +10,13 @@
 
 * `sequence`: every record up to it is on disk. It is written after an fdatasync of the journal and not synced
   itself, so after a power loss it may be too small, never too large. Readers in other processes use it
-  (Spark, `manage.py journal`), and so does opening: records behind it are trusted only after they were
+  (Spark, `manage.py journal`), and so does opening: records after it are trusted only after they were
   written again. A log that ends before it lacks acknowledged records.
 * `given_up`: lost records up to here were accepted by an operator; their numbers are never assigned again.
 * `epoch`: number of the newest opening, so that it still increases when every segment has been removed.
 * `reserved`: sequences up to it may have been shown to subscribers before their records were stored. It is
   written and synced before they are shown, and only while a subscriber asks for records before they are on
-  disk. A file without a reservation ends at byte 560. An opening that finds fewer records continues behind
+  disk. A file without a reservation ends at byte 560. An opening that finds fewer records continues after
   it; a clean close takes back the unused part.
 
 The two copies are in different sectors and are written in one call. The newer readable copy counts.

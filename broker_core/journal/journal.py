@@ -100,7 +100,7 @@ class Journal:
         self.note_frontier()
 
     def _go_on(self, last: Segment) -> None:
-        """Continue the current segment that recovery found; end it if sequences were skipped behind it."""
+        """Continue the current segment that recovery found; end it if sequences were skipped after it."""
         self._appender.continue_segment(last)
         if last.index.last_sequence + 1 != self.next_sequence:
             self._end_segment()
@@ -233,7 +233,7 @@ class Journal:
     def reserve(self, upto: int) -> None:
         """Make durable that sequences up to `upto` may be shown before their records are stored.
 
-        The next opening continues behind them, so none of them ever names another record. Raises
+        The next opening continues after them, so none of them ever names another record. Raises
         JournalError.
         """
         try:
@@ -276,6 +276,7 @@ class Journal:
             with self._lock:
                 if self.failed is not None:
                     raise self.failed
+                # Take the state before the fdatasync: batches written during it are not covered by it.
                 written, numbers = self.next_sequence - 1, dict(self._written_numbers)
                 tails = self._sealer.unsynced_tails()
                 if self._appender.tail is not None:
@@ -293,6 +294,8 @@ class Journal:
             except OSError as error:
                 self.failed = journal_error(error, "a sync of the journal", final=True)
                 raise self.failed from error
+            # Check after the fdatasync and before the acknowledgements: it may have synced a file that another
+            # process has replaced.
             self._check(tails)
             self._durable(written, numbers)
             if heard is not None:
@@ -453,7 +456,7 @@ class Journal:
         """Read whole, checked batches from the one with `sequence` on, about `max_bytes`, none beyond `upto`.
 
         Returns at least one batch if there is one, and [] at the end. The first batch may start before
-        `sequence`. When the records at `sequence` can't be read, the first batch starts behind them, and
+        `sequence`. When the records at `sequence` can't be read, the first batch starts after them, and
         `missing_ranges` has the range. A read never crosses a missing range. Raises JournalError
         bookmark_gone when `sequence` is older than the log.
         """

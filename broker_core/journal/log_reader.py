@@ -305,7 +305,7 @@ class LogReader:
     def _remember(
         self, segment: Segment, batches: list[Batch], offsets: list[int], stop: int, stopped_at: int
     ) -> None:
-        """Store the position behind the batches read, as a hint for the next read."""
+        """Store the position after the batches read, as a hint for the next read."""
         if stop == 0:
             return
         following = batches[stop - 1].last_sequence + 1
@@ -316,7 +316,7 @@ class LogReader:
     def _behind_hole(
         self, segment: Segment, source: SegmentSource, offset: int, end: int, before: int, why: str
     ) -> int:
-        """Return the offset behind unreadable bytes; record the missing range the first time.
+        """Return the offset after unreadable bytes; record the missing range the first time.
 
         Raises JournalError journal_damaged in a segment that is not sealed: bytes may still be written there.
         """
@@ -437,7 +437,7 @@ def _first(segment: Segment) -> int:
 
 
 def _first_reaching(batches: list[Batch], sequence: int) -> int:
-    """Return the index of the first batch that ends at or behind `sequence`."""
+    """Return the index of the first batch that ends at or after `sequence`."""
     return bisect_right(batches, sequence - 1, key=_last) if batches else 0
 
 

@@ -3,12 +3,12 @@
 These bytes are copied aside and never deleted: a torn tail (`<segment>.torn.<offset>`), a damaged range
 (`<segment>.damaged.<offset>`; the segment keeps the bytes too) and files without content (`<name>.empty`).
 
-A torn tail is the bytes behind the last whole batch, when no whole batch follows them. If one follows, the
-bytes between are a missing range: it is reported with its exact interval, and reading continues behind it.
+A torn tail is the bytes after the last whole batch, when no whole batch follows them. If one follows, the
+bytes between are a missing range: it is reported with its exact interval, and reading continues after it.
 After a power loss a missing range may include records that were never acknowledged as persisted; it is
 reported all the same.
 
-Records behind the durable mark may be readable only because the kernel still has them in memory: after a
+Records after the durable mark may be readable only because the kernel still has them in memory: after a
 failed sync the next sync does not write those pages again. So recovery copies them into a new segment, syncs
 it, and then cuts them off in the old one. A crash in between leaves them twice, and the later segment counts.
 A segment with a sidecar was synced before the sidecar was written.
@@ -413,8 +413,8 @@ class JournalRecovery:
         """Rewrite a damaged header, cut off a torn tail, and sync the segment."""
         handle = OpenFile(segment.path, os.O_RDWR)
         if made.header_problem is not None:
-            # Every field of the header is known from elsewhere; its bytes are copied aside before it is
-            # rewritten.
+            # Every field except `skipped_from` is known from elsewhere. The old bytes are copied aside before
+            # the header is rewritten.
             self._copy_aside(segment.path, "header", 0, HEADER_SIZE)
             self.report.add_reason(
                 f"{segment.path.name}: its header was written anew ({made.header_problem})."
@@ -497,7 +497,7 @@ class JournalRecovery:
             self._skip(self.next_sequence, self._mark.reserved)
 
     def _skip(self, first: int, last: int) -> None:
-        """Continue behind reserved sequences that subscribers may have seen and that no record has."""
+        """Continue after reserved sequences that subscribers may have seen and that no record has."""
         self.skipped_from, self.next_sequence = first, last + 1
         self.report.skipped = (first, last)
         self.report.add_reason(
@@ -511,7 +511,7 @@ class JournalRecovery:
         return FrontierMark(self.settled, self.log, self.epoch, self.given_up, self._mark.reserved)
 
     def _missing(self, earlier: Segment, first: int, last: int) -> None:
-        """Report missing records behind a segment."""
+        """Report missing records after a segment."""
         hole = MissingRange(
             earlier.first_sequence, earlier.index.end, 0, first, last, "the records aren't there"
         )

@@ -52,7 +52,7 @@ def no_progress(done: int, total: int) -> None:
 class VerifyReport(NamedTuple):
     """Findings about a segment's file.
 
-    `problem` describes an error of its header. `torn_bytes` are behind the content; they are harmless where
+    `problem` describes an error of its header. `torn_bytes` are after the content; they are harmless where
     nothing was acknowledged as persisted (`unsynced`).
     """
 

@@ -4,7 +4,7 @@ A read stops at the first bytes that aren't a batch and gives the reason. The ca
 the end of the content, a torn tail or damage, and finds the next whole batch with `find_next_batch`.
 
 `scan_segment` reads one segment from end to end: its index, its missing ranges, its publishers, and the bytes
-behind its content. It is used at opening, to rebuild a sidecar, and by `verify`; it changes nothing.
+after its content. It is used at opening, to rebuild a sidecar, and by `verify`; it changes nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SegmentSource(Protocol):
     length: int
 
     def read(self, offset: int, length: int) -> memoryview:
-        """Return up to `length` bytes; fewer if the source prefers, none behind the end.
+        """Return up to `length` bytes; fewer if the source prefers, none after the end.
 
         Raises JournalError if damaged.
         """
@@ -198,7 +198,7 @@ def _read_one_batch(source: SegmentSource, offset: int, length: int, end: int) -
 
 
 def find_next_batch(source: SegmentSource, offset: int, end: int, origin: int, after: int) -> int | None:
-    """Return the offset of the next whole batch behind damage at `offset`, or None.
+    """Return the offset of the next whole batch after damage at `offset`, or None.
 
     The batch must have this origin and a sequence > `after`.
     """
@@ -222,7 +222,7 @@ def find_next_batch(source: SegmentSource, offset: int, end: int, origin: int, a
 
 
 def _behind(source: SegmentSource, offset: int, end: int, origin: int, after: int) -> int:
-    """Return the offset to search from: behind a batch with a valid header, else behind the unreadable bytes.
+    """Return the offset to search from: after a batch with a valid header, else after the unreadable bytes.
 
     The payload of a batch with a valid header is never searched: a body may have bytes that look like a
     batch.
@@ -270,7 +270,7 @@ def iter_batches(
 class SegmentScan:
     """Content of a segment.
 
-    * `torn`: (offset, end) of bytes behind the content that are not zeros, or None.
+    * `torn`: (offset, end) of bytes after the content that are not zeros, or None.
     * `header_problem`: problem of the first 4,096 bytes, or None.
     """
 
@@ -310,6 +310,8 @@ def scan_segment(
         offset = found.stopped_at
         if found.problem is None:
             continue
+        # Whole batches after the damage make it a missing range. Without any, the sidecar decides whether
+        # records are lost or this is the end of the content.
         following = find_next_batch(source, offset, end, origin, made.index.last_sequence)
         if following is None and sealed is not None and sealed.end > offset:
             index = made.index
@@ -364,7 +366,7 @@ def _add_hole(index: SegmentIndex, offset: int, following: int, source: SegmentS
 
 
 def _finish(made: SegmentScan, source: SegmentSource, offset: int, end: int, why: str) -> None:
-    """Set the content's end behind the last whole batch; bytes there that aren't zeros are a torn tail."""
+    """Set the content's end after the last whole batch; bytes there that aren't zeros are a torn tail."""
     last = offset
     at = offset
     while at < end:

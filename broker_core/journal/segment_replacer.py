@@ -101,6 +101,7 @@ class SegmentReplacer:
         """Replace `old` by `new`, whose file is `prepared`, in the order of the module's docstring."""
         self._check(old, prepared, compressed=new.compressed)
         try:
+            # Load the index before the rename: a failure here must leave the old form alone.
             encoded = index_sidecar.encode_sidecar(old.load_index())
             self._files.rename(prepared, new.path)
             self._files.sync_directory(new.path.parent)
@@ -113,6 +114,7 @@ class SegmentReplacer:
                     "Prepare the file in the directory it goes to.",
                 ) from None
             raise journal_error(error, f"the swap of {old.path.name}") from error
+        # Unlink only after readers see the new file and its name is durable.
         with self._lock:
             self._log.replace(tuple(new if one is old else one for one in self._log.segments))
         self._unlink(old, keep_sidecar=new.path.parent == old.path.parent)

@@ -48,7 +48,7 @@ class TopicIndex:
     def __init__(self, names: bytes, stretches: int, any_topic: bytes, lengths: _Ints, places: bytes) -> None:
         self.stretches = stretches
         self._names = b"\0" + names
-        """Names with a zero byte before and behind each."""
+        """Names with a zero byte before and after each."""
         self._any = any_topic
         self._bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
         self._places = places

@@ -249,7 +249,7 @@ class ClientSubscription:
             self.account.match_in_log(shared.slice(rows))
 
     def on_gap(self) -> None:
-        """Close the client, because it missed a batch. It can reconnect and resume behind its last record."""
+        """Close the client, because it missed a batch. It can reconnect and resume after its last record."""
         self.peer.close("internal_error", "A batch couldn't be queued for this client.")
 
     # Notices to the client.

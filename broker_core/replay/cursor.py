@@ -8,7 +8,7 @@
 The law of the step from replay to live: replay(b) followed by live equals everything after b, once, in order.
 A replay reads whole batches and selects the records at the cursor or after it. The cursor passes delivered
 records and moves backwards only over records that returned unsent to the log. The position of a live
-subscription is behind every dispatched record.
+subscription is after every dispatched record.
 
 OFFLINED and DRAINING are states of the client (`delivery.lifecycle`), because one spool serves all of its
 live subscriptions.
@@ -95,7 +95,7 @@ class Cursor:
     def apply_event(self, step: CursorEvent, durable: int = 0) -> None:
         """Change the state by an event.
 
-        A cursor that leaves LIVE continues behind `durable`, the newest dispatched sequence. Raises
+        A cursor that leaves LIVE continues after `durable`, the newest dispatched sequence. Raises
         IllegalCursorEvent when the state does not allow the event.
         """
         befores, after = STEPS[step]

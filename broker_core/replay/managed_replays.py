@@ -192,7 +192,7 @@ class ManagedReplays:
     def resume_start(self, replay: ManagedReplayRecord, command: commands.Subscribe) -> SpanResult:
         """Return the span at which the client continues.
 
-        It starts behind the bookmark that the client reports as `received`, otherwise at the first record
+        It starts after the bookmark that the client reports as `received`, otherwise at the first record
         that the client may not have.
         """
         if (asked := self._asked.pop(replay.name, None)) is not None:

@@ -225,7 +225,8 @@ class Replay:
         journal, at = self._facilities.journal, self._span.not_before
         completed = self._span.is_bounded
         while (left := at - self._clock.now_ns()) > 0:
-            knows_end = completed or self._read_end() is not None  # before the log is looked at
+            # Read the end first: a record may arrive while the log is searched.
+            knows_end = completed or self._read_end() is not None
             if await self._is_in_the_log(at):
                 break
             if knows_end and not completed:
@@ -548,7 +549,7 @@ class Replay:
     # Gaps and the end.
 
     def _pass_over(self, last: int, why: str) -> None:
-        """Send gap notices for the unavailable records up to `last`, and move the cursors behind them.
+        """Send gap notices for the unavailable records up to `last`, and move the cursors after them.
 
         Sequences that were never assigned to a record are no gap. `why` is the reason in the notice.
         """

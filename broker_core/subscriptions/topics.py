@@ -148,7 +148,7 @@ def _expression(text: str) -> Callable[[str], bool]:
     if len(text) > MAX_EXPRESSION:
         raise _bad(text, f"an expression has {MAX_EXPRESSION} characters at most", MAX_EXPRESSION + 1)
     # Refuse expressions that match no topic: a subscriber would wait without an error. No topic is empty, or
-    # continues behind its end.
+    # continues after its end.
     within = text[1:].lstrip("^")
     if not within:
         raise _bad(text, "an empty expression names no topic", 2)

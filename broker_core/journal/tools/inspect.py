@@ -120,7 +120,7 @@ def verify_segments(
     """Yield a report per segment, oldest first, with every batch checked.
 
     Missing records between segments are a problem; skipped sequences are not, because no record ever had
-    them. A torn tail behind the durable frontier is no problem: a running broker is writing it, or after a
+    them. A torn tail after the durable frontier is no problem: a running broker is writing it, or after a
     crash no client was told that it was persisted.
     """
     mark = read_mark(directory, instance)

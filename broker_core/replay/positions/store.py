@@ -59,7 +59,7 @@ class PositionStore:
         self.emptied: dict[str, int] = {}
         """Log's newest sequence at the deletion of each shared subscription, by name, oldest first.
 
-        A new shared subscription of the same name starts behind it, so it doesn't get the deleted records.
+        A new shared subscription of the same name starts after it, so it doesn't get the deleted records.
         """
         self.untold: dict[Entry, None] | None = None
         """Records changed since the last publication to the group, in order; None for a broker without a

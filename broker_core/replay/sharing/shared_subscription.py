@@ -50,7 +50,7 @@ from broker_core.subscriptions.topics import TopicPattern
 
 log = structlog.get_logger("sluice.sharing")
 LIVE_BYTES: Final = 256 * 1024
-"""Maximum bytes queued behind `_ready` while live; beyond that it reads from the log again."""
+"""Maximum bytes queued after `_ready` while live; beyond that it reads from the log again."""
 AT_ONCE: Final = 1_000
 """Maximum records assigned at once to a consumer without a window."""
 LOOK_FROM: Final = 1_024
@@ -265,7 +265,7 @@ class SharedSubscription:
         """Assign the ready records in equal shares to the consumers that accept some.
 
         Then start reading records that are back, if a consumer accepts some. They come first: assignment
-        stops at the first ready record behind them.
+        stops at the first ready record after them.
         """
         handout, ready = self._handout, self._ready
         left = sum(entry.count for entry in ready)
