@@ -294,8 +294,8 @@ class Journal:
             except OSError as error:
                 self.failed = journal_error(error, "a sync of the journal", final=True)
                 raise self.failed from error
-            # Check after the fdatasync and before the acknowledgements: it may have synced a file that another
-            # process has replaced.
+            # Check after the fdatasync and before the acknowledgements: it may have synced a file that was
+            # removed or replaced.
             self._check(tails)
             self._durable(written, numbers)
             if heard is not None:

@@ -440,8 +440,8 @@ class Replay:
         """Queue slices as the rate and the client allow.
 
         Returns when everything is queued, no subscription remains, or the client stalls. The slices that a
-        stalled client did not accept stay in `_waiting`. Conflated slices can't be read again, so for them it
-        waits on.
+        stalled client did not accept stay in `_waiting`. Conflated slices can't be read again, so with these
+        it waits until the client accepts them.
         """
         self._waiting.extend(pieces)
         while True:

@@ -59,7 +59,7 @@ second."""
 
 
 class DeadLetterWriter(Protocol):
-    """Function that publishes records as dead letters; `engine.burying` implements it."""
+    """Function that publishes records as dead letters; `engine.dispatch` implements it."""
 
     async def __call__(self, batch: Batch, name: str) -> bool:
         """Return whether the records are on disk as dead letters of the shared subscription `name`.
