@@ -501,8 +501,7 @@ class Connection:
             self.inbox.resume(InputHold.END)
 
     def check_numbered(self) -> None:
-        """Check that the client knows the last publisher sequence of its name, so that it may number
-        messages.
+        """Check that the client knows its last publisher sequence, so that it may number messages.
 
         Raises:
             ClientError: behind.

@@ -1,5 +1,6 @@
-"""Delivery account of one subscription: counts of every matched message by outcome. Every report reads these
-counts.
+"""Delivery account of one subscription: counts of every matched message by outcome.
+
+Every report reads these counts.
 
     matched = acknowledged by the peer + in flight (handed over, unacknowledged) + waiting + discarded
 
@@ -32,15 +33,19 @@ class DiscardCause(StrEnum):
     CONFLATED = "conflated"
     """A policy's conflation replaced the message by a later one with the same key."""
     CONFLATED_AS_ASKED = "conflated_as_asked"
-    """The subscriber's own conflation replaced the message by a later one with the same key. This is no loss.
+    """The subscriber's own conflation replaced the message by a later one with the same key.
+
+    This is no loss.
     """
     EXPIRED = "expired"
     """The message waited longer than a policy allows."""
     DISCONNECTED = "disconnected"
     """The connection ended, and no journal keeps the message: a bookmark can't bring it back."""
     KEPT = "kept_in_log"
-    """The connection ended, and the log keeps the message: a bookmark brings it back until the log removes
-    it."""
+    """The connection ended, and the log keeps the message.
+
+    A bookmark brings it back until the log removes it.
+    """
     UNSUBSCRIBED = "unsubscribed"
     """The client ended the subscription."""
     CANCELLED = "cancelled"
@@ -48,8 +53,10 @@ class DiscardCause(StrEnum):
     REFUSED = "refused"
     """The subscriber rejected the message."""
     RETURNED = "returned"
-    """A consumer of a shared subscription gave the message back, or disconnected. Another consumer gets it,
-    or it comes again."""
+    """A consumer of a shared subscription gave the message back, or disconnected.
+
+    Another consumer gets it, or it comes again.
+    """
     REMOVED = "removed"
     """The message was only in the log, and was removed there or is damaged."""
 
@@ -146,16 +153,19 @@ class DeliveryAccount:
     gone: dict[DiscardCause, MessageVolume] = field(default_factory=dict)
     """Discarded messages by cause."""
     matched_upto: int = 0
-    """Sequence of the last journaled record that was counted as matched. Reading it or earlier records again
-    adds nothing."""
-    in_log: MessageVolume = NOTHING
-    """Waiting messages that are in the log only: given back to it, or matched while the subscription was
-    behind."""
-    together: OutstandingTotals | None = field(default=None, compare=False)
-    """Totals of several subscriptions that include this account's unacknowledged messages without `in_log`.
+    """Sequence of the last journaled record that was counted as matched.
+
+    Reading it or earlier records again adds nothing.
     """
+    in_log: MessageVolume = NOTHING
+    """Waiting messages that are in the log only.
+
+    They were given back to it, or matched while the subscription was behind.
+    """
+    together: OutstandingTotals | None = field(default=None, compare=False)
+    """Totals over several subscriptions, with this account's unacknowledged messages except `in_log`."""
     behind: OutstandingTotals | None = field(default=None, compare=False)
-    """Totals of several subscriptions that include this account's `in_log`."""
+    """Totals over several subscriptions, including this account's `in_log`."""
 
     def side(self, journaled: bool) -> AccountTotals:
         """Return the half of the account for journaled or unjournaled messages."""
@@ -164,8 +174,10 @@ class DeliveryAccount:
     # Changes.
 
     def match(self, batch: Batch) -> None:
-        """Count a batch as matched. A journaled record that was counted before is moved out of `in_log`
-        instead."""
+        """Count a batch as matched.
+
+        A journaled record that was counted before is moved out of `in_log` instead.
+        """
         header = batch.header
         messages, nbytes, first = header.count, header.bodies_length, header.first_sequence
         if (together := self.together) is not None:  # records that were counted before are in the log only
@@ -186,8 +198,10 @@ class DeliveryAccount:
         side.matched_bytes += nbytes
 
     def match_rows(self, batch: Batch, rows: Rows | None) -> MessageVolume:
-        """Count some rows of a batch (None: all) as matched and held back for conflation. Return their
-        volume."""
+        """Count some rows of a batch (None: all) as matched and held back for conflation.
+
+        Return their volume.
+        """
         what = (
             batch_volume(batch)
             if rows is None
@@ -202,8 +216,9 @@ class DeliveryAccount:
         return what
 
     def match_shared(self, batch: Batch) -> None:
-        """Count a journaled batch as matched for a consumer of a shared subscription, whatever was counted
-        before.
+        """Count a journaled batch as matched for a consumer of a shared subscription.
+
+        Batches that were counted before count again.
 
         A consumer may get records out of order, and may get a record again that it gave back.
         """
@@ -214,8 +229,7 @@ class DeliveryAccount:
             self.together.add(batch_volume(batch))
 
     def match_in_log(self, batch: Batch) -> None:
-        """Count a batch as matched that is not queued: the subscription is behind and will read it from the
-        log."""
+        """Count a batch as matched that is in the log only, because the subscription is behind."""
         fresh = slice_after(batch, self.matched_upto)
         self.journaled.matched += fresh.messages
         self.journaled.matched_bytes += fresh.nbytes
@@ -223,8 +237,7 @@ class DeliveryAccount:
         self._goes_to_log(fresh)
 
     def return_to_log(self, batch: Batch) -> None:
-        """Count a queued batch of the log as in the log only: it was taken out of the queue and will be read
-        again."""
+        """Count a queued batch as in the log only: it was unqueued and will be read again."""
         self._goes_to_log(batch_volume(batch))
         if self.together is not None:
             self.together.remove(batch_volume(batch))
@@ -329,8 +342,10 @@ class DeliveryAccount:
 
     @property
     def lost_volume(self) -> MessageVolume:
-        """Discarded messages without those that the subscriber asked to conflate and those that another
-        consumer gets."""
+        """Discarded messages that are lost.
+
+        These are all but those that the subscriber asked to conflate and those that another consumer gets.
+        """
         return sum_volumes(what for cause, what in self.gone.items() if cause not in _NOT_LOST)
 
     def merge(self, other: DeliveryAccount) -> None:
@@ -369,8 +384,7 @@ def sum_volumes(amounts: Iterable[MessageVolume]) -> MessageVolume:
 
 
 def sum_accounts(accounts: Iterable[DeliveryAccount]) -> DeliveryAccount:
-    """Return one new account with the counts of all the given ones, such as a client's from its
-    subscriptions."""
+    """Return a new account with the sum of the given ones, such as a client's from its subscriptions."""
     made = DeliveryAccount()
     for one in accounts:
         if not one.is_empty:  # most of a client's thousand subscriptions are empty
@@ -379,8 +393,10 @@ def sum_accounts(accounts: Iterable[DeliveryAccount]) -> DeliveryAccount:
 
 
 def total_delivered(accounts: Iterable[DeliveryAccount]) -> MessageVolume:
-    """Return the volume handed over by all the given accounts. Called every second for every client, so it
-    builds no account."""
+    """Return the volume handed over by all the given accounts.
+
+    Called every second for every client, so it builds no account.
+    """
     messages = nbytes = 0
     for one in accounts:
         kept, other = one.journaled, one.unjournaled

@@ -44,8 +44,10 @@ from broker_core.slow_clients.evaluate.signals import BacklogCounts
 LANE_BYTES = PULL_BYTES // 8
 """Minimum bytes that each of many subscription queues may move to the outbox per pass."""
 LUMP_BYTES = PULL_BYTES // 4
-"""Queued bytes at which a client that isn't reading is sent its deliveries immediately. Below it they are
-coalesced."""
+"""Queued bytes at which a client that isn't reading is sent its deliveries immediately.
+
+Below it they are coalesced.
+"""
 RESTS_NS = 50_000_000
 """How long a socket must have accepted nothing before its client counts as not reading, ns."""
 DUE_NS = 500_000_000
@@ -91,15 +93,16 @@ class Backlog:
         The transport still passes on the bytes that it holds.
         """
         self.silent_since = 0
-        """Time since which the peer's kernel has acknowledged nothing although bytes are in flight, ns, as of
-        the last check.
+        """Time since which the peer's kernel has acknowledged no bytes in flight, ns, as of the last check.
 
         0: everything is acknowledged. A transport that isn't writable says less: the peer may be reading
         steadily what the transport holds.
         """
         self.acked_bytes = 0
-        """Bytes of the connection that the peer's kernel had acknowledged at the last check. A check costs 9
-        µs."""
+        """Bytes of the connection that the peer's kernel had acknowledged at the last check.
+
+        A check costs 9 µs.
+        """
         self._looked_at = 0
         self.touched: set[int] = set()
         """Streams whose queue got deliveries or acknowledgements since the policy loop checked last."""
@@ -140,8 +143,10 @@ class Backlog:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory: outbox, queues, records held back for conflation, and entries being loaded from
-        the spool."""
+        """Bytes in memory.
+
+        They are in the outbox, in queues, held back for conflation, or being loaded from the spool.
+        """
         nbytes = self.outbox.nbytes + self.conflated_bytes
         if self.lanes.filled:
             nbytes += self.lanes.nbytes
@@ -230,8 +235,7 @@ class Backlog:
         return self.silent_since if waits or self.unacked_at else 0
 
     def waiting_of(self, stream: int) -> tuple[int, int, int]:
-        """Return one subscription's messages in memory, their bytes, and the age start of the oldest one (ns,
-        0: none)."""
+        """Return one subscription's messages in memory, their bytes, and oldest age start (ns, 0: none)."""
         lane = self.lanes.get(stream)
         return self.outbox.of_stream(stream) if lane is None else (lane.messages, lane.nbytes, lane.oldest_at)
 
@@ -271,8 +275,10 @@ class Backlog:
         return sum(spool.tallies[stream].messages for stream in spool.tallies.keys() & self.recipients.keys())
 
     def first_pending_sequences(self) -> dict[int, int]:
-        """Return the sequence of the first waiting or unacknowledged journaled record by stream. Streams
-        without one are missing."""
+        """Return the sequence of the first waiting or unacknowledged journaled record by stream.
+
+        Streams without one are missing.
+        """
         found = self.in_flight.first_sequences()
 
         def note(stream: int, first: int) -> None:
@@ -291,8 +297,7 @@ class Backlog:
         return found
 
     def first_pending_sequence(self, stream: int) -> int:
-        """Return the sequence of one subscription's first waiting or unacknowledged journaled record; 0:
-        there is none."""
+        """Return the sequence of a subscription's first waiting or unacknowledged record; 0: there is none."""
         lane = self.lanes.get(stream)
         window = lane.window if lane is not None else None
         firsts = [
@@ -498,8 +503,10 @@ class Backlog:
 
     @property
     def has_room(self) -> bool:
-        """Whether the client is live, its outbox is empty and its socket is writable. Subscription queues
-        don't count."""
+        """Whether the client is live, its outbox is empty and its socket is writable.
+
+        Subscription queues don't count.
+        """
         return self.offline is None and not self.outbox.nbytes and self._sink.is_writable
 
     def has_room_for(self, streams: Sequence[int]) -> bool:
@@ -529,8 +536,9 @@ class Backlog:
         )
 
     def sendable_bytes(self, streams: Sequence[int]) -> int:
-        """Return how many bytes of these subscriptions can be sent immediately if `can_send` or
-        `can_send_with` is true.
+        """Return how many bytes of these subscriptions can be sent immediately.
+
+        The caller has checked `can_send` or `can_send_with`.
 
         One entry is always sent, however large.
         """
@@ -556,8 +564,9 @@ class Backlog:
         return max(lane.window.free_slots, 1) if lane.window is not None and not lane.is_blocked else 1
 
     def return_to_log(self, stream: int) -> list[OutboxEntry]:
-        """Remove a subscription's unsent deliveries of the log, and return them. It resumes reading the log
-        at the first of them.
+        """Remove a subscription's unsent deliveries of the log, and return them.
+
+        It resumes reading the log at the first of them.
 
         Deliveries before one that the log doesn't bring back stay queued and are sent first.
         """
@@ -606,14 +615,14 @@ class Backlog:
         return lane is not None and lane.window is not None
 
     def sent_upto(self, stream: int) -> int:
-        """Return the last sequence that the application may have received without acknowledging it; 0: there
-        is none."""
+        """Return the last sequence that the application may have received and not acknowledged; 0: none."""
         lane = self.lanes.get(stream)
         return lane.window.last_sent if lane is not None and lane.window is not None else 0
 
     def acknowledge(self, stream: int, first: int, last: int) -> None:
-        """Acknowledge messages of a subscription with a window by number. The caller then sends what the
-        window allows.
+        """Acknowledge messages of a subscription with a window by number.
+
+        The caller then sends what the window allows.
 
         Raises:
             ClientError: bad_ack.
@@ -629,8 +638,9 @@ class Backlog:
         self.touched.add(stream)
 
     def reject(self, stream: int, number: int) -> None:
-        """Record a message as rejected by the application, and with a cumulative window all before it. The
-        caller then sends.
+        """Record a message as rejected by the application, and with a cumulative window all before it.
+
+        The caller then sends.
 
         Raises:
             ClientError: bad_ack.
@@ -664,8 +674,10 @@ class Backlog:
     # Discards and ends.
 
     def discard_oldest(self, stream: int, messages: int, nbytes: int, rule: str) -> int:
-        """Discard the oldest messages of a subscription in memory: at least `messages`, and `nbytes` of
-        bodies. Return the number."""
+        """Discard the oldest messages of a subscription in memory. Return the number.
+
+        At least `messages` messages and `nbytes` bytes of bodies are discarded, as far as they are in memory.
+        """
         lane, tally = self.ensure_queue(stream), DiscardTally()
         self._back_to_lane(lane)
         for entry in lane.discard_oldest(messages, nbytes):
@@ -683,8 +695,10 @@ class Backlog:
     def remove_subscription(
         self, recipient: DeliveryTarget, cause: DiscardCause, rule: str
     ) -> UndeliveredSummary:
-        """End a subscription: discard its waiting and unacknowledged messages. Return them with the sequence
-        to resume with."""
+        """End a subscription: discard its waiting and unacknowledged messages.
+
+        Return them with the sequence to resume with.
+        """
         self.update_progress()
         stream, account = recipient.stream, recipient.account
         # A subscription with nothing in memory isn't searched for in the lists of all: many may end in one
@@ -701,8 +715,9 @@ class Backlog:
         return ending
 
     def complete_subscription(self, recipient: DeliveryTarget) -> UndeliveredSummary:
-        """End a subscription whose replay is complete. Deliveries in flight stay in flight and are not
-        discarded.
+        """End a subscription whose replay is complete.
+
+        Deliveries in flight stay in flight and are not discarded.
 
         With a window they are discarded, because no acknowledgement will come any more.
         """
@@ -724,8 +739,10 @@ class Backlog:
     # Offline, drain, live again.
 
     def go_offline(self, spool: Spool) -> None:
-        """Move all deliveries in memory to the spool, in order. From now on the spool is drained whenever the
-        client reads."""
+        """Move all deliveries in memory to the spool, in order.
+
+        From now on the spool is drained whenever the client reads.
+        """
         self.state = next_state(self.state, ClientStateEvent.OFFLINE)
         self.offlined_at = self._facilities.clock.now_ns()
         self.offline = SpooledBacklog(self, self._owner, self._sink, self._facilities, spool)

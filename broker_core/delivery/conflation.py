@@ -89,8 +89,10 @@ class Conflator:
     __slots__ = ("_conflation", "_held", "_key_of", "_newest", "_window", "nbytes", "replaced")
 
     def __init__(self, conflation: ConflationOptions, decoder_of: DecoderOf | None) -> None:
-        """`decoder_of` returns the decoder of a topic's bodies. Without it, or if it returns None, bodies are
-        JSON."""
+        """`decoder_of` returns the decoder of a topic's bodies.
+
+        Without it, or if it returns None, bodies are JSON.
+        """
         self._conflation = conflation
         self._key_of = conflation.key.key_of_record(decoder_of)
         self._held: dict[object, _HeldRecord] = {}
@@ -109,8 +111,7 @@ class Conflator:
 
     @property
     def first_sequence(self) -> int:
-        """Sequence from which reading the log brings back the held records; 0 when no held record is
-        journaled."""
+        """Sequence from which the log brings back the held records; 0 when no held record is journaled."""
         return next((held.sequence for held in self._held.values() if held.sequence), 0)
 
     @property
@@ -119,8 +120,9 @@ class Conflator:
         return (self._window + 1) * self._conflation.interval_ns if self._held else 0
 
     def add(self, batch: Batch, rows: Rows | None) -> list[Batch]:
-        """Hold the given rows (None: all). Return the records of ended intervals as batches, in order of
-        bookmarks.
+        """Hold the given rows (None: all).
+
+        Return the records of ended intervals as batches, in order of bookmarks.
 
         All records of a batch were accepted at one moment, so they belong to one interval.
         """
@@ -133,8 +135,10 @@ class Conflator:
         return ended
 
     def take_due(self, now: int) -> list[Batch]:
-        """Return the held records as batches if their interval has ended by `now` (ns); for records as new as
-        the clock."""
+        """Return the held records as batches if their interval has ended by `now` (ns).
+
+        Only for live records, which are as new as the clock.
+        """
         if not self._held or now < self.ends_at:
             return []
         released = self.release()
@@ -142,8 +146,9 @@ class Conflator:
         return released
 
     def release(self) -> list[Batch]:
-        """Return all held records as batches, even if their interval has not ended. Nothing is held
-        afterwards.
+        """Return all held records as batches, even if their interval has not ended.
+
+        Nothing is held afterwards.
 
         Unjournaled records come first, as a batch without sequences.
         """
@@ -248,8 +253,7 @@ class SubscriptionConflator:
         return self._timer is None and self.ends_at > 0
 
     def first_of(self, waiting: Sequence[BatchSlice]) -> int:
-        """Return the sequence of the first undelivered record, of waiting slices and held records; 0 when
-        there is none."""
+        """Return the sequence of the first undelivered record, waiting or held; 0 when there is none."""
         return waiting[0].first_sequence if waiting else self._conflator.first_sequence
 
     # During a replay.
@@ -275,8 +279,10 @@ class SubscriptionConflator:
         return ready
 
     def hold_batch(self, pieces: Sequence[BatchSlice]) -> None:
-        """Keep conflated slices that were not delivered, because the replay is paused. They come first when
-        it resumes."""
+        """Keep conflated slices that were not delivered, because the replay is paused.
+
+        They come first when it resumes.
+        """
         self._kept += [piece.first(piece.batch.count - piece.start) for piece in pieces]
         self._count()
         self._disarm()
@@ -285,8 +291,10 @@ class SubscriptionConflator:
         return [BatchSlice(self._subscription, None, 0, None, batch, recorded_at) for batch in batches]
 
     def _take(self, batch: Batch, rows: Rows | None) -> list[Batch]:
-        """Hold matched rows. Count them as matched, and replaced ones as conflated at the subscriber's
-        request (no loss)."""
+        """Hold matched rows.
+
+        Count them as matched, and replaced ones as conflated at the subscriber's request (no loss).
+        """
         account = self._recipient.account
         account.match_rows(batch, rows)
         ended = self._conflator.add(batch, rows)

@@ -1,5 +1,4 @@
-"""Discards of one client: each is written into the subscription's account and into the loss ledger, always
-both.
+"""Discards of one client, recorded in the subscription's account and in the loss ledger, always both.
 
 A connection's end never loses records that the log keeps: their cause becomes `DiscardCause.KEPT`. Messages
 of a shared subscription return to its other consumers.
@@ -26,8 +25,10 @@ class UndeliveredSummary(NamedTuple):
     first: int
 
     def plus(self, other: UndeliveredSummary) -> UndeliveredSummary:
-        """Return the sum of both. `first` is the earlier one, because a client that resumes both begins
-        there."""
+        """Return the sum of both.
+
+        `first` is the earlier one, because a client that resumes both begins there.
+        """
         first = min((one for one in (self.first, other.first) if one), default=0)
         return UndeliveredSummary(self.kept.plus(other.kept), self.lost.plus(other.lost), first)
 
@@ -55,8 +56,10 @@ class DiscardRecorder:
     def discard_rejected(
         self, recipient: DeliveryTarget, done: AckResult, cause: DiscardCause, first: int, last: int
     ) -> None:
-        """Record messages that the application received and rejected as discarded. `first` to `last`: their
-        log sequences."""
+        """Record messages that the application received and rejected as discarded.
+
+        `first` to `last`: their log sequences.
+        """
         for what, journaled in ((done.journaled, True), (done.unjournaled, False)):
             if what.messages:
                 recipient.account.lose_in_flight(cause, what, journaled)

@@ -1,5 +1,4 @@
-"""Deliveries: the entries of a client's backlog, batches shared by many clients, and slices of a batch of the
-log.
+"""Deliveries: backlog entries, batches shared by many clients, and slices of a batch of the log.
 
 `OutboxEntry` is one delivery: a batch for a stream, and its position in the journal. `BatchSlice` is the
 selection of a log batch for one subscription, before it becomes a delivery. `SharedDelivery` is one live
@@ -48,21 +47,27 @@ class OutboxEntry:
 
     @property
     def conflated(self) -> bool:
-        """Whether the delivery is the result of a conflated backlog. Reading the log again would give a
-        different one."""
+        """Whether the delivery is the result of a conflated backlog.
+
+        Reading the log again would give a different one.
+        """
         return self.batch.flags & CONFLATED != 0
 
     def with_conflation_mark(self, mark: int) -> OutboxEntry:
-        """Return this delivery with a conflation mark in a copy of its batch. The copy has no source in the
-        log."""
+        """Return this delivery with a conflation mark in a copy of its batch.
+
+        The copy has no source in the log.
+        """
         return replace(
             self, batch=self.batch.with_conflation_mark(mark), rows=None, source=None, source_length=0
         )
 
 
 def rereadable_entries(entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
-    """Return the deliveries of one subscription that reading the log brings back: those behind the last one
-    without a source."""
+    """Return the deliveries of one subscription that reading the log brings back.
+
+    These are the deliveries behind the last one without a source.
+    """
     start = len(entries)
     while start and entries[start - 1].source is not None:
         start -= 1
@@ -70,8 +75,7 @@ def rereadable_entries(entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
 
 
 class BatchSlice(NamedTuple):
-    """Selection of a batch of the log for one subscription: position, row numbers (None: all) and the rows as
-    a batch.
+    """Records of a log batch for one subscription: position, row numbers (None: all), batch of the rows.
 
     `source` None: the records were conflated and are in no journal in this form. `recorded_at` (ns) is their
     time on the recorded timeline. `start` is the index of the first record that remains, when a rate limit
@@ -101,8 +105,10 @@ class BatchSlice(NamedTuple):
         return self._replace(rows=rows, batch=self.batch.select(chosen), start=0)
 
     def rest_after(self, number: int) -> BatchSlice:
-        """Return this slice without its next `number` records. It copies nothing, so a large batch can be cut
-        a thousand times."""
+        """Return this slice without its next `number` records.
+
+        It copies nothing, so a large batch can be cut a thousand times.
+        """
         return self._replace(start=self.start + number)
 
     @property
@@ -129,8 +135,9 @@ def age_start_ns(accepted_at: int, now: int) -> int:
 
 
 class SharedDelivery:
-    """Live batch and the deliveries made from it, shared by all clients that want the same rows on the
-    same stream.
+    """Live batch and the deliveries made from it.
+
+    All clients that want the same rows on the same stream number share one delivery.
 
     `position` is the batch's position in the journal, None while it isn't written or if it never will be.
     `now` (ns) is the current time.
@@ -156,8 +163,10 @@ class SharedDelivery:
         return part
 
     def entry(self, stream: int, rows: Rows | None) -> OutboxEntry:
-        """Return the shared delivery of these rows on a stream. Most clients' subscription is stream 1 of
-        their connection."""
+        """Return the shared delivery of these rows on a stream.
+
+        Most clients' subscription is stream 1 of their connection.
+        """
         key = (stream, id(rows))
         entry = self._entries.get(key)
         if entry is None:

@@ -76,8 +76,7 @@ async def _keep_latest(
 def simulate_keep_latest(
     lane: SubscriptionQueue, facilities: InstanceResources, key_of: KeyOf, rule: str, cut: int, done: Done
 ) -> None:
-    """Count the messages that `keep_latest` would discard, if the rule's earlier shadow decisions had been
-    applied.
+    """Count the messages that `keep_latest` would discard if earlier shadow decisions had been applied.
 
     The queue isn't changed. `cut`: number of messages that the rule's state counts as removed by those
     decisions.
@@ -99,8 +98,10 @@ _keyless = count()
 
 
 def _keys(entries: Sequence[OutboxEntry], key_of: KeyOf, most: int) -> array[int]:
-    """Return the hashes of the keys of the `most` newest messages, in order. A message without a key gets a
-    unique hash."""
+    """Return the hashes of the keys of the `most` newest messages, in order.
+
+    A message without a key gets a unique hash.
+    """
     found = array("q")
     passed = sum(entry.count for entry in entries) - most
     for entry in entries:

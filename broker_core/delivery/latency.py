@@ -42,8 +42,10 @@ class LatencyTracker:
             self._now[_cell((now_ns - oldest.accepted_at) // _US)] += messages
 
     def sample_second(self) -> LatencyPercentiles | None:
-        """End the current second and return the percentiles of the last SPAN_S; None when nothing was handed
-        over in them."""
+        """End the current second and return the percentiles of the last SPAN_S.
+
+        None when nothing was handed over in them.
+        """
         counts = self._sum
         gone = self._before[0] if len(self._before) == SPAN_S else None
         self._before.append(self._now)
@@ -57,8 +59,10 @@ class LatencyTracker:
 
 
 def _cell(microseconds: int) -> int:
-    """Return the cell of a duration: 0, 1, 2, 3, then STEPS cells for each power of two. A clock set back
-    counts as 0."""
+    """Return the cell of a duration: 0, 1, 2, 3, then STEPS cells for each power of two.
+
+    A clock set back counts as 0.
+    """
     value = max(microseconds, 0)
     high = value.bit_length() - 3
     return value if high < 0 else min(STEPS * high + (value >> high), _CELLS - 1)

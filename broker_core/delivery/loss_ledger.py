@@ -22,8 +22,9 @@ KEPT: Final = 10_000
 
 @dataclass(slots=True)
 class DiscardTally:
-    """Counts of some deliveries of one subscription. Each of their journaled records lies between `first` and
-    `last`.
+    """Counts of some deliveries of one subscription.
+
+    Each of their journaled records lies between `first` and `last`.
 
     Both are sequences; 0 when all of the messages are unjournaled.
     """
@@ -91,8 +92,10 @@ class LossInterval(NamedTuple):
     what: DiscardTally
 
     def entry(self, instance: str) -> LossEntry:
-        """Return the interval as a document: `at` in ms; `first` and `last` as bookmarks of the first and
-        last record, or ""."""
+        """Return the interval as a document.
+
+        `at` is in ms. `first` and `last` are bookmarks of the first and last record, or "".
+        """
         what = self.what
         return LossEntry(
             at=self.at // 1_000_000,

@@ -74,8 +74,7 @@ class SpoolDrain:
         self.chunk: DrainChunk | None = None
         self.size = AdaptiveChunkSize(facilities.share)
         self.came_bytes = 0
-        """Bytes that arrived for the client since it resumed reading, minus those used for chunks without a
-        slot."""
+        """Bytes that arrived since the client resumed reading, minus those drained without a slot."""
         self._reads = False
 
     def set_reading(self, reading: bool) -> None:
@@ -124,8 +123,10 @@ class SpoolDrain:
         return await self._facilities.reader.run(load_deliveries, self._facilities.journal, entries)
 
     def stop(self) -> DrainChunk | None:
-        """Stop loading, because the client has stopped or the spool closes. Return the chunk in flight; the
-        caller gives it back."""
+        """Stop loading, because the client has stopped or the spool closes.
+
+        Return the chunk in flight; the caller gives it back.
+        """
         self.set_reading(False)
         return self._drop()
 
@@ -179,8 +180,7 @@ class SpooledBacklog:
         self._task: asyncio.Task[None] | None = None
         self._wakened = asyncio.Event()
         self._holding: tuple[SubscriptionQueue, ...] = ()
-        """Queues that were blocked when the drain stopped, so that their loaded deliveries went back to the
-        spool."""
+        """Queues that were blocked when the drain stopped; their loaded deliveries are in the spool again."""
 
     # The chunk that was pulled from the spool and isn't queued yet.
 
@@ -240,8 +240,9 @@ class SpooledBacklog:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
 
     def extend_last(self, entry: OutboxEntry) -> bool:
-        """Add an entry to the last reference if it follows directly in the journal. It then uses no memory
-        and no disk.
+        """Add an entry to the last reference if it follows directly in the journal.
+
+        It then uses no memory and no disk.
 
         Returns whether it was added.
         """
@@ -251,8 +252,10 @@ class SpooledBacklog:
         return True
 
     def append(self, entry: OutboxEntry) -> None:
-        """Write an entry to the spool. If the disk fails, the client gets an error and is closed; an entry is
-        never skipped."""
+        """Write an entry to the spool.
+
+        If the disk fails, the client gets an error and is closed; an entry is never skipped.
+        """
         self._keep(entry, ())
 
     def _keep(self, entry: OutboxEntry, behind: Sequence[OutboxEntry]) -> bool:
@@ -358,8 +361,7 @@ class SpooledBacklog:
             self._pin.move(first)
 
     def _leave_out_ended(self, entries: list[SpoolEntry]) -> list[SpoolEntry]:
-        """Return the entries without those of ended subscriptions, whose accounts count them as discarded
-        already."""
+        """Return the entries without those of ended subscriptions, which are accounted as discarded."""
         return [entry for entry in entries if entry.stream in self._backlog.recipients]
 
     @property
@@ -374,8 +376,7 @@ class SpooledBacklog:
 
     @property
     def _held(self) -> bool:
-        """Whether the front of the spool would only wait in memory again, for an acknowledgement or the end
-        of a pause."""
+        """Whether the queues at the front of the spool wait for an acknowledgement or the end of a pause."""
         lanes = self._backlog.lanes
         return bool(self._holding) and all(
             lane.is_blocked and lanes.get(lane.stream) is lane for lane in self._holding
@@ -400,8 +401,7 @@ class SpooledBacklog:
         return backlog.state is not ClientState.CLOSED
 
     def on_stalled(self) -> None:
-        """Return unsent deliveries to the spool, because a draining client has stopped reading or
-        acknowledging."""
+        """Return unsent deliveries to the spool, because a draining client has stopped."""
         backlog, chunk = self._backlog, self._drain.stop()
         self._holding = tuple(backlog.lanes.filled.values()) if self._sink.is_writable else ()
         backlog.state = next_state(backlog.state, ClientStateEvent.OFFLINE)

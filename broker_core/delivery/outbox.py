@@ -1,5 +1,4 @@
-"""Outbox: one client's deliveries in memory, first in, first out, over all of its subscriptions; and those in
-flight.
+"""Outbox: deliveries of one client in memory, first in, first out; and its deliveries in flight.
 
 The outbox knows its bytes, messages and oldest time exactly at every moment, because policies act on them. It
 has no limit of its own. Limits belong to `slow_clients`, to which callers of `offer` and `pull` report every
@@ -19,8 +18,7 @@ from broker_core.delivery.account import DeliveryAccount
 from broker_core.delivery.entries import OutboxEntry, rereadable_entries
 
 MANY = 1_024
-"""Number of entries in flight at which the sender itself checks the peer's progress, so that the list stays
-short."""
+"""Number of entries in flight at which the sender checks the peer's progress, to keep the list short."""
 
 
 _Handed = tuple[int, int, DeliveryAccount, int, int, int, int]
@@ -75,8 +73,10 @@ class InFlight:
         return next((first for _, of, _, _, _, first, _ in self._entries if of == stream and first), 0)
 
     def first_sequences(self) -> dict[int, int]:
-        """Return the sequence of the first record in flight by stream, in one pass. Streams without one are
-        missing."""
+        """Return the sequence of the first record in flight by stream, in one pass.
+
+        Streams without one are missing.
+        """
         found: dict[int, int] = {}
         for _, stream, _, _, _, first, _ in self._entries:
             if first:
@@ -89,8 +89,7 @@ class InFlight:
         return self._entries[0][6] if self._entries else 0
 
     def oldest_excluding(self, streams: Set[int]) -> int:
-        """Return the age start of the oldest delivery in flight outside of these streams, ns; 0 when there is
-        none."""
+        """Return the oldest age start in flight outside of these streams, ns; 0 when there is none."""
         return next((one[6] for one in self._entries if one[1] not in streams), 0)
 
     def oldest_of(self, stream: int) -> int:
@@ -129,8 +128,7 @@ class Outbox:
         return self._entries[0].accepted_at if self._entries else 0
 
     def of_stream(self, stream: int) -> tuple[int, int, int]:
-        """Return one subscription's queued messages, their bytes, and the age start of the oldest one (ns, 0:
-        none)."""
+        """Return one subscription's queued messages, their bytes, and oldest age start (ns, 0: none)."""
         mine = [entry for entry in self._entries if entry.stream == stream]
         return (
             sum(entry.count for entry in mine),
@@ -152,8 +150,10 @@ class Outbox:
         self.messages += entry.count
 
     def pull(self, max_bytes: int) -> list[OutboxEntry]:
-        """Remove and return entries from the front, up to `max_bytes`; the first even if it is larger. []
-        when empty."""
+        """Remove and return entries from the front, up to `max_bytes`; the first even if it is larger.
+
+        [] when empty.
+        """
         entries = self._entries
         taken: list[OutboxEntry] = []
         room = max_bytes
@@ -177,8 +177,10 @@ class Outbox:
         return self._take([entry for entry in self._entries if entry.stream == stream])
 
     def take_journaled(self, stream: int) -> list[OutboxEntry]:
-        """Remove and return those deliveries of one subscription that reading the log brings back
-        (`rereadable_entries`)."""
+        """Remove and return the deliveries of one subscription that reading the log brings back.
+
+        `rereadable_entries` selects them.
+        """
         return self._take(rereadable_entries([entry for entry in self._entries if entry.stream == stream]))
 
     def _take(self, taken: list[OutboxEntry]) -> list[OutboxEntry]:

@@ -1,5 +1,4 @@
-"""Interfaces that delivery needs of the packages above it, and the resources that the packages of one
-instance share."""
+"""Interfaces that delivery needs of higher packages, and the shared resources of one instance."""
 
 from __future__ import annotations
 
@@ -43,8 +42,10 @@ class DeliveryTarget(Protocol):
 
     @property
     def can_fall_back(self) -> bool:
-        """Whether the subscription can fall back: the broker reads records that the client hasn't read yet
-        from the log again."""
+        """Whether the subscription can fall back.
+
+        Then the broker reads the records that the client hasn't read yet from the log again.
+        """
 
     @property
     def is_paused(self) -> bool:
@@ -65,8 +66,7 @@ class BacklogOwner(Protocol):
         """Unique client name."""
 
     def mark_changed(self) -> None:
-        """Schedule the client for measuring and judging at the end of the event-loop iteration, because its
-        backlog changed."""
+        """Schedule the client for measuring and judging at the end of the event-loop iteration."""
 
     def on_live(self) -> None:
         """Handle the return to live delivery: the client's spool is empty."""
@@ -78,8 +78,10 @@ class BacklogOwner(Protocol):
         """Send a reason to the client and end the connection."""
 
     def on_spool_failed(self, error: SluiceError) -> None:
-        """Decide about a client whose backlog can't be written to disk: send and record the decision, and end
-        the connection."""
+        """Close a client whose backlog can't be written to disk.
+
+        The decision is sent to the client and recorded.
+        """
 
 
 class TaskSpawner(Protocol):
@@ -90,8 +92,7 @@ class TaskSpawner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InstanceResources:
-    """Objects that the packages of one instance share: the log and its reader thread, the clock, and the
-    loop's schedulers."""
+    """Objects that the packages of one instance share: log, reader thread, clock, schedulers."""
 
     instance: str
     clock: Clock
@@ -105,13 +106,11 @@ class InstanceResources:
 
 
 class MatchReceiver(Protocol):
-    """Receiver of matched batches in the subscription registry: a client's subscription, or a listener inside
-    the broker."""
+    """Receiver of matched batches: a client's subscription, or a listener inside the broker."""
 
     @property
     def takes_both(self) -> bool:
-        """Whether the receiver takes journaled and unjournaled records alike, in the order of their
-        publishers."""
+        """Whether the receiver takes journaled and unjournaled records, in the order of their publishers."""
 
     def receive(self, shared: SharedDelivery, rows: Rows | None) -> None:
         """Receive a batch of which these rows (None: all) match the pattern and the filter."""

@@ -1,5 +1,4 @@
-"""Schedulers of one instance: replays share the loop and spare live delivery; long work is spread over
-iterations.
+"""Schedulers of one instance: they limit replays beside live delivery, and spread long work.
 
 `ReplayFairShare`: without live traffic a replay goes as fast as its client reads. While messages are being
 published, all replays together wait in one line. Each slot (one chunk read, checked and handed to a socket)
@@ -29,8 +28,7 @@ CHUNKS_BUDGET = 8 * 1024 * 1024
 TAKEN_BEFORE = 16
 """A chunk has at most 1/16 of the bytes that the client has read since it last stopped."""
 CUT_BEFORE = 512 * 1024
-"""Bytes that a client must have read since it last stopped before batches larger than its chunks are sent
-uncut.
+"""Bytes that a client must read after a stop before batches larger than its chunks are sent uncut.
 
 The kernels buffer some 300 KB for a client that reads nothing. For a client that reads, cutting each batch
 would cost more than sending it.
@@ -113,8 +111,7 @@ class ReplayFairShare:
         self._late_s = min(self._clock.seconds() - wakes_at, LATE_S)
 
     def charge(self, seconds: float) -> None:
-        """Record the seconds that a slot used the loop and the reader thread, without the time it waited for
-        them.
+        """Record the seconds that a slot used the loop and the reader thread, without waiting time.
 
         If rests grew with the loop's lateness, replays would stop when the loop has most work to catch up on.
         """
@@ -146,8 +143,7 @@ class AdaptiveChunkSize:
 
 
 TURN_NS: Final = 2_000_000
-"""Maximum time, ns, that one client's commands, and all work of the scheduler together, may use an iteration
-of the loop.
+"""Maximum time per event-loop iteration, ns, of one client's commands, and of all scheduled work.
 
 The work in progress is finished. It is some 60 small publishes. A large batch is one unit, so that an
 additional iteration for each costs nothing measurable.
@@ -170,8 +166,10 @@ class WorkScheduler:
         """Time used by `call_within_budget` in this iteration, ns."""
 
     def add_recurring(self, go_on: Callable[[], int]) -> None:
-        """Call `go_on` once in a later iteration. It returns how long it took, ns, and adds itself again if
-        it needs more."""
+        """Call `go_on` once in a later iteration.
+
+        It returns how long it took, ns, and adds itself again if it needs more.
+        """
         self._line.append(go_on)
         self._schedule()
 

@@ -1,5 +1,4 @@
-"""Interface between the engine and a transport (`Sink`), and detection of peers that don't read from their
-socket.
+"""Interface between engine and transport (`Sink`), and detection of peers that don't read.
 
 A transport (asyncio's for TCP, daphne's for WebSocket) accepts the deliveries that the broker hands to it.
 When it holds more than TRANSPORT_HIGH_BYTES that the kernel hasn't accepted, it clears `is_writable`. (daphne
@@ -23,13 +22,17 @@ from broker_core.protocols.replies import Reply
 LOOK_NS: Final = 500_000_000
 """Minimum observation window, ns. A peer that pauses for less than this does not count as not reading."""
 ENOUGH_BYTES: Final = 16 * 1024
-"""Minimum bytes that must have arrived at the peer in an observation window, because Linux opens a window in
-steps."""
+"""Minimum bytes that arrive at the peer in an observation window.
+
+Linux opens a receive window in steps.
+"""
 
 
 class ReceiveWindowSample(NamedTuple):
-    """Receive window of a peer at one check, in bytes since the start of the connection. Constant where it is
-    unknown."""
+    """Receive window of a peer at one check, in bytes since the start of the connection.
+
+    Constant where it is unknown.
+    """
 
     acknowledged: int
     """Bytes that the peer's kernel has acknowledged."""
@@ -41,8 +44,10 @@ UNKNOWN: Final = ReceiveWindowSample(0, 0)
 
 
 class ReadDetector:
-    """Detects whether one peer reads from its socket. `leaves`: it has read less than half of the bytes that
-    arrived lately."""
+    """Detects whether one peer reads from its socket.
+
+    `leaves`: it has read less than half of the bytes that arrived lately.
+    """
 
     __slots__ = ("_at", "_since", "leaves")
 
@@ -100,8 +105,10 @@ class Sink(Protocol):
 
     @property
     def written_bytes(self) -> int:
-        """Bytes written to this connection since its start: deliveries and replies with their framing, before
-        TLS."""
+        """Bytes written to this connection since its start.
+
+        Deliveries and replies count with their framing, before TLS.
+        """
 
     def acked_bytes(self) -> int:
         """Return how many of `written_bytes` the peer's kernel has acknowledged.
@@ -122,16 +129,17 @@ class Sink(Protocol):
 
     @property
     def is_network_limited(self) -> bool:
-        """Whether unsent bytes have recently waited for the network more than for the peer to open its
-        window."""
+        """Whether unsent bytes recently waited more for the network than for the peer's window."""
 
     @property
     def receive_window(self) -> ReceiveWindowSample:
         """Receive window of the peer's kernel, as of the last call of `acked_bytes`."""
 
     def on_logged_on(self) -> None:
-        """Accept frames up to the protocol's limit from now on, because the client is authenticated. Until
-        then the limit is low."""
+        """Accept frames up to the protocol's limit from now on, because the client is authenticated.
+
+        Until then the limit is low.
+        """
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> Sequence[int] | None:
         """Hand deliveries to the transport, in order. Called only while `is_writable`.
@@ -141,8 +149,10 @@ class Sink(Protocol):
         """
 
     def send_reply(self, reply: Reply) -> None:
-        """Send an ack, an error or a notice. Allowed while not writable; the caller bounds the number of
-        replies."""
+        """Send an ack, an error or a notice.
+
+        Allowed while not writable; the caller bounds the number of replies.
+        """
 
     def pause_reading(self) -> None:
         """Stop reading bytes from the peer."""
@@ -158,8 +168,7 @@ class ConnectionSink(Sink, Protocol):
     """Sink that is a peer's own connection."""
 
     def read_progress(self) -> ReadProgress:
-        """Return the bytes read from the peer since the start of the connection, and those of an incomplete
-        frame."""
+        """Return the bytes read since the start of the connection, and those of an incomplete frame."""
 
     def drop(self) -> None:
         """Close immediately and discard unsent bytes."""

@@ -30,8 +30,9 @@ _SPARE = 64
 
 
 class EarliestHeap:
-    """Earliest time over many streams, for times that change often and are read seldom. Each stream has one
-    time or none.
+    """Earliest time over many streams, for times that change often and are read seldom.
+
+    Each stream has one time or none.
 
     The heap stores old times. A time that becomes later or is removed needs no call: it is corrected when it
     reaches the top.
@@ -106,8 +107,10 @@ class QueueTotals:
 
 
 class SubscriptionQueue:
-    """Queued deliveries of one subscription, with its window, credit and pause. `window` None: no
-    acknowledgements."""
+    """Queued deliveries of one subscription, with its window, credit and pause.
+
+    `window` None: no acknowledgements.
+    """
 
     __slots__ = (
         "_conflated",
@@ -143,7 +146,9 @@ class SubscriptionQueue:
         self.busy = False
         """Whether the reader thread is conflating the entries. Nothing may be sent meanwhile."""
         self.credit: int | None = None
-        """Total bytes that may be sent; None: the client grants no credit. The last delivery may exceed it.
+        """Total bytes that may be sent; None: the client grants no credit.
+
+        The last delivery may exceed it.
         """
         self.sent_bytes = 0
         self.spent_since = 0
@@ -157,8 +162,10 @@ class SubscriptionQueue:
         self.would_be: dict[str, ShadowConflation] = {}
         """Simulated content of this queue for each rule in shadow mode, by rule name."""
         self.full_since = 0
-        """Time since which the window is full although deliveries wait, here or on disk, ns; 0 while it isn't
-        (seed 003)."""
+        """Time since which the window is full although deliveries wait, ns; 0 while it isn't (seed 003).
+
+        The deliveries may be here or on disk.
+        """
         self.times_full = self._seen_full = 0
         self._entries: deque[OutboxEntry] = deque()
         self._cut_at = 0
@@ -182,8 +189,10 @@ class SubscriptionQueue:
         return self.paused or self.busy or self.is_window_full or self.is_credit_spent
 
     def set_credit(self, upto: int, now_ns: int) -> None:
-        """Raise the total bytes that may be sent to `upto`. A lower value is ignored: bytes promised earlier
-        may be in flight."""
+        """Raise the total bytes that may be sent to `upto`.
+
+        A lower value is ignored: bytes promised earlier may be in flight.
+        """
         self.credit = max(self.credit or 0, upto)
         self._note_spent(now_ns)
 
@@ -322,8 +331,10 @@ class SubscriptionQueue:
         return list(self._entries)
 
     def replace_first(self, before: Sequence[OutboxEntry], after: Sequence[OutboxEntry]) -> bool:
-        """Replace the entries `before`, which `peek` returned, by `after`. Return False if they are no longer
-        at the front."""
+        """Replace the entries `before`, which `peek` returned, by `after`.
+
+        Return False if they are no longer at the front.
+        """
         if self._cut_at or len(self._entries) < len(before) or any(map(is_not, self._entries, before)):
             return False
         for entry in (*after, *self.take_all()[len(before) :]):
@@ -331,8 +342,7 @@ class SubscriptionQueue:
         return True
 
     def discard_oldest(self, messages: int, nbytes: int) -> list[OutboxEntry]:
-        """Remove and return the oldest entries, in order: at least `messages` messages and `nbytes` bytes of
-        bodies."""
+        """Remove and return the oldest entries: at least `messages` messages and `nbytes` bytes of bodies."""
         given_up: list[OutboxEntry] = []
         while self._entries and (messages > 0 or nbytes > 0):
             # By bytes only whole batches are removed. By messages the last batch is cut, so that exactly the
@@ -353,8 +363,10 @@ def slice_entry(entry: OutboxEntry, start: int, stop: int) -> OutboxEntry:
 
 
 class SubscriptionQueues(dict[int, SubscriptionQueue]):
-    """Queues of one client by stream number. Totals cost the same however many queues there are; few are
-    non-empty."""
+    """Queues of one client by stream number.
+
+    Totals cost the same however many queues there are; few are non-empty.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -384,8 +396,7 @@ class SubscriptionQueues(dict[int, SubscriptionQueue]):
 
     @property
     def unacked_at(self) -> int:
-        """Time from which the age of the oldest unacknowledged message of any window counts, ns; 0: there is
-        none."""
+        """Age start of the oldest unacknowledged message of any window, ns; 0: there is none."""
         return self._unacked.earliest_ns()
 
     def _oldest_of(self, stream: int) -> int:
@@ -440,8 +451,9 @@ class SubscriptionQueues(dict[int, SubscriptionQueue]):
         super().clear()
 
     def take_all(self, unsent: Sequence[OutboxEntry]) -> list[OutboxEntry]:
-        """Remove and return all deliveries, each subscription's in order; first those of `unsent` without a
-        queue.
+        """Remove and return all deliveries, each subscription's in order.
+
+        Those of `unsent` without a queue come first.
 
         Unsent deliveries of a queue are put back to its front first, because its window counts them as sent.
         """

@@ -30,8 +30,10 @@ class AckMode(StrEnum):
     """Acknowledgement mode of a subscriber. The values are the terms of seed 003's broker."""
 
     AUTO = "auto"
-    """The client library acknowledges when the application has consumed the message. The broker treats it
-    like `client`."""
+    """The client library acknowledges when the application has consumed the message.
+
+    The broker treats it like `client`.
+    """
     CLIENT = "client"
     """The application acknowledges; one message stands for everything before it."""
     INDIVIDUAL = "client-individual"
@@ -72,8 +74,10 @@ class AckResult(NamedTuple):
 
 
 class AckWindow:
-    """Messages in flight of one subscription. They never exceed `prefetch`: the caller checks `free_slots`
-    before it sends."""
+    """Messages in flight of one subscription.
+
+    They never exceed `prefetch`: the caller checks `free_slots` before it sends.
+    """
 
     __slots__ = ("_early", "_head", "_last_acked", "_sent", "_spans", "mode", "owed_since", "prefetch")
 
@@ -132,8 +136,10 @@ class AckWindow:
         return next((span.sequence(span.last) for span in reversed(self._spans) if span.first_sequence), 0)
 
     def record_sent(self, batch: Batch, now_ns: int, accepted_at: int = 0) -> None:
-        """Add a sent batch to the window. `accepted_at` (ns): the time from which its age counts; 0:
-        `now_ns`."""
+        """Add a sent batch to the window.
+
+        `accepted_at` (ns): the time from which its age counts; 0: `now_ns`.
+        """
         if not self.unacked_messages:
             self.owed_since = now_ns
         first, self._sent = self._sent + 1, self._sent + batch.count
@@ -146,16 +152,17 @@ class AckWindow:
         )
 
     def undo_sent(self, batches: Sequence[Batch]) -> None:
-        """Remove the batches sent last, because they were not sent after all. They will be sent again with
-        the same numbers."""
+        """Remove the batches sent last, because they were not sent after all.
+
+        They will be sent again with the same numbers.
+        """
         for batch in batches:
             span = self._spans.pop()
             assert span.last - span.first + 1 == batch.count
             self._sent -= batch.count
 
     def acknowledge(self, first: int, last: int) -> AckResult:
-        """Acknowledge the messages `first` to `last`; except in `client-individual` mode also all before
-        them.
+        """Acknowledge messages; in `client-individual` mode `first` to `last`, else everything up to `last`.
 
         Return the messages that weren't acknowledged before.
 
@@ -217,8 +224,7 @@ class AckWindow:
         return next((span.sequence(number) for span in self._spans if span.first <= number <= span.last), 0)
 
     def sequences(self, first: int, last: int) -> list[int]:
-        """Return the sequences of the journaled messages that `acknowledge` would acknowledge with these
-        numbers."""
+        """Return the sequences of the journaled messages that `acknowledge` would newly acknowledge."""
         if self.mode is not AckMode.INDIVIDUAL or first <= self._head:
             first = self._head
         return [

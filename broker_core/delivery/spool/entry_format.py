@@ -60,8 +60,10 @@ class BatchRun:
     accepted_at: int
 
     def try_extend(self, stream: int, position: tuple[int, int], length: int, records: int) -> bool:
-        """Add a batch that is adjacent to the run. Return False if it isn't, or the run would exceed
-        RUN_BYTES."""
+        """Add a batch that is adjacent to the run.
+
+        Return False if it isn't, or the run would exceed RUN_BYTES.
+        """
         segment, offset = self.position
         longer = self.length + length
         if (

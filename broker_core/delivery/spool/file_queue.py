@@ -1,5 +1,4 @@
-"""Queue of bytes in the files of a spool: bytes are added at the end and read from the front; read files are
-removed.
+"""Queue of bytes in files. Bytes are added at the end and read from the front; read files are removed.
 
 Added bytes stay in memory until they are worth a write. If the reader needs them before, it gets them from
 memory, so a short backlog makes no file. A new file begins at PART_BYTES, so that a client that drains while
@@ -35,8 +34,10 @@ class _SpoolFile:
 
 
 class SpoolFileQueue:
-    """Queue of bytes in files `<path>.<number>`. `disk_bytes` counts the files and the bytes that will be
-    written."""
+    """Queue of bytes in files `<path>.<number>`.
+
+    `disk_bytes` counts the files and the bytes that will be written.
+    """
 
     def __init__(self, path: Path, files: FileSystem) -> None:
         self.disk_bytes = 0
@@ -114,8 +115,10 @@ class SpoolFileQueue:
     # Reading bytes.
 
     def open_next_file(self) -> bool:
-        """Go to the first file with unread bytes, and remove read ones. Return False if only unwritten bytes
-        remain."""
+        """Go to the first file with unread bytes, and remove read ones.
+
+        Return False if only unwritten bytes remain.
+        """
         while self._parts and self._read_at >= self._parts[0].size:
             self._drop(self._parts.popleft())
             self._read_at = 0
@@ -189,8 +192,10 @@ class SpoolFileQueue:
 
 
 def remove_leftover_spools(directory: Path, instance: str) -> list[Path]:
-    """Remove the spools that an earlier run of this instance left, except those in use. Return the removed
-    paths."""
+    """Remove the spools that an earlier run of this instance left, except those in use.
+
+    Return the removed paths.
+    """
     removed: list[Path] = []
     if not directory.is_dir():
         return removed

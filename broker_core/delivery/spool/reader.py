@@ -93,8 +93,7 @@ def _delivery(entry: SpoolEntry, position: BatchPosition, batch: Batch) -> Outbo
 
 
 def to_spool_entries(deliveries: Sequence[OutboxEntry]) -> list[SpoolEntry]:
-    """Return the entries that bring these deliveries back: references without their batches, adjacent ones
-    joined."""
+    """Return the spool entries of these deliveries: references without batches, adjacent ones joined."""
     entries: list[SpoolEntry] = []
     run: BatchRun | None = None
     for one in deliveries:

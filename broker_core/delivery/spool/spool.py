@@ -1,5 +1,6 @@
-"""Spool: the backlog of one offlined client on disk. Entries are added at the end and pulled from the front,
-in order.
+"""Spool: the backlog of one offlined client on disk.
+
+Entries are added at the end and pulled from the front, in order.
 
 A reference is 40 bytes, for one batch or for a run of adjacent batches of the journal. Memory holds only
 counts, up to 16 KiB of unwritten entries (`file_queue`), and one sequence per 1,024 entries, however large
@@ -89,14 +90,18 @@ class Spool:
         self.backlog_bytes = 0
         self.entries = 0
         self.tallies: dict[int, DiscardTally] = {}
-        """Counts of the entries by stream. After the first pull, `first` is a lower bound
-        (`set_delivered_upto` raises it)."""
+        """Counts of the entries by stream.
+
+        After the first pull, `first` is a lower bound (`set_delivered_upto` raises it).
+        """
         self._unordered: set[int] = set()
         """Streams in which an older record came behind a newer one. Their `first` is not raised."""
         self._parts = SpoolFileQueue(path, files or FileSystem())
         self._run: BatchRun | None = None
-        """Last reference, behind the files, that may still become longer. It is counted, and encoded when it
-        is complete."""
+        """Last reference, behind the files, that may still become longer.
+
+        It is counted, and encoded when it is complete.
+        """
         self._front: deque[SpoolEntry] = deque()
         """Entries that were given back. They come before everything in the files."""
         self.held_bytes = 0
@@ -227,8 +232,9 @@ class Spool:
     # Pulling entries.
 
     def pull(self, max_bytes: int) -> list[SpoolEntry]:
-        """Remove and return the oldest entries, up to about `max_bytes` of batches, at least one; [] when the
-        spool is empty.
+        """Remove and return the oldest entries; [] when the spool is empty.
+
+        They refer to about `max_bytes` bytes of batches. At least one entry is returned.
 
         Raises:
             JournalError: spool_damaged, when the disk returned other bytes than were written.
@@ -251,15 +257,18 @@ class Spool:
         }
 
     def set_delivered_upto(self, stream: int, last: int) -> None:
-        """Record that a subscription's journaled records up to `last` were pulled and queued. The others come
-        after them."""
+        """Record that a subscription's journaled records up to `last` were pulled and queued.
+
+        The others come after them.
+        """
         tally = self.tallies.get(stream)
         if tally is not None and tally.messages and tally.first and stream not in self._unordered:
             tally.first = max(tally.first, last + 1)
 
     def requeue(self, entries: Sequence[SpoolEntry], firsts: Mapping[int, int]) -> None:
-        """Put pulled entries back to the front, in order. No journaled record of a stream is before its
-        sequence in `firsts`.
+        """Put pulled entries back to the front, in order.
+
+        No journaled record of a stream is before its sequence in `firsts`.
 
         They are in memory from then on, so they should be small: references without their batches, copies
         completely.
