@@ -297,7 +297,7 @@ class Backlog:
         return found
 
     def first_pending_sequence(self, stream: int) -> int:
-        """Return the sequence of a subscription's first waiting or unacknowledged record; 0: there is none."""
+        """Return the sequence of a subscription's first waiting or unacknowledged record; 0: none."""
         lane = self.lanes.get(stream)
         window = lane.window if lane is not None else None
         firsts = [

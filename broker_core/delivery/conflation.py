@@ -175,9 +175,8 @@ class Conflator:
             topic, body = names[indexes[row] - 1], bodies[row]
             # A journaled record never replaces an unjournaled one: each kind is accounted for separately.
             found = self._key_of(topic, body)
-            key = (
-                object() if found is None else (batch.first_sequence > 0, found)
-            )  # a record without a key replaces nothing
+            # A record without a key replaces nothing.
+            key = object() if found is None else (batch.first_sequence > 0, found)
             before = self._held.get(key)
             if before is not None:
                 replaced, replaced_bytes = replaced + 1, replaced_bytes + len(before.body)
