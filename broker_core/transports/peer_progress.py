@@ -199,7 +199,7 @@ class PeerProgress:
         elif view.unanswered >= UNANSWERED:
             self.network_limited = True
         elif view.window == 0:
-            # The kernel retransmits bytes for which the peer had no memory, and doesn't count that time as shut.
+            # The kernel retransmits bytes for which the peer had no memory, and doesn't count that as shut.
             self.network_limited = False
         elif busy < PATH_WAITS_US:
             return
