@@ -31,7 +31,9 @@ from broker_core.delivery.scheduling import TURN_NS
 from broker_core.errors import ClientError
 
 BUFFER_BYTES: Final = 4 * 1024 * 1024
+"""Maximum bytes of buffered input of all connections that haven't logged on."""
 INPUT_BYTES: Final = 1024 * 1024 * 1024
+"""Maximum bytes of buffered input of all connections that have logged on."""
 UNFINISHED_BYTES: Final = 256 * 1024 * 1024
 """Maximum bytes of unfinished frames and open transactions of all logged-on connections.
 
@@ -54,6 +56,7 @@ Half of all descriptors if the process has fewer than twice as many. Without a f
 open its next segment, and the broker stops.
 """
 LOGONS_A_SECOND: Final = 1_000
+"""Logons per second of one address in the long run."""
 LOGONS_AT_ONCE: Final = 10_000
 """Logons that an address may make at once after a quiet period.
 
@@ -169,6 +172,7 @@ class UnfinishedPool:
         self._shares.setdefault(frame.share, {})[frame] = None
 
     def _forget(self, frame: InputBufferUsage) -> None:
+        """Remove a frame from the lists of its owner."""
         of_share = self._shares.get(frame.share, {})
         of_share.pop(frame, None)
         if not of_share:
@@ -370,6 +374,7 @@ class PreLogonReadQueue:
             self._rest()
 
     def _turn(self) -> None:
+        """Call readable sockets' callbacks until the number or time budget of an iteration is used up."""
         began = self._clock.monotonic_ns()
         for _ in range(HEARD_A_TURN):
             found = self._line.poll(0, 1)

@@ -117,6 +117,7 @@ class Connection:
             self.fail(error.with_traceback(None))
 
     def _take(self, item: Item) -> None:
+        """Execute one item of the inbox. It never raises: errors are sent to the client."""
         if self._unread_replies > MAX_UNREAD_REPLIES:
             return  # it is about to be closed
         try:
@@ -156,6 +157,7 @@ class Connection:
         self.inbox.end(self._gone)
 
     def _gone(self) -> None:
+        """Clean up after the loss of the transport, when all input was executed."""
         self.notices.on_connection_lost()
         self.end_session("closed")
         if not self.logged_on:
@@ -213,6 +215,7 @@ class Connection:
             self.sink.close("bad_command", "It asks and doesn't read the answers.")
 
     def _refuse(self, error: ClientError) -> None:
+        """Answer an error with an error reply, or end the connection if it is fatal."""
         if error.code == "behind":
             # No error reply, because the client would give its subscription up. Another broker of the group
             # is up to date.
@@ -307,6 +310,7 @@ class Connection:
     def _say_closing(
         self, code: str, message: str, fix: str, retry_after_ms: int | None, ending: UndeliveredSummary
     ) -> None:
+        """Send the closing notice with the undelivered messages and the advice for reconnecting."""
         come_back = reconnect_after_ms(code) if retry_after_ms is None else retry_after_ms
         following = self.services.publishing.following
         elsewhere = following.addresses(self.transport) if following is not None and code == "behind" else []
@@ -338,6 +342,7 @@ class Connection:
             raise commands.with_command(error, command) from None
 
     def _carry_out(self, command: commands.Command) -> None:
+        """Dispatch a command to its handler."""
         match command:
             case commands.Logon():
                 self._logon(command)
@@ -379,6 +384,7 @@ class Connection:
                 assert_never(command)
 
     def _logon(self, command: commands.Logon) -> None:
+        """Start a logon. Pause the input until the identity and the publisher sequences are known."""
         if self.logged_on:
             raise ClientError("bad_logon", f"This connection is logged on as {self.name}.", "Log on once.")
         identity = self.services.logons.identify(self, command)
@@ -423,6 +429,7 @@ class Connection:
         self.inbox.resume(InputHold.LOGON)
 
     def _log_on(self, command: commands.Logon, identity: ClientIdentity) -> None:
+        """Log the client on: check name and quotas, register it, and reply with its publisher position."""
         self.services.logons.check_name(self, command, identity)
         self.identity, self.rights, self.user = identity, identity.rights, identity.user
         services = self.services

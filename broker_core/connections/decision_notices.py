@@ -20,6 +20,7 @@ TELL_TIMEOUT_S = 2.0
 MAX_UNTOLD = 100
 """Maximum number of one client's unanswered notices: some 100 KiB below the outbox."""
 Settled = Callable[[str], None]
+"""Callback with the result of a notice: yes, no or unknown."""
 
 
 class DecisionNotices:
@@ -46,6 +47,10 @@ class DecisionNotices:
             self._over(identity)
 
     def _over(self, identity: str) -> None:
+        """Give up waiting for an answer.
+
+        The result is `unknown` if all bytes were handed to the kernel, else `no`.
+        """
         self._settle(identity, "unknown" if self._sink.is_flushed else "no")
 
     def _settle(self, identity: str, told: str) -> None:

@@ -195,6 +195,7 @@ class Inbox:
         return found is not None and all(but(found) for but in buts)
 
     def _hand_over(self) -> None:
+        """Execute items within the time budget, then schedule the rest and pause or resume reading."""
         if self._taking or self._scheduled:
             return  # called during execution, or scheduled for a later iteration
         self._taking = True
@@ -227,6 +228,7 @@ class Inbox:
         return self._spent_ns
 
     def _settle_reading(self) -> None:
+        """Read from the client only if no input waits and no hold forbids it."""
         reading = not self._coming and all(self._holds.values())
         if reading != self._reading:
             self._reading = reading

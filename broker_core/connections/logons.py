@@ -122,6 +122,7 @@ class LogonAuthenticator:
             raise
 
     def _identify(self, connection: ConnectionView, command: commands.Logon) -> ClientIdentity | None:
+        """Authenticate a client by the transport's method, without an entry in the log of refused logons."""
         proof = self._access.authentication(connection.transport)
         if proof is None:
             raise ClientError("transport_closed", f"The transport {connection.transport} is being closed.")
@@ -167,6 +168,7 @@ class LogonAuthenticator:
             raise
 
     def _check_name(self, connection: ConnectionView, name: str, identity: ClientIdentity) -> None:
+        """Check a name and claim it, without an entry in the log of refused logons."""
         if not self._access.may_use_client_name(identity.resume_key, name):
             raise ClientError(
                 "bad_client_name",
@@ -217,15 +219,18 @@ class LogonAuthenticator:
             )
 
     def _user(self, connection: ConnectionView, command: commands.Logon, proof: str) -> str | None:
+        """Return the user of a token or of a certificate; None if there is none."""
         if proof == "token":
             return self._access.user_of_token(command.token) if command.token else None
         return self._access.user_of_certificate(connection.sink.peer_names)
 
     def _known(self, connection: ConnectionView, command: commands.Logon, user: str) -> ClientIdentity:
+        """Return the identity of an authenticated user, and reset the failure count."""
         self._attempts.record_success(_address(connection), command.user or "")
         return ClientIdentity(user, True, self._access.rights(connection.transport, user))
 
     def _begin_check(self, connection: ConnectionView, command: commands.Logon) -> None:
+        """Start a password check in a thread."""
         if self._waiting >= MAX_WAITING:
             raise ClientError(
                 "too_many_logons",
@@ -239,11 +244,13 @@ class LogonAuthenticator:
         self._spawn(self._check(connection, command))
 
     def _was_right(self, command: commands.Logon) -> bool:
+        """Return whether this password was verified before."""
         user = command.user or ""
         known = self._access.password_hash(user)
         return known is not None and self._proven.is_verified(user, command.password or "", known)
 
     async def _check(self, connection: ConnectionView, command: commands.Logon) -> None:
+        """Check a password in a thread, then continue the logon or refuse it."""
         user, password = command.user or "", command.password or ""
         try:
             async with self._turn:
@@ -267,6 +274,7 @@ class LogonAuthenticator:
         await self._refuse(connection, command, "password")
 
     async def _refuse(self, connection: ConnectionView, command: commands.Logon, proof: str) -> None:
+        """Refuse a logon after a delay that grows with the failures."""
         delay = self._attempts.record_failure(
             _address(connection), command.user or "", self._clock.monotonic_ms()
         )
@@ -288,6 +296,7 @@ class LogonAuthenticator:
         connection.fail(commands.with_command(error, command))
 
     def _note(self, connection: ConnectionView, command: commands.Logon, error: ClientError) -> None:
+        """Add an entry to the log of refused logons."""
         minute = self._clock.now_ns() // 60_000_000_000
         self.refusals.add(
             minute,

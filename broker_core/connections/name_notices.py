@@ -110,6 +110,10 @@ class NameNotices:
                 self._judge(notice, newer_when_equal=message.run > self._run)
 
     def _judge(self, notice: LogonNotice, *, newer_when_equal: bool) -> None:
+        """React to a notice.
+
+        Object, claim the name, close the older client, or answer with the own client's logon.
+        """
         client, owner = self._roster.clients.get(notice.name), self._logons.owner_of(notice.name)
         if not notice.objects and owner not in (None, notice.user):
             self._send(LogonNotice(notice.name, owner or "", self._latest, objects=True))

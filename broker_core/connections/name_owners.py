@@ -101,6 +101,7 @@ class ClientNameOwners:
 
 
 def _read(path: Path) -> dict[str, str]:
+    """Read the file. Return the owners by name; {} if there is no file."""
     try:
         raw = path.read_bytes()
         magic, crc, length = _HEAD.unpack_from(raw)

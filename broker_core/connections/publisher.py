@@ -79,6 +79,7 @@ class ConnectionPublisher:
         return sum(self.topics.values())
 
     def _count(self, topic: str, number: int) -> None:
+        """Count published messages by topic, or by pattern when there are too many topics."""
         if topic not in self.topics and len(self.topics) >= MAX_TOPICS:
             word, dot, _ = topic.partition(".")
             topic = f"{word}.>" if dot else ">"
@@ -288,6 +289,7 @@ class ConnectionPublisher:
         self._settle_hold()
 
     def _settle_hold(self) -> None:
+        """Pause or resume reading by the number of the client's pending batches and replies."""
         most = max(self.pending_batches, len(self._waiting))
         if most >= MAX_UNCOMMITTED:
             self._inbox.pause(InputHold.OWN)
@@ -295,6 +297,7 @@ class ConnectionPublisher:
             self._inbox.resume(InputHold.OWN)
 
     def _answer_then(self, answer: replies.Ack) -> None:
+        """Send a reply when all batches submitted so far are durable."""
         self._waiting.append((self._submitted, answer))
 
     def flush(self, id: str) -> None:

@@ -171,6 +171,7 @@ class Quotas:
         self._check_kept(connection, connection.name, "replays", going_on)
 
     def _check_kept(self, connection: ConnectionView, client: str, what: str, numbers: Counter[str]) -> None:
+        """Check the quotas of a client and its owner on durable subscriptions or managed replays."""
         limits, owner = self._limits_of(connection), self._owners.user_of(client)
         # The owner is looked up once for each client: one may begin a thousand subscriptions in an iteration.
         users = sum(number for name, number in numbers.items() if self._owners.user_of(name) == owner)
@@ -197,6 +198,7 @@ class Quotas:
             raise _over("user_pinned_bytes", used, limit, "over_quota")
 
     def _pinned_by(self, client: str) -> int:
+        """Return the bytes of the log that the state of a client name pins."""
         kept = (*self._keeps.durables.values(), *self._keeps.replays.values())
         held = [one.pinned_from for one in kept if one.client == client]
         held += [
@@ -235,6 +237,7 @@ class Quotas:
         uses: tuple[tuple[QuotaUsage, str], ...],
         limits: Mapping[str, int | None],
     ) -> None:
+        """Add topics to the published ones, or raise over_quota before any is added."""
         for use, name in uses:
             limit = limits[name]
             used = len(use.topics)
@@ -244,6 +247,7 @@ class Quotas:
             use.topics.update(topics)
 
     def _uses(self, connection: ConnectionView) -> tuple[QuotaUsage, ...]:
+        """Return the usage of a connection's client and of its user; () before the logon."""
         found = self._clients.get(connection)
         return (found[1], self._users[found[0]]) if found is not None else ()
 
@@ -252,6 +256,7 @@ class Quotas:
         return self.limits_for(connection.transport, identity.resume_key if identity is not None else "")
 
     def _limited(self, connection: ConnectionView, what: str) -> Iterable[tuple[str, QuotaUsage, int]]:
+        """Yield name, usage and limit of each quota of one kind that is set."""
         limits = self._limits_of(connection)
         for name, use in zip((f"client_{what}", f"user_{what}"), self._uses(connection), strict=False):
             if (limit := limits[name]) is not None:

@@ -50,6 +50,8 @@ class SuspendedSubscription(NamedTuple):
 
 @dataclass(slots=True)
 class _ResumePoint:
+    """Position of equal clients that were disconnected. Times are monotonic milliseconds."""
+
     position: int
     had_upto: int
     clients: int
@@ -101,6 +103,7 @@ class ResumePoints:
 
 
 TOKEN_VALID_MS: Final = 24 * 3_600_000
+"""How long a resume token is valid, ms."""
 MAX_TOKEN: Final = 8_000
 """Maximum characters of a token. Subscriptions that don't fit are left out, the last first."""
 KEY_BYTES: Final = 32
@@ -116,6 +119,8 @@ class TokenSubscription(NamedTuple):
 
 
 class _TokenContent(msgspec.Struct):
+    """Content of a token. One-letter names keep it short."""
+
     i: str
     """Instance."""
     c: str

@@ -57,6 +57,10 @@ class ConnectionTable:
         self.anteroom.mark_authenticated(connection)
 
     def remove(self, connection: ConnectionView) -> None:
+        """Remove a connection that has ended.
+
+        Before its logon, it stays counted as closing until its socket is closed.
+        """
         if connection in self.connections:
             self.connections.discard(connection)
             self.anteroom.remove_connection(connection.remote)

@@ -144,6 +144,7 @@ def _sequences(connection: ConnectionView, target: ClientSubscription, first: in
 
 
 def _numbers(window: AckWindow, command: commands.Acknowledge, instance: str) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of message numbers that an `ack` command names."""
     if command.upto is not None:
         yield command.upto, command.upto
     elif command.bookmark is not None:
@@ -159,6 +160,7 @@ def _numbers(window: AckWindow, command: commands.Acknowledge, instance: str) ->
 
 log = structlog.get_logger("sluice.subscribe")
 Begin = Callable[[ConnectionView, commands.Subscribe, int], None]
+"""Function that adds a prepared subscription: connection, command, stream."""
 
 
 def needs_preparation(command: commands.Subscribe) -> bool:
@@ -329,6 +331,7 @@ class SubscribePreparation:
         return min(await reader.run(self.services.facilities.journal.sequence_at, span.not_before), now)
 
     async def _resume(self, resume: str, subscription: Subscription[object], newest: int) -> int:
+        """Verify a resume token. Return the first record to read from the log, as `resume_how` requires."""
         command, now = self.command, self.services.facilities.clock.now_ns()
         listed = self.services.tokens.verify(resume, self.connection.name, now // 1_000_000)
         held = next((held for held in listed if held.id == command.id), None)
@@ -367,6 +370,7 @@ class SubscribePreparation:
         return newest + 1
 
     def _say(self, how: str, missed: int, first: int, newest: int, *, exact: bool) -> None:
+        """Set the notice about skipped records."""
         ends = (self._bookmark(first - 1), self._bookmark(newest)) if first <= newest else ("", "")
         self.resumed = replies.ResumedNotice(
             id=self.command.id, how=how, missed=missed, exact=exact, first=ends[0], last=ends[1]

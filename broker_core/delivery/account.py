@@ -62,6 +62,7 @@ class DiscardCause(StrEnum):
 
 
 _NOT_LOST: Final = (DiscardCause.CONFLATED_AS_ASKED, DiscardCause.RETURNED)
+"""Causes that don't count as losses."""
 
 
 class MessageVolume(NamedTuple):
@@ -80,6 +81,7 @@ class MessageVolume(NamedTuple):
 
 
 NOTHING = MessageVolume()
+"""Empty volume."""
 
 
 def batch_volume(batch: Batch) -> MessageVolume:
@@ -254,11 +256,13 @@ class DeliveryAccount:
         return what
 
     def _goes_to_log(self, what: MessageVolume) -> None:
+        """Count messages as in the log only."""
         self.in_log = self.in_log.plus(what)
         if self.behind is not None:
             self.behind.add(what)
 
     def _leaves_log(self, what: MessageVolume) -> None:
+        """Stop counting messages as in the log only."""
         self.in_log = self.in_log.minus(what)
         if self.behind is not None:
             self.behind.remove(what)
@@ -294,6 +298,7 @@ class DeliveryAccount:
             self._lose(cause, what)
 
     def _lose(self, cause: DiscardCause, what: MessageVolume) -> None:
+        """Count messages as discarded."""
         self.gone[cause] = self.gone.get(cause, NOTHING).plus(what)
         if self.together is not None:
             self.together.remove(what)

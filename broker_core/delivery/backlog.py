@@ -407,6 +407,7 @@ class Backlog:
             self.unwritable_since = self._facilities.clock.now_ns()
 
     def _send(self, entries: list[OutboxEntry], nbytes: int) -> None:
+        """Hand entries to the socket and count them; note where each ends in the connection."""
         sink, recipients, lanes, in_flight = self._sink, self.recipients, self.lanes, self.in_flight
         ends_at = sink.written_bytes
         sizes = sink.send_entries(entries)
@@ -581,6 +582,7 @@ class Backlog:
         return taken
 
     def _take_from(self, lane: SubscriptionQueue) -> list[OutboxEntry]:
+        """Remove and return the deliveries of a queue that reading the log brings back."""
         self._back_to_lane(lane)
         waits = lane.take_all()
         taken = rereadable_entries(waits)
@@ -600,6 +602,7 @@ class Backlog:
         return self.lanes.take_all(self.outbox.take_all())
 
     def _wake_paced(self) -> None:
+        """Call the callbacks of `call_when` that are ready, or all of them once the client is closed."""
         waiters, self._paced = self._paced, []
         for ready, then in waiters:
             if self.state is not ClientState.CLOSED and not ready():
@@ -731,6 +734,7 @@ class Backlog:
     def _end(
         self, recipient: DeliveryTarget, waiting: int, cause: DiscardCause, rule: str
     ) -> UndeliveredSummary:
+        """Discard a subscription's outstanding messages, and keep its account with the ended ones."""
         ending = self._gone.discard_outstanding(recipient, waiting, cause, rule)
         if not recipient.account.is_empty:
             self._ended.merge(recipient.account)
@@ -786,5 +790,6 @@ class Backlog:
 
 
 def _done(waiter: asyncio.Future[None]) -> None:
+    """Wake a waiter, unless its task was cancelled."""
     if not waiter.done():
         waiter.set_result(None)

@@ -36,7 +36,9 @@ HELD_OVERHEAD: Final = 200
 FULL_BATCH: Final = MAX_BATCH_BYTES // 4
 """Bytes of records at which a batch of conflated records is closed and the next one begins."""
 MAX_BATCH_RECORDS: Final = 10_000
+"""Maximum number of records in a batch of conflated records."""
 MAX_BATCH_TOPICS: Final = 1_000
+"""Maximum number of topics in a batch of conflated records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ def parse_conflation(interval: str, key: str | None) -> ConflationOptions:
 
 
 class _HeldRecord(NamedTuple):
+    """Last record of a key in the current interval."""
+
     sequence: int
     """Sequence of the first record that it stands for; 0 when that is unjournaled."""
     topic: str
@@ -167,6 +171,7 @@ class Conflator:
         self.nbytes = 0
 
     def _hold(self, batch: Batch, rows: Any) -> None:
+        """Hold rows of a batch. Each replaces the held record of its key and keeps that record's position."""
         names, indexes = batch.topics, batch.topic_indexes.tolist()
         bodies, sequences = batch.bodies(), batch.sequences().tolist()
         headers = batch.headers() if batch.header.headers_length else None
@@ -204,6 +209,7 @@ def _parts(held: list[_HeldRecord]) -> Iterator[list[_HeldRecord]]:
 
 
 def _batch(held: list[_HeldRecord], newest: BatchHeader) -> Batch:
+    """Build a batch of held records, stamped like the newest source batch."""
     numbers, topics, headers, bodies = zip(*held, strict=True)
     sequences = numbers if numbers[0] else ()
     # The publisher is the broker, because the records come from several publishers.
@@ -287,6 +293,7 @@ class SubscriptionConflator:
         self._disarm()
 
     def _pieces(self, batches: list[Batch], recorded_at: int) -> list[BatchSlice]:
+        """Return batches as slices without a source in the log."""
         return [BatchSlice(self._subscription, None, 0, None, batch, recorded_at) for batch in batches]
 
     def _take(self, batch: Batch, rows: Rows | None) -> list[Batch]:
@@ -321,6 +328,7 @@ class SubscriptionConflator:
             self._timer = asyncio.get_running_loop().call_later(left / 1e9 + 0.001, self._ended, self.ends_at)
 
     def _ended(self, armed_for: int) -> None:
+        """Queue the records of ended intervals, and restart the timer."""
         self._timer = None
         if self._backlog.state is ClientState.CLOSED:
             return
@@ -328,6 +336,7 @@ class SubscriptionConflator:
         self.start_timer()
 
     def _offer(self, batches: list[Batch]) -> None:
+        """Queue batches that are already counted as matched."""
         now = self._clock.now_ns()
         for batch in batches:
             since = age_start_ns(batch.accepted_at, now)

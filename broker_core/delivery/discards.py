@@ -34,6 +34,7 @@ class UndeliveredSummary(NamedTuple):
 
 
 NOTHING_OWED: Final = UndeliveredSummary(NOTHING, NOTHING, 0)
+"""Summary of a subscription without undelivered messages."""
 
 
 class DiscardRecorder:
@@ -94,5 +95,6 @@ class DiscardRecorder:
         return UndeliveredSummary(kept, lost, 0 if recipient.is_shared else first)
 
     def _enter(self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str) -> None:
+        """Record a discard in the loss ledger."""
         now, name = self._clock.now_ns(), self._owner.name
         self._ledger.record_loss(now, name, recipient.id, recipient.topic, cause, rule, what)

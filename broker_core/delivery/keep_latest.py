@@ -60,6 +60,7 @@ async def _keep_latest(
     rule: str,
     done: Done,
 ) -> None:
+    """Conflate the queue's entries in the reader thread, and record the discarded messages."""
     before = lane.peek()
     try:
         after = await facilities.reader.run(_latest_marked, before, key_of)
@@ -88,6 +89,7 @@ def simulate_keep_latest(
 async def _would_keep_latest(
     lane: SubscriptionQueue, facilities: InstanceResources, key_of: KeyOf, rule: str, cut: int, done: Done
 ) -> None:
+    """Simulate one conflation of the queue, and store the simulated content under the rule's name."""
     before, came, waits = lane.would_be.get(rule, ShadowConflation()), lane.came, lane.messages
     newer = await facilities.reader.run(_keys, lane.peek(), key_of, min(came - before.came, waits))
     after = lane.would_be[rule] = before.conflated(newer, came, waits, cut)
@@ -95,6 +97,7 @@ async def _would_keep_latest(
 
 
 _keyless = count()
+"""Makes the hashes of messages without a key unique."""
 
 
 def _keys(entries: Sequence[OutboxEntry], key_of: KeyOf, most: int) -> array[int]:

@@ -68,6 +68,7 @@ TRANSITIONS: Final[dict[tuple[ClientState, ClientStateEvent], ClientState]] = {
     # nothing.
     (ClientState.CLOSED, ClientStateEvent.CLOSE): ClientState.CLOSED,
 }
+"""Next state by state and event. Any other pair is an error."""
 
 
 def next_state(state: ClientState, event: ClientStateEvent) -> ClientState:

@@ -131,6 +131,7 @@ class SpoolDrain:
         return self._drop()
 
     def _drop(self) -> DrainChunk | None:
+        """Remove the chunk in flight, if any, and cancel its loading. Return it."""
         chunk, self.chunk = self.chunk, None
         if chunk is not None:
             if chunk.reading.done() and not chunk.reading.cancelled():
@@ -275,6 +276,10 @@ class SpooledBacklog:
         return True
 
     def _to_spool(self, entry: OutboxEntry) -> None:
+        """Append an entry as a copy if it has no source in the log, else as a reference.
+
+        Pin the log at the first reference.
+        """
         if entry.source is None:
             self.spool.append_copy(entry.stream, entry.batch, entry.accepted_at)
             return

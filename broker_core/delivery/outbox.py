@@ -184,6 +184,7 @@ class Outbox:
         return self._take(rereadable_entries([entry for entry in self._entries if entry.stream == stream]))
 
     def _take(self, taken: list[OutboxEntry]) -> list[OutboxEntry]:
+        """Remove the given entries and update the counts."""
         if taken:
             gone = set(taken)
             self._entries = deque(entry for entry in self._entries if entry not in gone)

@@ -21,6 +21,7 @@ from broker_core.clock import Clock
 FIRST_CHUNK = 16 * 1024
 """Journal bytes of a replay's first chunk, and of the first one after its client stopped reading."""
 LARGEST_CHUNK = 1024 * 1024
+"""Maximum bytes of a chunk without live traffic."""
 LARGEST_BESIDE_LIVE = 128 * 1024
 """Maximum bytes of a chunk while messages are published. It bounds how long one chunk occupies the loop."""
 CHUNKS_BUDGET = 8 * 1024 * 1024
@@ -102,6 +103,10 @@ class ReplayFairShare:
             self.in_line -= 1
 
     async def _rest(self) -> None:
+        """Wait until the line may go on.
+
+        A rest that was too long shortens the next ones by at most LATE_S.
+        """
         left = self._free_at - self._clock.seconds()
         if left <= self._late_s:
             self._late_s -= max(left, 0.0)
@@ -205,6 +210,7 @@ class WorkScheduler:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
+        """Do the work of the line until the budget is used up. Each item in the line runs at most once."""
         self._scheduled = False
         spent = 0
         try:

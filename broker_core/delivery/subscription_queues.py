@@ -27,6 +27,7 @@ from broker_core.delivery.entries import OutboxEntry
 from broker_core.delivery.window import AckWindow
 
 _SPARE = 64
+"""Number of outdated entries that the heap may always have."""
 
 
 class EarliestHeap:
@@ -197,6 +198,7 @@ class SubscriptionQueue:
         self._note_spent(now_ns)
 
     def _note_spent(self, now_ns: int) -> None:
+        """Update `spent_since` after a change of credit or sent bytes."""
         self.spent_since = (self.spent_since or now_ns) if self.is_credit_spent else 0
 
     @property
@@ -279,6 +281,7 @@ class SubscriptionQueue:
         return became
 
     def _note_full(self, moving: bool, now_ns: int, more: bool = False) -> None:
+        """Update `full_since` and `times_full`. `moving`: messages were just sent."""
         full = (more or bool(self._entries)) and self.is_window_full
         if moving or not full:
             self.full_since = 0

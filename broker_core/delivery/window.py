@@ -24,6 +24,7 @@ from broker_core.delivery.account import NOTHING, MessageVolume
 from broker_core.errors import ClientError
 
 DEFAULT_PREFETCH: Final = 1_000
+"""Default maximum number of unacknowledged messages."""
 
 
 class AckMode(StrEnum):
@@ -55,6 +56,7 @@ class _SentBatch:
     """Time from which its age counts, ns."""
 
     def sequence(self, number: int) -> int:
+        """Return the sequence of a message number of this batch; 0 when the batch is unjournaled."""
         if self.first_sequence == 0:
             return 0
         place = number - self.first
@@ -264,6 +266,7 @@ class AckWindow:
         self._head = head
 
     def _pass_early(self) -> None:
+        """Move the head past messages that were acknowledged out of order."""
         head = self._head
         while head in self._early:
             self._early.discard(head)

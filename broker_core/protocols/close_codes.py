@@ -18,6 +18,7 @@ _BY_NUMBER: Final = {number: code for code, number in CLOSE_CODES.items()}
 
 
 def close_number(code: str) -> int:
+    """Return the WebSocket close number of an error code."""
     return CLOSE_CODES.get(code, OTHER)
 
 

@@ -117,6 +117,7 @@ class Publish(_Command, frozen=True, kw_only=True, tag="publish"):
     id: _Id | None = None
 
     def body(self) -> bytes:
+        """Return the body of the message as bytes."""
         return bytes(self.data) if self.text is None else self.text.encode()
 
 
@@ -292,6 +293,8 @@ _STRUCTS = dict(zip(NAMES, structs_of(Command), strict=True))
 
 
 class _CommandTag(msgspec.Struct):
+    """Parts of a refused command that its error repeats."""
+
     c: Any = None
     id: Any = None
     sequence: Any = None
@@ -336,6 +339,7 @@ _FIX = 'A command is one JSON object with the field "c"; docs/protocol.md lists 
 
 
 def _check(command: Command) -> None:
+    """Check what the structs' types can't express."""
     if isinstance(command, Publish):
         check_topic(command.topic)
         if bool(bytes(command.data)) == (command.text is not None):
@@ -380,6 +384,10 @@ _NOT_OF_SHARED = (
     "snapshot_key",
     "resume",
 )
+"""Subscribe options that set a client's own position in the log.
+
+A shared subscription has one position for all clients.
+"""
 
 
 def _bad(field: str, sentence: str, fix: str) -> ClientError:
@@ -427,6 +435,7 @@ def _contradictions(command: Subscribe) -> Iterator[tuple[str, str, str]]:
 
 
 def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> ClientError:
+    """Return the error for a command that doesn't match its struct."""
     try:
         tag = _decode_tag(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -458,6 +467,7 @@ def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> Cli
 
 
 def _field_of(problem: str) -> str:
+    """Return the name of the field in a msgspec error; "" if it has none."""
     # msgspec writes "... - at `$.topic`" and "... missing required field `topic`": the field is quoted.
     quoted = problem.split("`")[1::2]
     return quoted[-1].removeprefix("$.") if quoted else ""

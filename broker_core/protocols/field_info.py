@@ -93,6 +93,7 @@ _WORDS: dict[type[inspect.Type], str] = {
 
 
 def _type(bare: inspect.Type) -> str:
+    """Return the name of a type as users read it."""
     if isinstance(bare, inspect.ListType):
         return f"list of {_type(_bare(bare.item_type)[0])}"
     if isinstance(bare, inspect.TupleType):
@@ -104,6 +105,7 @@ def _type(bare: inspect.Type) -> str:
 
 
 def _bounds(bare: inspect.Type) -> str:
+    """Return the bounds of a type as users read them; "" without any."""
     if isinstance(bare, inspect.LiteralType):
         return ", ".join(f"`{value}`" for value in bare.values)
     if isinstance(bare, inspect.StrType):

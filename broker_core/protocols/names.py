@@ -51,6 +51,7 @@ def check_topic(topic: str, *, reserved: bool = False) -> str:
 
 
 def _topic_problem(topic: str, reserved: bool) -> str:
+    """Return why a topic is invalid, as a clause; "" if it is valid."""
     if not topic:
         return "it is empty"
     try:

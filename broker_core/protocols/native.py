@@ -31,6 +31,7 @@ FRAME_HEADER = struct.Struct("<IBBH")
 FRAME_HEADER_SIZE = FRAME_HEADER.size
 
 COMMAND, PUBLISH, DELIVER = 1, 2, 3
+"""Frame kinds."""
 ALL_KINDS = frozenset({COMMAND, PUBLISH, DELIVER})
 FROM_CLIENT = frozenset({COMMAND, PUBLISH})
 FROM_BROKER = frozenset({COMMAND, DELIVER})
@@ -49,6 +50,7 @@ FIRST_BUFFER = 4 * 1024
 It grows while it fills.
 """
 USUAL_BUFFER = 256 * 1024
+"""Size of a busy reader's buffer, and maximum bytes of one read."""
 
 _encode_json = msgspec.json.Encoder().encode
 _pack = FRAME_HEADER.pack
@@ -215,6 +217,7 @@ def _cut(
 def _refusal(
     length: int, kind: int, flags: int, kinds: frozenset[int], position: int, max_frame: int
 ) -> ClientError:
+    """Return the error for an unacceptable frame header."""
     if kind not in kinds:
         return _bad_frame(f"Frame kind {kind} isn't one this side takes", position, kind=kind)
     if flags:

@@ -54,6 +54,7 @@ def encode_messages(batch: Batch, subscription: str, instance: str, *, timestamp
 
 
 def _data(body: bytes) -> tuple[Any, str | None]:
+    """Return a body as a JSON value, and its encoding if it is base64."""
     try:
         orjson.loads(body)
         return orjson.Fragment(body), None

@@ -111,6 +111,7 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
             self._rest()
 
     def _rest(self) -> None:
+        """Pause reading until `PreLogonReadQueue` calls."""
         if self._raw is not None and self._tls is not None and not self._raw.is_closing():
             self._raw.pause_reading()
             self._door.add_reader(self._descriptor, self._heard)
@@ -188,6 +189,7 @@ HANDSHAKE_S: Final = 10.0
 RETRY_DELAY_S: Final = 1.0
 """Delay before the next accept after a failed one (no descriptors, no memory), seconds."""
 BACKLOG: Final = 1_024
+"""Connections that may wait in the kernel to be accepted."""
 log = structlog.get_logger("sluice.accepting")
 
 
@@ -247,6 +249,7 @@ class Acceptor:
             handshake.drop()
 
     def _take(self, listening: socket.socket) -> None:
+        """Accept a few connections from a listening socket."""
         for _ in range(ACCEPTED_A_TURN):
             try:
                 taken, peer = listening.accept()

@@ -108,12 +108,14 @@ class ListenerManager:
         server.close()
 
     async def _shut(self, names: Collection[str]) -> None:
+        """Stop listening on some transports and close their clients."""
         for name in names:
             _, listener = self._open.pop(name)
             await listener.stop_listening()
             self._engine.roster.close_transport(name)
 
     async def _begin(self, settings: TransportSettings) -> None:
+        """Open one transport. Raises OperatorError port_taken."""
         moved = self._moved(settings)
         listener = self._factories[settings.kind](self._engine, moved)
         try:

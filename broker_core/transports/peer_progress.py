@@ -170,6 +170,7 @@ class PeerProgress:
     # Figures from the peer's window.
 
     def _learn(self, view: TcpInfo) -> None:
+        """Update the figures that depend on the peer's window."""
         self.window = ReceiveWindowSample(view.acknowledged, view.acknowledged + view.window)
         self._widest = max(self._widest, view.window)
         if view.is_shut:

@@ -36,8 +36,11 @@ from broker_core.journal.segment import BatchPosition
 ENTRY = struct.Struct("<IBBHIIIIQq")
 ENTRY_SIZE = ENTRY.size
 REFERENCE = 1
+"""Kind of an entry that refers to the journal."""
 COPY = 2
+"""Kind of an entry with its own copy of a batch."""
 HAS_ROWS = 1
+"""Flag of a reference with row numbers."""
 Rows = npt.NDArray[np.int64]
 _CRC = struct.Struct("<I")
 

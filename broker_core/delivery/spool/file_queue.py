@@ -18,8 +18,11 @@ from broker_core.errors import JournalError
 from broker_core.journal.files import FileSystem, OpenFile, journal_error, write_all
 
 PART_BYTES = 16 * 1024 * 1024
+"""Size at which a new file begins, bytes."""
 FLUSH_BYTES = 16 * 1024
+"""Bytes in memory at which they are written."""
 READ_BYTES = 64 * 1024
+"""Bytes of one read."""
 MEMORY_BYTES = 1024 * 1024
 """Bytes of references that may wait in memory for a full disk: some 26,000 batches, or runs of them."""
 
@@ -99,6 +102,7 @@ class SpoolFileQueue:
         self._unwritten = bytearray()
 
     def _last_file(self) -> tuple[_SpoolFile, OpenFile]:
+        """Return the last file; a new one if there is none or it is full."""
         if self._parts:
             last = self._parts[-1]
             if last.file is not None and last.size < PART_BYTES:
@@ -153,6 +157,7 @@ class SpoolFileQueue:
         return found
 
     def _read(self, size: int) -> bytes:
+        """Return up to `size` unread bytes of the first part."""
         part = self._parts[0]
         if part.file is None:
             return part.memory[self._read_at :]
@@ -166,6 +171,7 @@ class SpoolFileQueue:
         self._read_at += size
 
     def _drop(self, part: _SpoolFile) -> None:
+        """Close and remove a part."""
         self._window, self._window_at = memoryview(b""), 0
         if part.file is not None:
             self.disk_bytes -= part.size

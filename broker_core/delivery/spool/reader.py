@@ -15,6 +15,7 @@ from broker_core.journal.journal import Journal
 from broker_core.journal.segment import BatchPosition
 
 STRETCH_BYTES = 1024 * 1024
+"""Maximum bytes of journal that are read together."""
 
 
 class _SegmentRead:
@@ -86,6 +87,7 @@ def _end(entries: Sequence[SpoolEntry], number: int) -> int:
 
 
 def _delivery(entry: SpoolEntry, position: BatchPosition, batch: Batch) -> OutboxEntry:
+    """Return the delivery of one batch of an entry."""
     part = batch if entry.rows is None else batch.select(entry.rows)
     # A run stores the time of its first batch; the batches behind it were accepted later.
     at = max(entry.accepted_at, batch.accepted_at)

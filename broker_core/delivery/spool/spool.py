@@ -54,6 +54,7 @@ def check_spool_directories(directories: Iterable[str]) -> None:
 
 
 def _try(directory: Path) -> None:
+    """Write, sync and remove a file in a directory. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     probe = directory / f".sluice-{secrets.token_hex(8)}"
     file = OpenFile(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -66,6 +67,7 @@ def _try(directory: Path) -> None:
 
 
 BLOCK_ENTRIES = 1_024
+"""Number of entries for which one smallest sequence is kept."""
 
 
 @dataclass(slots=True)
@@ -199,11 +201,13 @@ class Spool:
         self._parts.append(entry, small=small)
 
     def _end_run(self) -> None:
+        """Encode the open reference and put it behind the other bytes."""
         run, self._run = self._run, None
         if run is not None:
             self._parts.put_deferred(run.encode())
 
     def _count(self, stream: int, count: int, nbytes: int, first_sequence: int, last_sequence: int) -> None:
+        """Count the records of an added entry."""
         tally = self.tallies.get(stream)
         if tally is None:
             tally = self.tallies[stream] = DiscardTally()
@@ -296,6 +300,7 @@ class Spool:
         return entry
 
     def _read_next(self) -> SpoolEntry:
+        """Return the first entry in the files and remove it from there."""
         head = self._head()
         entry = decode_entry(self._parts.peek(head.size), 0, head)
         self._parts.skip(head.size)
@@ -309,6 +314,7 @@ class Spool:
         return decode_entry_header(self._parts.peek(ENTRY_SIZE), 0)
 
     def _uncount(self, entry: SpoolEntry) -> None:
+        """Subtract a pulled entry from all counts."""
         tally = self.tallies[entry.stream]
         tally.messages -= entry.count
         tally.nbytes -= entry.nbytes

@@ -104,6 +104,7 @@ def format_destination(topic: str) -> str:
 
 
 def _read(text: str, multicast: bool) -> StompDestination:
+    """Parse a destination, without the checks of its topic."""
     if "," in text:
         raise unsupported_error("Composite destinations", "Send or subscribe to each.", destination=text)
     for prefix, what in _REFUSED.items():
@@ -132,10 +133,12 @@ def _read(text: str, multicast: bool) -> StompDestination:
 
 
 def _levels(name: str) -> str:
+    """Return a name with dots between levels."""
     return name.replace("/", ".")
 
 
 def _of_exchange(text: str) -> str:
+    """Return the topic of an `/exchange/NAME/key` destination."""
     name, _, key = text.removeprefix("/exchange/").partition("/")
     if not name or not key:
         raise unsupported_error(

@@ -41,6 +41,7 @@ class StompVersion(StrEnum):
 
 VERSIONS: Final = ",".join(StompVersion)
 _ESCAPES: Final = {StompVersion.V10: "", StompVersion.V11: "nc\\", StompVersion.V12: "nrc\\"}
+"""Letters behind a backslash that each version unescapes."""
 FROM_CLIENT: Final = {
     word.encode(): word
     for word in (
@@ -60,6 +61,7 @@ FROM_CLIENT: Final = {
 UNESCAPED: Final = frozenset({"CONNECT", "STOMP", "CONNECTED"})
 """Commands whose headers are never escaped, because the version isn't agreed on yet."""
 BODIED: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
+"""Commands that may have a body."""
 _LINE_ENDS: Final = b"\r\n"
 _ENDS_AT_ONCE: Final = 4_096
 """Maximum number of heart-beats that are skipped at a time."""
@@ -70,6 +72,7 @@ _LONGEST: Final = 16
 _WINDOW: Final = 16 * 1024
 """Bytes that are searched at a time for SENDs with equal heads."""
 _MAX_UNTRIED: Final = 63
+"""Maximum number of frames parsed singly between two searches for equal heads."""
 _known_heads: Final[dict[StompVersion, dict[bytes, StompHeaders]]] = {version: {} for version in StompVersion}
 """Parsed heads of SENDs outside transactions, of all clients, without their receipts and lengths."""
 
@@ -118,6 +121,7 @@ class StompFrame(NamedTuple):
 
 
 FRAME_BYTES: Final = 128
+"""Approximate memory of a frame besides its body and header values, bytes."""
 
 
 _Head = tuple[str, StompHeaders, str, int, int]
@@ -309,6 +313,10 @@ class StompFrameReader:
         return None
 
     def _parse_head(self, head: bytes, at: int) -> tuple[str, StompHeaders, str, int]:
+        """Parse a head, or find it in the cache.
+
+        Return command, headers, receipt and the body's length (-1: none stated).
+        """
         receipt = length = None
         if self.version is None or len(head) > SHORT_HEAD or not head.startswith(b"SEND"):
             command, headers = self._read(head, at)
@@ -333,6 +341,7 @@ class StompFrameReader:
         return self._header(b"receipt:" + value, _ESCAPES[self.version], at)[1]
 
     def _read(self, head: bytes, at: int) -> tuple[str, StompHeaders]:
+        """Parse a head that isn't cached."""
         name, *lines = head.split(b"\n")
         command = FROM_CLIENT.get(name.removesuffix(b"\r"))
         if command is None:

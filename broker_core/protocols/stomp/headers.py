@@ -36,6 +36,7 @@ from broker_core.protocols.stomp.send_headers import StompHeaders
 LEAST_BEAT_MS: Final = 1_000
 """Minimum heart-beat interval in both directions, ms."""
 MAX_BEAT_MS: Final = 24 * 3_600_000
+"""Maximum heart-beat interval, ms."""
 
 
 def required_header(headers: dict[str, str], name: str) -> str:
@@ -111,6 +112,7 @@ _REFUSED: Final = {
     "activemq.exclusive": "Exclusive consumers",
     "no-local": "Subscriptions without one's own messages",
 }
+"""Headers of unsupported features, with the features' names in errors."""
 
 
 class SubscribeRequest(NamedTuple):
@@ -227,6 +229,7 @@ def _number(headers: Mapping[str, str], header: str, field: str) -> dict[str, in
 
 
 def _bookmark(headers: Mapping[str, str], instance: str, newest: int, now_ns: int) -> str | None:
+    """Return the bookmark at which a SUBSCRIBE begins; None if it names none."""
     given = headers.get("x-sluice-bookmark")
     if given is not None:
         return given

@@ -47,6 +47,7 @@ NOT_TRAVELLING: Final = frozenset(
 They are requests to the broker, or headers of each delivery.
 """
 _SHORT: Final = 1_024
+"""Maximum bytes of header lines for which the result is cached."""
 DESTINATION: Final = b"destination:"
 """First header of a record whose publisher named the destination in another form than Sluice's."""
 
@@ -106,14 +107,15 @@ class MessageTailCache:
 
 
 def _tails(batch: Batch, instance: str, version: StompVersion, numbered: bool) -> list[bytes]:
+    """Return the shared part of each record's frame."""
     first, accepted_at = batch.first_sequence, batch.accepted_at
     mark = f"x-sluice-mark:{batch.conflation_mark}\n" if batch.conflation_mark else ""
     origin = header_line("", instance, version)[1:]
     bodies, count = batch.bodies(), batch.count
     named = "" if numbered else (f"message-id:{origin}|%d|\n" if first else f"message-id:{accepted_at}.%d\n")
     where = f"x-stream-offset:%d\nx-sluice-bookmark:{origin}|%d|\n" if first else ""
-    # One format per batch has all that its records share. Texts of publishers may contain a %, so none is in it;
-    # the instance's name can't.
+    # One format per batch has all that its records share. It has no text of publishers, which may contain
+    # a %. The instance's name can't.
     form = (
         f"{named}%btimestamp:{accepted_at // 1_000_000}\nredelivered:false\n"
         f"{mark}{where}content-length:%d\n\n%b\0"

@@ -84,6 +84,7 @@ def error_frame(reply: Last, receipt: str, version: StompVersion) -> bytes:
 def _told(
     reply: replies.DecisionNotice | replies.SubscriptionCancelled | replies.ClosingNotice,
 ) -> Iterator[tuple[str, Any]]:
+    """Yield the ERROR headers of a notice."""
     for field, header in _TOLD:
         value = getattr(reply, field, None)
         if value not in (None, ""):
@@ -93,6 +94,7 @@ def _told(
 
 
 def _details(reply: replies.ErrorReply) -> Iterator[tuple[str, Any]]:
+    """Yield the ERROR headers of an error's details."""
     for key, value in reply.details.items():
         if key == "version":
             yield "version", VERSIONS

@@ -20,6 +20,7 @@ from broker_core.transports.stomp.replies import StompReplyWriter
 from broker_core.transports.stomp.subscriptions import StompSubscriptions
 
 MAX_OPEN: Final = 16
+"""Maximum number of open transactions of a connection."""
 MAX_FRAMES: Final = 1_024
 """Maximum number of frames in one transaction."""
 MAX_TOPICS: Final = MAX_DICTIONARY - 1
@@ -30,6 +31,8 @@ MAX_BYTES: Final = 15 * 1024 * 1024
 
 @dataclass(slots=True)
 class _Transaction:
+    """Transaction that is open, with its frames."""
+
     frames: list[StompFrame] = field(default_factory=list)
     topics: set[str] = field(default_factory=set)
     nbytes: int = 0

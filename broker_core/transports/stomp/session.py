@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 MAX_SENDS: Final = 512
 """Maximum number of SENDs of one read that become one batch."""
 MAX_SENT_BYTES: Final = 1024 * 1024
+"""Bytes of bodies at which a batch of SENDs is closed."""
 _PROCESS: Final = secrets.token_hex(3)
 """Random part of generated client names, so that no name is reused after a restart."""
 _names = count(1)
@@ -305,6 +306,7 @@ class StompSession:
     # Logon.
 
     def _connect(self, frame: StompFrame) -> None:
+        """Log on with a CONNECT frame."""
         headers, version = frame.headers, best_version(frame)
         connection = self.connection
         if connection.logged_on:
@@ -344,6 +346,7 @@ class StompSession:
         self.reader.limits = FrameLimits(body=next(own, None) or MAX_BODY)
 
     def _connected(self) -> None:
+        """Send CONNECTED, and set the agreed heart-beats."""
         connection, talk = self.connection, self._talk
         connection.comes_back_as = resume_key(connection, self._named)
         says, hears = self._beats

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from broker_core.engine.engine import Engine
 
 READ_BYTES: Final = 256 * 1024
+"""Maximum bytes of one read from a logged-on client."""
 _read_into: Final = memoryview(bytearray(READ_BYTES))
 """Read buffer shared by all clients. Its bytes are taken out before the next read.
 
