@@ -78,7 +78,7 @@ class PendingConnection(Protocol):
     def remote(self) -> str: ...
 
     def close_for_room(self) -> None:
-        """Send an error and close, because a newer connection needs the place."""
+        """Send an error and close, because the limit is reached and a newer connection came."""
 
     def drop(self) -> None:
         """Close immediately and discard unsent bytes."""
@@ -237,9 +237,10 @@ class PendingConnections:
             del self.connections[address]
 
     def add_pending(self, guest: PendingConnection) -> None:
-        """Count a connection that hasn't logged on, until one of the three methods below.
+        """Count a connection as pending.
 
-        At the limit, close the oldest one.
+        It counts until `mark_authenticated`, `mark_closing` or `remove_closing`. At the limit, the oldest one
+        of the address with most of them is closed.
         """
         self._guests.setdefault(peer_address(guest.remote), {})[guest] = None
         self.guests += 1

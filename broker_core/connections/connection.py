@@ -254,7 +254,7 @@ class Connection:
     def close_by_decision(
         self, identity: str, notice: replies.DecisionNotice, ending: UndeliveredSummary, settled: Settled
     ) -> None:
-        """Send a decision notice to a client that was ended.
+        """Send a decision notice to a client whose session has ended.
 
         Close it when it acknowledges, or at the deadline.
 

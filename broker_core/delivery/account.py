@@ -347,9 +347,10 @@ class DeliveryAccount:
 
     @property
     def lost_volume(self) -> MessageVolume:
-        """Discarded messages that are lost.
+        """Discarded messages that are lost to this subscriber.
 
         These are all but those that the subscriber asked to conflate and those that another consumer gets.
+        Messages that the log keeps (`KEPT`) are included.
         """
         return sum_volumes(what for cause, what in self.gone.items() if cause not in _NOT_LOST)
 

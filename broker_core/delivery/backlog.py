@@ -425,7 +425,7 @@ class Backlog:
             self.update_progress()
 
     def is_coalescing(self) -> bool:
-        """Check whether the client is live and isn't reading from its socket. Return it.
+        """Check and return whether the client is live and isn't reading from its socket.
 
         If so, new deliveries are coalesced from now on: the policy loop need not visit the client before
         LUMP_BYTES are queued. The caller must come back soon, send the queued deliveries and ask again.
@@ -702,6 +702,7 @@ class Backlog:
 
         Return them with the sequence to resume with.
         """
+        # First, so that deliveries that the peer has acknowledged meanwhile don't count as discarded.
         self.update_progress()
         stream, account = recipient.stream, recipient.account
         # A subscription with nothing in memory isn't searched for in the lists of all: many may end in one

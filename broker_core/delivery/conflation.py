@@ -93,9 +93,10 @@ class Conflator:
     __slots__ = ("_conflation", "_held", "_key_of", "_newest", "_window", "nbytes", "replaced")
 
     def __init__(self, conflation: ConflationOptions, decoder_of: DecoderOf | None) -> None:
-        """`decoder_of` returns the decoder of a topic's bodies.
+        """Create an empty conflator.
 
-        Without it, or if it returns None, bodies are JSON.
+        `decoder_of` returns the decoder of a topic's bodies. Without it, or if it returns None, bodies are
+        JSON.
         """
         self._conflation = conflation
         self._key_of = conflation.key.key_of_record(decoder_of)

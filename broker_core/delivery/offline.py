@@ -66,7 +66,10 @@ class SpoolDrain:
         spool: Spool,
         leave_out: Callable[[list[SpoolEntry]], list[SpoolEntry]],
     ) -> None:
-        """`leave_out` gets the pulled entries and returns those that are still needed."""
+        """Create a drain without a chunk.
+
+        `leave_out` gets the pulled entries and returns those that are still needed.
+        """
         self._facilities = facilities
         self._share = facilities.share
         self._spool = spool
@@ -234,6 +237,7 @@ class SpooledBacklog:
         # Entries are ordered by queue, so the first one isn't necessarily the oldest.
         oldest = min((entry.batch.first_sequence for entry in entries if entry.source is not None), default=0)
         if oldest:
+            # Before the first write, so that retention can't remove records that the spool refers to.
             self._keep_log(oldest)
         for number, entry in enumerate(entries):
             if not self.extend_last(entry) and not self._keep(entry, entries[number + 1 :]):

@@ -42,7 +42,7 @@ class DeliveryTarget(Protocol):
 
     @property
     def can_fall_back(self) -> bool:
-        """Whether the subscription can fall back.
+        """Whether the subscription can fall back to reading the log.
 
         Then the broker reads the records that the client hasn't read yet from the log again.
         """

@@ -103,7 +103,7 @@ class ReplayFairShare:
             self.in_line -= 1
 
     async def _rest(self) -> None:
-        """Wait until the line may go on.
+        """Rest until the next slot may begin.
 
         A rest that was too long shortens the next ones by at most LATE_S.
         """
@@ -156,7 +156,7 @@ additional iteration for each costs nothing measurable.
 
 
 class WorkScheduler:
-    """Line of work that would take more than one event-loop iteration should.
+    """Queue of work that is spread over several event-loop iterations.
 
     Examples: inboxes beyond their budget, shared subscriptions that assign records, clients that disconnect
     together. All work in the line together gets TURN_NS per iteration. Recurring work rejoins the line at its

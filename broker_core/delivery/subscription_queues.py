@@ -42,7 +42,10 @@ class EarliestHeap:
     __slots__ = ("_heap", "_listed", "_read")
 
     def __init__(self, read: Callable[[int], int]) -> None:
-        """Use `read`, which returns a stream's current time, ns; 0: none."""
+        """Create an empty heap.
+
+        `read` returns a stream's current time, ns; 0: none.
+        """
         self._read = read
         self._heap: list[tuple[int, int]] = []
         self._listed: set[int] = set()

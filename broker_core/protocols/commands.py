@@ -128,7 +128,8 @@ class Subscribe(_Command, frozen=True, kw_only=True, tag="subscribe"):
         id: id of the subscription, chosen by the client.
         topic: topic or topic pattern.
         filter: filter on the records.
-        bookmark: position in the log after which the subscription begins; None: live records only.
+        bookmark: position in the log after which the subscription begins; None: live records only, or the
+            stored position of a durable subscription.
         on_gap: reaction to records after the bookmark that were removed. `replay` begins with the oldest
             existing record after a gap notice, `error` refuses the subscription.
         timestamp: add to each message the time at which the broker accepted it.
@@ -146,7 +147,8 @@ class Subscribe(_Command, frozen=True, kw_only=True, tag="subscribe"):
         shared: share the durable subscription with other clients. Each record goes to one of them.
         max_deliveries: how often consumers may fail with a record of a shared subscription; 0: any number.
         lease_ms: the subscription ends if it isn't renewed within this time, ms.
-        snapshot_key: begin with the last record of each value of this key.
+        snapshot_key: without a bookmark, begin with the last record of each value of this key. A policy may
+            also conflate by it.
         resume: resume token.
         resume_how: with `resume`: `log` delivers all missed records, `conflated` the last one per key, `now`
             none.

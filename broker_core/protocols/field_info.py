@@ -18,7 +18,10 @@ from msgspec import inspect
 
 
 class FieldInfo(NamedTuple):
-    """Field in words. A part is empty if there is nothing to say."""
+    """Field of a command or reply, described for users.
+
+    A part is empty if there is nothing to say.
+    """
 
     name: str
     type: str

@@ -1,4 +1,4 @@
-"""Liveness of a connection's peer: when silence, or a frame that does not end, means that the peer is gone.
+"""Liveness of a connection's peer: when silence, or a frame that does not end, means that the peer is lost.
 
 Bytes count, not whole frames: a frame of 600 kB takes 30 s on a line of 20 kB/s, and the heartbeats wait
 behind it. The broker and the client library use the same rules.

@@ -189,7 +189,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         """Close when the peer has read the buffered bytes, at the latest after CLOSE_AFTER_S."""
         if self._transport is None or self._transport.is_closing():
             return
-        self.acked_bytes()
+        self.acked_bytes()  # a closed socket no longer reports them
         self._transport.close()
         # close() waits until the peer has read the buffered bytes; a peer that never reads must not delay it
         # forever.

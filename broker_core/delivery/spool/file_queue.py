@@ -94,6 +94,7 @@ class SpoolFileQueue:
             try:
                 write_all(self._files, file.fd, [self._unwritten], part.size)
             except OSError:
+                # A part of the bytes may be in the file; the next write must begin at `part.size` again.
                 self._files.truncate(file.fd, part.size)
                 raise
         except OSError as error:

@@ -36,9 +36,9 @@ class DestinationType(Enum):
     """Receivers of a message at a destination."""
 
     TOPIC = "topic"
-    """Every subscription gets it."""
+    """Each message goes to every subscription."""
     QUEUE = "queue"
-    """One of the queue's consumers gets it."""
+    """Each message goes to one of the queue's consumers."""
 
 
 class StompDestination(NamedTuple):

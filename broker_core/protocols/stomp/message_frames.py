@@ -49,7 +49,7 @@ They are requests to the broker, or headers of each delivery.
 _SHORT: Final = 1_024
 """Maximum bytes of header lines for which the result is cached."""
 DESTINATION: Final = b"destination:"
-"""First header of a record whose publisher named the destination in another form than Sluice's."""
+"""Begin of a record's first header if its publisher named the destination in a form of its own."""
 
 
 class MessageFrames(NamedTuple):
@@ -183,7 +183,7 @@ def _older(lines: bytes, version: StompVersion) -> bytes:
 
 
 def mark_redelivered(tails: Sequence[bytes], had: Sequence[bool]) -> list[bytes]:
-    """Return the frame parts with `redelivered:true` in those that a client may already `have` had."""
+    """Return the frame parts, with `redelivered:true` where `had`: a client may already have received it."""
     return [tail.replace(_NEW, _HAD, 1) if before else tail for tail, before in zip(tails, had, strict=True)]
 
 

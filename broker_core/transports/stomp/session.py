@@ -107,7 +107,7 @@ class _EndAction:
 
 
 class StompSession:
-    """Session between its transport `out` and its `connection`."""
+    """Protocol state of one STOMP client, between its transport `out` and its `connection`."""
 
     __slots__ = (
         "_beats",

@@ -169,7 +169,10 @@ class StompSubscriptions:
         tails: MessageTailCache,
         begins_one: Callable[[Item], bool],
     ) -> None:
-        """`begins_one` returns whether an item of the input is a SUBSCRIBE."""
+        """Create an empty set of subscriptions.
+
+        `begins_one` returns whether an item of the input is a SUBSCRIBE.
+        """
         self._engine = engine
         self._talk = talk
         self._begins_one = begins_one

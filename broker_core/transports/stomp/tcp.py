@@ -1,4 +1,4 @@
-"""STOMP over TCP."""
+"""STOMP transport over TCP, and its listener."""
 
 from __future__ import annotations
 
