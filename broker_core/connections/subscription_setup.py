@@ -243,7 +243,7 @@ class SubscribePreparation:
             if position is not None:
                 bookmark = self._bookmark(position - 1) if position > 1 else "0"
                 command = msgspec.structs.replace(command, bookmark=bookmark)
-            # No await from here on: the log continues behind the first deliveries without a gap or a duplicate.
+            # No await from here on: the log continues behind the first deliveries, with no gap or duplicate.
             begin(connection, command, self.stream)
             for entry in self.first:
                 if entry.stream in connection.backlog.recipients:
