@@ -37,8 +37,8 @@ INPUT_BYTES: Final = 1024 * 1024 * 1024
 UNFINISHED_BYTES: Final = 256 * 1024 * 1024
 """Maximum bytes of unfinished frames and open transactions of all logged-on connections.
 
-That is 16 frames of the maximum size. Beyond it, the broker closes the oldest unfinished frame's connection
-of the user, or address, that has most bytes.
+That is 16 frames of the maximum size. Beyond it, the broker takes the user, or address, with most bytes, and
+closes the connection of its oldest unfinished frame.
 """
 MAX_GUESTS: Final = 1_100
 """Maximum number of connections before their logon, including those that are still negotiating a WebSocket.
@@ -326,9 +326,8 @@ def _input_full() -> ClientError:
 HEARD_A_TURN: Final = 8
 """Maximum number of sockets read per iteration.
 
-asyncio's transports read one iteration later, some 0.2 ms each.
-
-The time budget doesn't include that reading, so the number is limited as well.
+asyncio's transports read one iteration later, some 0.2 ms each. The time budget doesn't include that reading,
+so the number is limited as well.
 """
 ACCEPTED_A_TURN: Final = 4
 """Maximum number of connections that a listener accepts per iteration. The others wait in the kernel."""
