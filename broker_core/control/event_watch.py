@@ -135,8 +135,10 @@ class EventWatch:
             if kind not in self._kinds:
                 continue
             variables = {
-                "AMPS_CLIENT_NAME": name, "AMPS_CONNECTION_NAME": name, "AMPS_AUTHENTICATION_ID": user
-            }  # fmt: skip
+                "AMPS_CLIENT_NAME": name,
+                "AMPS_CONNECTION_NAME": name,
+                "AMPS_AUTHENTICATION_ID": user,
+            }
             if kind in ("subscribe", "unsubscribe"):
                 variables["AMPS_TOPIC"], variables["AMPS_FILTER"] = event.topic or "", event.filter or ""
                 variables["AMPS_OPTIONS"] = ""

@@ -65,7 +65,10 @@ class LinkCertificate:
             event,
             ends=_utc(self._ends),
             certificate=self._settings.certificate,
-            fix="Put a new certificate and its key in place of the files; they are taken up without a restart. Consoles refuse one that has expired.",
+            fix=(
+                "Put a new certificate and its key in place of the files; they are taken up without a "
+                "restart. Consoles refuse one that has expired."
+            ),
         )
 
     def _stamped(self) -> tuple[tuple[int, int, int], ...]:

@@ -248,15 +248,20 @@ class StatusCollector:
             started_at=engine.started_at // _MS,
             uptime_s=(engine.clock.now_ns() - engine.started_at) // 1_000_000_000,
             revision=stage.document.revision if stage is not None else engine.policy.revision,
-            staged=StagedPolicyStatus(base=engine.policy.revision, client=stage.client, share=stage.share) if stage is not None else None,
+            staged=StagedPolicyStatus(base=engine.policy.revision, client=stage.client, share=stage.share)
+            if stage is not None
+            else None,
             next_sequence=engine.journal.next_sequence,
             durable_sequence=min(engine.frontier.durable, engine.journal.stored_sequence),
             transports=self._transports(),
             pools=self._pools(),
             rates=self.rates,
             totals=InstanceTotals(
-                messages_in=engine.dispatch.messages_in, bytes_in=engine.dispatch.bytes_in,
-                messages_out=self._out.messages, bytes_out=self._out.nbytes, decisions=engine.decisions.made,
+                messages_in=engine.dispatch.messages_in,
+                bytes_in=engine.dispatch.bytes_in,
+                messages_out=self._out.messages,
+                bytes_out=self._out.nbytes,
+                decisions=engine.decisions.made,
                 standstills=engine.settle.watchdog.found,
             ),
             delay=self.delay,
@@ -270,7 +275,7 @@ class StatusCollector:
             problems=self.problems(),
             stalls=self.stalls.totals,
             database=self.database,
-        )  # fmt: skip
+        )
 
     def snapshot(self) -> Snapshot:
         """Status and clients at one moment."""
@@ -465,11 +470,16 @@ class StatusCollector:
     def _pools(self) -> list[PoolEntry]:
         return [
             PoolEntry(
-                name=name, transports=transports, memory_used=pool.memory_used, memory_limit=pool.limits.memory,
-                disk_used=pool.disk_used, disk_limit=pool.limits.disk, disk_path=pool.limits.disk_path,
+                name=name,
+                transports=transports,
+                memory_used=pool.memory_used,
+                memory_limit=pool.limits.memory,
+                disk_used=pool.disk_used,
+                disk_limit=pool.limits.disk,
+                disk_path=pool.limits.disk_path,
             )
             for name, (pool, transports) in self._engine.guard.pools().items()
-        ]  # fmt: skip
+        ]
 
 
 def _at_once(parts: Parts[T]) -> T:
@@ -583,14 +593,19 @@ def _amounts(account: DeliveryAccount) -> dict[str, Any]:
     matched, acknowledged, in_flight = account.matched, account.acknowledged, account.in_flight
     waiting, lost = account.waiting, account.lost_volume
     return {
-        "matched_messages": matched.messages, "matched_bytes": matched.nbytes,
-        "acknowledged_messages": acknowledged.messages, "acknowledged_bytes": acknowledged.nbytes,
-        "in_flight_messages": in_flight.messages, "in_flight_bytes": in_flight.nbytes,
-        "waiting_messages": waiting.messages, "waiting_bytes": waiting.nbytes,
+        "matched_messages": matched.messages,
+        "matched_bytes": matched.nbytes,
+        "acknowledged_messages": acknowledged.messages,
+        "acknowledged_bytes": acknowledged.nbytes,
+        "in_flight_messages": in_flight.messages,
+        "in_flight_bytes": in_flight.nbytes,
+        "waiting_messages": waiting.messages,
+        "waiting_bytes": waiting.nbytes,
         "gone": {cause.value: what.messages for cause, what in account.gone.items()},
-        "gone_bytes": lost.nbytes, "delivered_messages": account.delivered.messages,
+        "gone_bytes": lost.nbytes,
+        "delivered_messages": account.delivered.messages,
         "lost_messages": lost.messages,
-    }  # fmt: skip
+    }
 
 
 def _caught_up(subscriptions: list[SubscriptionEntry]) -> CatchUpEstimate:

@@ -128,7 +128,10 @@ def read_link_settings(listen: str, certificate: str, key: str, tokens: str) -> 
         raise OperatorError(
             "bad_control_link",
             "The control link needs a certificate, its key, and a file of tokens.",
-            "Set SLUICE_CONTROL_CERTIFICATE, SLUICE_CONTROL_KEY and SLUICE_CONTROL_TOKENS beside SLUICE_CONTROL_LISTEN.",
+            (
+                "Set SLUICE_CONTROL_CERTIFICATE, SLUICE_CONTROL_KEY and SLUICE_CONTROL_TOKENS beside "
+                "SLUICE_CONTROL_LISTEN."
+            ),
         )
     return ControlLinkSettings(host.strip("[]"), int(port), TlsSettings(certificate, key), Path(tokens))
 
@@ -342,5 +345,8 @@ def unauthorized_error() -> OperatorError:
     return OperatorError(
         "control_refused",
         "The broker doesn't know this token.",
-        "Put the hash of the console's token into the broker's SLUICE_CONTROL_TOKENS file (`manage.py controltoken`).",
+        (
+            "Put the hash of the console's token into the broker's SLUICE_CONTROL_TOKENS file (`manage.py "
+            "controltoken`)."
+        ),
     )

@@ -52,11 +52,14 @@ def encode_compact(document: Document) -> bytes:
 def _sums(account: DeliveryAccount) -> dict[str, Any]:
     """An account as events tell it."""
     return {
-        "delivered_messages": account.delivered.messages, "delivered_bytes": account.delivered.nbytes,
-        "matched_messages": account.matched.messages, "acknowledged_messages": account.acknowledged.messages,
-        "in_flight_messages": account.in_flight.messages, "waiting_messages": account.waiting.messages,
+        "delivered_messages": account.delivered.messages,
+        "delivered_bytes": account.delivered.nbytes,
+        "matched_messages": account.matched.messages,
+        "acknowledged_messages": account.acknowledged.messages,
+        "in_flight_messages": account.in_flight.messages,
+        "waiting_messages": account.waiting.messages,
         "gone_messages": sum(what.messages for what in account.gone.values()),
-    }  # fmt: skip
+    }
 
 
 class SystemRecordBuffer:
@@ -82,23 +85,40 @@ class SystemRecordBuffer:
         """A client connected, disconnected (with all that was for it, and what became of that), subscribed (with topic and filter), was offlined, or
         went live again."""
         made = ClientEvent(
-            at=now_ns // 1_000_000, client=client, event=event, state=state, topic=topic, filter=filter,
-            transport=transport, **(_sums(account) if account is not None else {}),
-        )  # fmt: skip
+            at=now_ns // 1_000_000,
+            client=client,
+            event=event,
+            state=state,
+            topic=topic,
+            filter=filter,
+            transport=transport,
+            **(_sums(account) if account is not None else {}),
+        )
         self._clients.append(encode_compact(made))
 
     def sample(self, now_ns: int, client: ClientEntry) -> None:
         """How far a client is behind at a moment."""
         made = ClientEvent(
-            at=now_ns // 1_000_000, client=client.name, event="sample", state=client.delivery,
-            lag_messages=client.lag_messages, lag_bytes=client.lag_bytes, lag_ms=client.lag_ms,
-            outbox_bytes=client.outbox_bytes, spool_bytes=client.spool_bytes,
-            delivered_messages=client.delivered_messages, delivered_bytes=client.delivered_bytes,
-            seconds_behind=client.seconds_behind, health=client.health, transport=client.transport,
-            matched_messages=client.matched_messages, acknowledged_messages=client.acknowledged_messages,
-            in_flight_messages=client.in_flight_messages, waiting_messages=client.waiting_messages,
+            at=now_ns // 1_000_000,
+            client=client.name,
+            event="sample",
+            state=client.delivery,
+            lag_messages=client.lag_messages,
+            lag_bytes=client.lag_bytes,
+            lag_ms=client.lag_ms,
+            outbox_bytes=client.outbox_bytes,
+            spool_bytes=client.spool_bytes,
+            delivered_messages=client.delivered_messages,
+            delivered_bytes=client.delivered_bytes,
+            seconds_behind=client.seconds_behind,
+            health=client.health,
+            transport=client.transport,
+            matched_messages=client.matched_messages,
+            acknowledged_messages=client.acknowledged_messages,
+            in_flight_messages=client.in_flight_messages,
+            waiting_messages=client.waiting_messages,
             gone_messages=sum(client.gone.values()),
-        )  # fmt: skip
+        )
         self._clients.append(encode_compact(made))
 
     def add_decision(self, decision: DecisionEntry) -> None:

@@ -40,13 +40,20 @@ class JournalRequests:
         pins = self._held()
         return [
             SegmentEntry(
-                name=segment.name, path=str(segment.path), state=segment.state, compressed=segment.compressed,
-                first_sequence=segment.first_sequence, last_sequence=segment.last_sequence,
-                first_at=segment.first_at, last_at=segment.last_at, bytes=segment.nbytes, records=segment.records,
+                name=segment.name,
+                path=str(segment.path),
+                state=segment.state,
+                compressed=segment.compressed,
+                first_sequence=segment.first_sequence,
+                last_sequence=segment.last_sequence,
+                first_at=segment.first_at,
+                last_at=segment.last_at,
+                bytes=segment.nbytes,
+                records=segment.records,
                 pinned_by=[pin.owner for pin in pins if pin.sequence <= segment.last_sequence],
             )
             for segment in journal.segments()
-        ]  # fmt: skip
+        ]
 
     async def plan(self, asked: requests.PlanJournals) -> JournalPlan:
         plan = self._plan(asked.action, asked.age_s)
@@ -55,15 +62,19 @@ class JournalRequests:
             chosen=[segment.name for segment in plan.chosen],
             segments=[
                 PlannedSegment(
-                    name=segment.name, path=str(segment.path), bytes=segment.nbytes, records=segment.records,
-                    first_sequence=segment.first_sequence, last_sequence=segment.last_sequence,
+                    name=segment.name,
+                    path=str(segment.path),
+                    bytes=segment.nbytes,
+                    records=segment.records,
+                    first_sequence=segment.first_sequence,
+                    last_sequence=segment.last_sequence,
                 )
                 for segment in plan.chosen
             ],
             skipped=plan.skipped,
             bytes=plan.nbytes,
             archive_directory=str(self._archive),
-        )  # fmt: skip
+        )
 
     async def swap(self, asked: requests.SwapJournal) -> SwapReply:
         """Use a prepared file. JournalError, OperatorError of the journal's swaps."""

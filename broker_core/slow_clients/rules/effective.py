@@ -20,8 +20,14 @@ from broker_core.slow_clients.rules.rulebook import RuleBook
 from broker_core.slow_clients.rules.scopes import EffectiveValue, RuleSubject
 
 _UNITS_OF_OWN: Final = {
-    "percent": "%", "hold_ms": "ms", "window_ms": "ms", "check_ms": "ms", "cooldown_ms": "ms", "count": "times", "guard_bytes": "bytes",
-}  # fmt: skip
+    "percent": "%",
+    "hold_ms": "ms",
+    "window_ms": "ms",
+    "check_ms": "ms",
+    "cooldown_ms": "ms",
+    "count": "times",
+    "guard_bytes": "bytes",
+}
 
 
 def describe_settings(
@@ -29,8 +35,10 @@ def describe_settings(
 ) -> list[EffectiveSetting]:
     """Settings with their units. What the policy leaves to the host is said as what it comes to in the client's pool."""
     worked_out = {
-        "amps.message_memory_limit": pool.memory, "amps.message_disk_limit": pool.disk, "amps.message_disk_path": pool.disk_path,
-    }  # fmt: skip
+        "amps.message_memory_limit": pool.memory,
+        "amps.message_disk_limit": pool.disk,
+        "amps.message_disk_path": pool.disk_path,
+    }
     return [
         EffectiveSetting(
             setting=name,

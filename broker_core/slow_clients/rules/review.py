@@ -79,8 +79,11 @@ def _scopes(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
         if topic and (why := _bad_pattern(topic)):
             yield _refuse(where, why, "Write a topic, a.*.b, a.>, or ~ and a regular expression.")
         if transport and transport not in transports:
-            yield _warn(where, f"There is no transport {transport}, so this matches nothing.", "Name one of: "
-                        + ", ".join(sorted(transports)) + ".")  # fmt: skip
+            yield _warn(
+                where,
+                f"There is no transport {transport}, so this matches nothing.",
+                "Name one of: " + ", ".join(sorted(transports)) + ".",
+            )
 
 
 def _bad_pattern(topic: str) -> str:
@@ -98,11 +101,19 @@ def _pools(document: PolicyDocument, host_memory: int | None) -> Iterator[Policy
     for limits in known.values():
         where = f"pool {limits.name}"
         if limits.disk < limits.memory:
-            yield _warn(where, "The disk limit is lower than the memory limit: what a client holds in memory may not fit "
-                        "on disk, and it is disconnected while it is offlined.", "Raise message_disk_limit.")  # fmt: skip
+            yield _warn(
+                where,
+                "The disk limit is lower than the memory limit: what a client holds in memory may not fit "
+                "on disk, and it is disconnected while it is offlined.",
+                "Raise message_disk_limit.",
+            )
         if host_memory is not None and limits.memory > host_memory:
-            yield _warn(where, "The memory limit is more than this host's memory: it will run out before anybody is "
-                        "offlined.", "Lower message_memory_limit.")  # fmt: skip
+            yield _warn(
+                where,
+                "The memory limit is more than this host's memory: it will run out before anybody is "
+                "offlined.",
+                "Lower message_memory_limit.",
+            )
     for name, limits in resolved.items():
         percent, usual = (
             document.client_policy_of(key).client_max_capacity or DEFAULT_CLIENT_MAX_CAPACITY
@@ -111,9 +122,13 @@ def _pools(document: PolicyDocument, host_memory: int | None) -> Iterator[Policy
         if name and (limits, percent) == (resolved[INSTANCE], usual):
             continue
         if limits.memory * percent // 100 < ONE_MESSAGE:
-            yield _warn(f"transport {name}" if name else "instance",
-                        f"{percent} % of {limits.memory} bytes is less than a message: a client is offlined by its first "
-                        "one.", "Raise message_memory_limit or client_max_capacity.")  # fmt: skip
+            yield _warn(
+                f"transport {name}" if name else "instance",
+                f"{percent} % of {limits.memory} bytes is less than a message: a client is offlined by "
+                "its first "
+                "one.",
+                "Raise message_memory_limit or client_max_capacity.",
+            )
 
 
 def _clients(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
@@ -122,12 +137,23 @@ def _clients(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]
         *((f"transport {t.name}", t.client_policy) for t in document.transports),
     ):
         if policy.client_max_capacity == 100:
-            yield _warn(where, "client_max_capacity is 100 %: one client may take the whole pool, and then others are chosen "
-                        "for it.", "50 % is AMPS's default.")  # fmt: skip
+            yield _warn(
+                where,
+                "client_max_capacity is 100 %: one client may take the whole pool, and then others are "
+                "chosen "
+                "for it.",
+                "50 % is AMPS's default.",
+            )
         age = policy.client_message_age_limit_ms
         if age is not None and age < TICK_MS:
-            yield _warn(where, f"Ages are looked at each second: client_message_age_limit_ms {age} acts up to a second later.",
-                        "Set a second or more.")  # fmt: skip
+            yield _warn(
+                where,
+                (
+                    f"Ages are looked at each second: client_message_age_limit_ms {age} acts up to a "
+                    "second later."
+                ),
+                "Set a second or more.",
+            )
 
 
 def _rules(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
@@ -136,8 +162,13 @@ def _rules(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
         age = document.client_policy_of(rule.scope.transport).client_message_age_limit_ms
         waited = (rule.hold_ms or 0) + (rule.limit or 0 if rule.signal is Signal.OLDEST_AGE else 0)
         if age is not None and rule.mode is not EnforcementMode.OFF and waited >= age:
-            yield _warn(where, f"It acts after {waited} ms at the earliest, and ClientMessageAgeLimit disconnects after {age} ms: "
-                        "it never acts.", "Shorten its hold, or raise client_message_age_limit_ms.")  # fmt: skip
+            yield _warn(
+                where,
+                f"It acts after {waited} ms at the earliest, and ClientMessageAgeLimit disconnects "
+                f"after {age} ms: "
+                "it never acts.",
+                "Shorten its hold, or raise client_message_age_limit_ms.",
+            )
         small = rule.limit is not None and rule.limit < ONE_MESSAGE
         if rule.signal in _BYTES and small and rule.shape is not Shape.PERCENT_OF:
             yield _warn(
@@ -175,8 +206,11 @@ def _clashing(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding
         whole = merge_rule_layers((rule for rule in document.rules if rule.name == one.name), both)
         narrow = named[one.name].measured is SignalSubject.SUBSCRIPTION
         for problem in rule_contradictions(whole, narrow) if whole is not None else ():
-            yield _warn(f"rule {one.name} ({one.scope}; {other.scope})", f"For whom both entries are about, {problem}: there "
-                        "the rule doesn't act.", "Say it in an entry for both.")  # fmt: skip
+            yield _warn(
+                f"rule {one.name} ({one.scope}; {other.scope})",
+                f"For whom both entries are about, {problem}: there the rule doesn't act.",
+                "Say it in an entry for both.",
+            )
 
 
 def _masked(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
@@ -196,9 +230,13 @@ def _masked(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
             enforced = over["mode"] is EnforcementMode.ENFORCE and over["signal"] is settings["signal"]
             acts = any(rung.action in FINAL_ACTIONS | {PolicyAction.OFFLINE} for rung in over["ladder"])
             if enforced and acts and is_scope_within(other.scope, rule.scope) and its <= limit:
-                yield _warn(f"rule {rule.name} ({rule.scope})",
-                            f"Rule {other.name} is enforced and acts on the same clients first: in shadow this one will never "
-                            "see its limit passed.", "Give it a lower limit, or put the other in shadow too.")  # fmt: skip
+                yield _warn(
+                    f"rule {rule.name} ({rule.scope})",
+                    f"Rule {other.name} is enforced and acts on the same clients first: in shadow this "
+                    "one will never "
+                    "see its limit passed.",
+                    "Give it a lower limit, or put the other in shadow too.",
+                )
 
 
 def _xap(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
@@ -207,9 +245,12 @@ def _xap(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
         found = entries.values(RuleSubject(name))
         rules = list(presets.xap_rules(found, document.revision))
         if rules and rules[0].count * rules[0].check_ms > found["latency"]:
-            yield _warn(f"xap {name}".strip(), f"{found['retries']} looks don't fit into {found['latency']} ms: a client is looked at "
-                        f"every {presets.PART_MS} ms at most, and the worst case is {rules[0].worst_case_ms()} ms.",
-                        "Lower retries or raise latency.")  # fmt: skip
+            yield _warn(
+                f"xap {name}".strip(),
+                f"{found['retries']} looks don't fit into {found['latency']} ms: a client is looked at "
+                f"every {presets.PART_MS} ms at most, and the worst case is {rules[0].worst_case_ms()} ms.",
+                "Lower retries or raise latency.",
+            )
 
 
 def _activemq(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
@@ -219,8 +260,13 @@ def _activemq(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding
         found = entries.values(RuleSubject(entry.transport, topic=entry.topic))
         off = found["max_slow_count"] < 1 and found["max_slow_duration"] < 1
         if found["abort_slow_consumer_strategy"] and off:
-            yield _refuse(where, "abortSlowConsumerStrategy is on, with maxSlowCount and maxSlowDuration both off: nobody is ever "
-                          "aborted.", "Set one of them, or switch the strategy off.")  # fmt: skip
+            yield _refuse(
+                where,
+                "abortSlowConsumerStrategy is on, with maxSlowCount and maxSlowDuration both off: "
+                "nobody is ever "
+                "aborted.",
+                "Set one of them, or switch the strategy off.",
+            )
         if found["abort_slow_ack_consumer_strategy"] and presets.looks_until_abort(found) is None:
             yield _refuse(
                 where,
@@ -240,11 +286,26 @@ def _qpid(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
         where = f"qpid {topic.topic}"
         age = document.client_policy_of(topic.transport).client_message_age_limit_ms
         if topic.depth is None and topic.message_age is None and topic.message_count is None:
-            yield _warn(where, "It has neither depth nor messageAge nor messageCount of its own: it triggers nothing by itself.",
-                        "Set at least one.")  # fmt: skip
+            yield _warn(
+                where,
+                (
+                    "It has neither depth nor messageAge nor messageCount of its own: it triggers nothing "
+                    "by itself."
+                ),
+                "Set at least one.",
+            )
         if topic.message_age is not None and age is not None and topic.message_age >= age:
-            yield _warn(where, f"ClientMessageAgeLimit disconnects after {age} ms: messageAge {topic.message_age} never triggers.",
-                        "Lower messageAge, or raise client_message_age_limit_ms.")  # fmt: skip
+            yield _warn(
+                where,
+                (
+                    f"ClientMessageAgeLimit disconnects after {age} ms: messageAge {topic.message_age} "
+                    "never triggers."
+                ),
+                "Lower messageAge, or raise client_message_age_limit_ms.",
+            )
         if topic.delete_persistent:
-            yield _warn(where, "Durable subscriptions that pass a limit are deleted, with the messages they are owed.",
-                        "Leave delete_persistent off to keep them.")  # fmt: skip
+            yield _warn(
+                where,
+                "Durable subscriptions that pass a limit are deleted, with the messages they are owed.",
+                "Leave delete_persistent off to keep them.",
+            )

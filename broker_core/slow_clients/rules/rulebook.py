@@ -76,9 +76,14 @@ class RuleBook:
         if not self._of_subscriptions:
             return ()
         asked = (
-            subject.transport, subject.topic, durable, prefetch, subject.user if self._by_user else "",
-            subject.client if self._by_client else "", subject[4:] if self._by_subscription else (),
-        )  # fmt: skip
+            subject.transport,
+            subject.topic,
+            durable,
+            prefetch,
+            subject.user if self._by_user else "",
+            subject.client if self._by_client else "",
+            subject[4:] if self._by_subscription else (),
+        )
         known = self._known.get(asked)
         if known is None:
             if len(self._known) >= MAX_KNOWN:

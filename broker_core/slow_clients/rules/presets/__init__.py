@@ -114,10 +114,16 @@ def activemq_rules(
     if (pending := pending_limit(settings, prefetch)) is not None and not durable:
         setting, limit = pending
         yield Rule(
-            "activemq.pending_message_limit", setting, "", Signal.BACKLOG_MESSAGES, Shape.HARD,
+            "activemq.pending_message_limit",
+            setting,
+            "",
+            Signal.BACKLOG_MESSAGES,
+            Shape.HARD,
             limit + (prefetch or settings["prefetch"] or 0),
-            (Rung(PolicyAction.DISCARD_OLDEST),), revision, **common,
-        )  # fmt: skip
+            (Rung(PolicyAction.DISCARD_OLDEST),),
+            revision,
+            **common,
+        )
     if settings["abort_slow_ack_consumer_strategy"]:
         yield from _ack_rules(settings, revision, prefetch)
     if not settings["abort_slow_consumer_strategy"]:
@@ -129,17 +135,35 @@ def activemq_rules(
     signal = Signal.WINDOW_FULL if prefetch else Signal.WRITE_BLOCKED
     if count > 0:
         yield Rule(
-            "activemq.max_slow_count", "maxSlowCount", "", signal, Shape.COUNT_IN_WINDOW, BLOCKED_MS, ladder, revision,
+            "activemq.max_slow_count",
+            "maxSlowCount",
+            "",
+            signal,
+            Shape.COUNT_IN_WINDOW,
+            BLOCKED_MS,
+            ladder,
+            revision,
             # A window that was full is counted by the subscription; that the socket took nothing is seen by looking.
-            count=count, check_ms=period if prefetch else TICK_MS, **common,
-        )  # fmt: skip
+            count=count,
+            check_ms=period if prefetch else TICK_MS,
+            **common,
+        )
     lasting = {"activemq.max_slow_duration": signal}
     if prefetch:
         lasting["activemq.max_slow_duration.blocked"] = Signal.WRITE_BLOCKED
     for name, measured in lasting.items() if duration > 0 else ():
         yield Rule(
-            name, "maxSlowDuration", "", measured, Shape.HARD, duration, ladder, revision, check_ms=period, **common,
-        )  # fmt: skip
+            name,
+            "maxSlowDuration",
+            "",
+            measured,
+            Shape.HARD,
+            duration,
+            ladder,
+            revision,
+            check_ms=period,
+            **common,
+        )
 
 
 def looks_until_abort(settings: Mapping[str, Any]) -> int | None:
@@ -169,11 +193,19 @@ def _ack_rules(settings: Mapping[str, Any], revision: int, prefetch: int) -> Ite
     spare = TICK_MS if period > 2 * TICK_MS else 0
     hold = max((looks - 1) * period - spare, 0)
     yield Rule(
-        "activemq.max_time_since_last_ack", "maxTimeSinceLastAck", "",
-        Signal.ACK_SILENCE if prefetch else Signal.WRITE_BLOCKED, Shape.SOFT_FOR if hold else Shape.HARD,
-        settings["max_time_since_last_ack"], _abort(settings), revision, hold_ms=hold, check_ms=period,
-        mode=settings["mode"], per_subscription=True,
-    )  # fmt: skip
+        "activemq.max_time_since_last_ack",
+        "maxTimeSinceLastAck",
+        "",
+        Signal.ACK_SILENCE if prefetch else Signal.WRITE_BLOCKED,
+        Shape.SOFT_FOR if hold else Shape.HARD,
+        settings["max_time_since_last_ack"],
+        _abort(settings),
+        revision,
+        hold_ms=hold,
+        check_ms=period,
+        mode=settings["mode"],
+        per_subscription=True,
+    )
 
 
 def _abort(settings: Mapping[str, Any]) -> tuple[Rung, ...]:
@@ -265,26 +297,61 @@ def client_rules(document: PolicyDocument, transport: str, pool: PoolLimits) -> 
     )
     rules = []
     if age is not None:
-        rules.append(Rule("amps.client_message_age_limit", "ClientMessageAgeLimit", transport, Signal.OLDEST_AGE, Shape.HARD,
-                          age, (Rung(PolicyAction.DISCONNECT),), document.revision))  # fmt: skip
+        rules.append(
+            Rule(
+                "amps.client_message_age_limit",
+                "ClientMessageAgeLimit",
+                transport,
+                Signal.OLDEST_AGE,
+                Shape.HARD,
+                age,
+                (Rung(PolicyAction.DISCONNECT),),
+                document.revision,
+            )
+        )
     for name, signal, whole, action in (
         ("disk", Signal.SPOOL_BYTES, pool.disk, PolicyAction.DISCONNECT),
         ("memory", Signal.OUTBOUND_BYTES, pool.memory, PolicyAction.OFFLINE),
     ):
-        rules.append(Rule(f"amps.client_max_capacity.{name}", "ClientMaxCapacity", transport, signal, Shape.PERCENT_OF,
-                          whole * percent // 100, (Rung(action),), document.revision))  # fmt: skip
+        rules.append(
+            Rule(
+                f"amps.client_max_capacity.{name}",
+                "ClientMaxCapacity",
+                transport,
+                signal,
+                Shape.PERCENT_OF,
+                whole * percent // 100,
+                (Rung(action),),
+                document.revision,
+            )
+        )
     return rules
 
 
 def pool_rules(pool: PoolLimits, revision: int) -> list[Rule]:
     """The rules that choose the largest user of a pool."""
     return [
-        Rule(f"amps.{name}", setting, pool.name, signal, Shape.LARGEST_WHEN_POOL_OVER, limit, (Rung(action),), revision)
+        Rule(
+            f"amps.{name}",
+            setting,
+            pool.name,
+            signal,
+            Shape.LARGEST_WHEN_POOL_OVER,
+            limit,
+            (Rung(action),),
+            revision,
+        )
         for name, setting, signal, limit, action in (
             ("message_disk_limit", "MessageDiskLimit", Signal.POOL_DISK, pool.disk, PolicyAction.DISCONNECT),
-            ("message_memory_limit", "MessageMemoryLimit", Signal.POOL_MEMORY, pool.memory, PolicyAction.OFFLINE),
+            (
+                "message_memory_limit",
+                "MessageMemoryLimit",
+                Signal.POOL_MEMORY,
+                pool.memory,
+                PolicyAction.OFFLINE,
+            ),
         )
-    ]  # fmt: skip
+    ]
 
 
 def amps_settings(document: PolicyDocument, transport: str) -> dict[str, EffectiveValue]:
@@ -300,13 +367,37 @@ def _layer(origin: str, source: PolicyDocument | TransportSettings) -> SettingsL
 
 
 CUSTOM_DEFAULTS: Final[dict[str, Any]] = {
-    "mode": EnforcementMode.SHADOW, "signal": None, "shape": Shape.HARD, "limit": None, "percent": None, "hold_ms": 0,
-    "window_ms": 0, "count": 0, "clear": 0, "guard_bytes": 1, "check_ms": TICK_MS, "cooldown_ms": 0,
-    "choose": TargetSelection.SELF, "protected": (), "ladder": (), "confirm_delete": False,
-}  # fmt: skip
+    "mode": EnforcementMode.SHADOW,
+    "signal": None,
+    "shape": Shape.HARD,
+    "limit": None,
+    "percent": None,
+    "hold_ms": 0,
+    "window_ms": 0,
+    "count": 0,
+    "clear": 0,
+    "guard_bytes": 1,
+    "check_ms": TICK_MS,
+    "cooldown_ms": 0,
+    "choose": TargetSelection.SELF,
+    "protected": (),
+    "ladder": (),
+    "confirm_delete": False,
+}
 _AS_SET: Final = (
-    "signal", "shape", "ladder", "mode", "hold_ms", "window_ms", "count", "clear", "check_ms", "cooldown_ms", "guard_bytes", "protected",
-)  # fmt: skip
+    "signal",
+    "shape",
+    "ladder",
+    "mode",
+    "hold_ms",
+    "window_ms",
+    "count",
+    "clear",
+    "check_ms",
+    "cooldown_ms",
+    "guard_bytes",
+    "protected",
+)
 
 
 class CustomRule(NamedTuple):
@@ -327,9 +418,15 @@ class CustomRule(NamedTuple):
             on_disk = settings["signal"] in (Signal.SPOOL_BYTES, Signal.POOL_DISK)
             limit = (pool.disk if on_disk else pool.memory) * settings["percent"] // 100
         return Rule(
-            self.name, self.name, pool.name if pooled else "", limit=limit, revision=revision, per_subscription=narrow,
-            at_tick=pooled, **{key: settings[key] for key in _AS_SET},
-        )  # fmt: skip
+            self.name,
+            self.name,
+            pool.name if pooled else "",
+            limit=limit,
+            revision=revision,
+            per_subscription=narrow,
+            at_tick=pooled,
+            **{key: settings[key] for key in _AS_SET},
+        )
 
 
 def custom_rules(document: PolicyDocument) -> dict[str, CustomRule]:
@@ -369,9 +466,18 @@ def qpid_rules(settings: Mapping[str, Any], revision: int, *, durable: bool) -> 
     for name, signal in _LIMITS.items():
         if settings[name] is not None:
             yield Rule(
-                f"qpid.{name}", QPID[name].word, "", signal, Shape.HARD, settings[name], (Rung(action),), revision,
-                DecisionReason.RESOURCE_ERROR, mode=settings["mode"], per_subscription=True,
-            )  # fmt: skip
+                f"qpid.{name}",
+                QPID[name].word,
+                "",
+                signal,
+                Shape.HARD,
+                settings[name],
+                (Rung(action),),
+                revision,
+                DecisionReason.RESOURCE_ERROR,
+                mode=settings["mode"],
+                per_subscription=True,
+            )
 
 
 OUTGROWN: Final = {
@@ -401,7 +507,18 @@ def xap_rules(settings: Mapping[str, Any], revision: int) -> Iterable[Rule]:
         return
     latency, retries = settings["latency"], settings["retries"]
     yield Rule(
-        "xap.throughput", "throughput", "", Signal.DRAIN_RATE, Shape.RATE_BELOW, settings["throughput"],
-        (Rung(PolicyAction.CANCEL_SUBSCRIPTION),), revision, mode=settings["mode"], hold_ms=latency, window_ms=latency,
-        count=retries, check_ms=max(PART_MS, latency // (retries + 1)), guard_bytes=1,
-    )  # fmt: skip
+        "xap.throughput",
+        "throughput",
+        "",
+        Signal.DRAIN_RATE,
+        Shape.RATE_BELOW,
+        settings["throughput"],
+        (Rung(PolicyAction.CANCEL_SUBSCRIPTION),),
+        revision,
+        mode=settings["mode"],
+        hold_ms=latency,
+        window_ms=latency,
+        count=retries,
+        check_ms=max(PART_MS, latency // (retries + 1)),
+        guard_bytes=1,
+    )
