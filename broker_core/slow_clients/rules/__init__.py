@@ -1,1 +1,1 @@
-"""Compilation of policies to rules: scopes, presets of four systems, layers, staged revisions, policy review."""
+"""Compilation of policies to rules: scopes, presets, layers, staged revisions and policy review."""

@@ -1,7 +1,7 @@
-"""A policy is read before it is saved: what contradicts itself, does nothing or is dangerous is said in a sentence.
+"""Review of a policy before it is saved: findings about contradictory, useless or dangerous settings.
 
-Pure. What is plainly wrong has been refused by `PolicyDocument.from_dict`; here are the settings that are well-formed
-and still can't be meant, or should be known by whoever saves them.
+Pure. `PolicyDocument.from_dict` has already refused invalid settings. The findings here are about settings
+that are well-formed but cannot be intended, or that the operator should know about.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from broker_core.slow_clients.rules.scopes import RuleSubject, example_subject
 from broker_core.subscriptions.topics import TopicPattern
 
 ONE_MESSAGE = 1_024
-"""Bytes: a limit below this is passed by about any first message."""
+"""Bytes. About any first message exceeds a lower limit."""
 
 
 class Severity(StrEnum):
-    """What follows from a finding."""
+    """Consequence of a finding."""
 
     REFUSE = "refuse"
     WARN = "warn"
 
 
 class PolicyFinding(NamedTuple):
-    """One thing to know about a policy: where it is, what it means, what to do."""
+    """Finding about a policy: where it is, what it means, how to fix it."""
 
     severity: Severity
     where: str
@@ -51,7 +51,10 @@ class PolicyFinding(NamedTuple):
 
 
 def review_policy(document: PolicyDocument, host_memory: int | None = None) -> list[PolicyFinding]:
-    """All findings, those that refuse first. With the host's memory (bytes), default limits are looked at too."""
+    """Return all findings, refusals first.
+
+    With the host's memory (bytes), limits that depend on it are checked too.
+    """
     looks = (_scopes, _pools, _clients, _rules, _clashing, _masked, _xap, _activemq, _qpid)
     found = [finding for look in looks for finding in look(document, host_memory)]
     return sorted(found, key=lambda finding: finding.severity is Severity.WARN)
@@ -66,7 +69,7 @@ def _warn(where: str, sentence: str, fix: str) -> PolicyFinding:
 
 
 def _scopes(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
-    """Patterns that aren't any, and scopes that match nothing."""
+    """Find invalid topic patterns, and scopes that match nothing."""
     transports = {transport.name for transport in document.transports}
     scoped = [
         (f"rule {rule.name} ({rule.scope})", rule.scope.topic, rule.scope.transport)
@@ -87,6 +90,7 @@ def _scopes(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
 
 
 def _bad_pattern(topic: str) -> str:
+    """Return why a topic pattern is invalid; "" for a valid one. Accepts the `#` of Qpid."""
     plain = ">" if topic == "#" else f"{topic[:-2]}.>" if topic.endswith(".#") else topic
     try:
         TopicPattern.parse(plain)
@@ -96,6 +100,7 @@ def _bad_pattern(topic: str) -> str:
 
 
 def _pools(document: PolicyDocument, host_memory: int | None) -> Iterator[PolicyFinding]:
+    """Find pool limits that do not fit each other, the host, or a single message."""
     resolved = presets.resolve_pools(document, host_memory or 1 << 40, None, "/spool")
     known = {limits.name: limits for limits in resolved.values()}
     for limits in known.values():
@@ -132,6 +137,7 @@ def _pools(document: PolicyDocument, host_memory: int | None) -> Iterator[Policy
 
 
 def _clients(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+    """Find client limits of AMPS that act late or let one client use a whole pool."""
     for where, policy in (
         ("instance", document.client_policy),
         *((f"transport {t.name}", t.client_policy) for t in document.transports),
@@ -157,6 +163,7 @@ def _clients(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]
 
 
 def _rules(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+    """Find custom rules that never act, act on the first message, or act late."""
     for rule in document.rules:
         where = f"rule {rule.name} ({rule.scope})"
         age = document.client_policy_of(rule.scope.transport).client_message_age_limit_ms
@@ -189,10 +196,14 @@ _BYTES = (
     Signal.POOL_MEMORY,
     Signal.POOL_DISK,
 )
+"""Signals measured in bytes of one client or pool."""
 
 
 def _clashing(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
-    """Entries of one rule of which neither lies within the other: for whom both are about they may contradict."""
+    """Find entries of one rule that contradict each other for clients that both apply to.
+
+    Only entries whose scopes overlap without one containing the other are compared.
+    """
     named = presets.custom_rules(document)
     for one, other in combinations(document.rules, 2):
         if (
@@ -214,7 +225,7 @@ def _clashing(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding
 
 
 def _masked(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
-    """A rule in shadow that enforced ones don't let see what it waits for."""
+    """Find shadow rules that never see their limit passed, because an enforced rule acts first."""
     pool = presets.resolve_pools(document, 1 << 40, None, "/spool")[INSTANCE]
     named = presets.custom_rules(document)
     whole = []
@@ -240,6 +251,7 @@ def _masked(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
 
 
 def _xap(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+    """Find XAP settings whose checks do not fit into the latency."""
     entries = preset_layers(document, "xap")
     for name in {"", *(entry.transport for entry in document.xap)}:
         found = entries.values(RuleSubject(name))
@@ -254,6 +266,7 @@ def _xap(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
 
 
 def _activemq(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+    """Find ActiveMQ entries that never act or that set two limits."""
     entries = preset_layers(document, "activemq")
     for entry in document.activemq:
         where = f"activemq {entry.topic}"
@@ -282,6 +295,7 @@ def _activemq(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding
 
 
 def _qpid(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+    """Find Qpid entries that never act, or that delete durable subscriptions."""
     for topic in document.qpid:
         where = f"qpid {topic.topic}"
         age = document.client_policy_of(topic.transport).client_message_age_limit_ms
