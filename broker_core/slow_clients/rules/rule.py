@@ -134,8 +134,8 @@ class Rule:
             whole = -(-looks_back // TICK_MS) * TICK_MS
             seen = whole + TICK_MS
             if looks_back > self.window_ms:
-                # Two ticks until the backlog has been seen to wait for a second. A slow peer may acknowledge a
-                # step of its window in the middle of the period; then another whole period has to pass.
+                # Two ticks until the backlog has been seen to wait for a second. A slow peer may acknowledge
+                # a step of its window in the middle of the period; then another whole period has to pass.
                 seen += 2 * TICK_MS + whole
             if looks_back > (SAMPLES - 2) * TICK_MS:
                 seen += looks_back // MARKS + TICK_MS

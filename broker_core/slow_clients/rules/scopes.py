@@ -1,4 +1,4 @@
-"""Scopes: which clients and subscriptions a setting applies to, and the settings merged from several scopes."""
+"""Scopes: which clients and subscriptions a setting applies to, and settings merged from several scopes."""
 
 from __future__ import annotations
 
