@@ -91,9 +91,10 @@ class SystemRecordBuffer:
 
         Args:
             now_ns: Time of the event.
-            client: Client name.
-            event: Kind of event, such as connect, disconnect, subscribe, offline_start.
-            state: Delivery state of the client.
+            client: Client name, or the broker's for events of the broker.
+            event: Kind of event: connect, disconnect, subscribe, unsubscribe, offline_start, offline_stop,
+                slow, …
+            state: Delivery state of the client; the reason of a disconnect.
             topic: Topic of the subscription, for subscription events.
             filter: Filter of the subscription, for subscription events.
             transport: Transport of the client.
