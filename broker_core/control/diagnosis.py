@@ -1,6 +1,6 @@
 """Diagnosis of clients: why one is slow, which rule acts next, its health, and when it catches up.
 
-`ClientDiagnostics` gives a verdict and a forecast. `health_of` gives one word for a subscription's health.
+`ClientDiagnostics` returns a verdict and a forecast, `health_of` one word for a subscription's health.
 `LagHistory` stores the lags of the last seconds for catch-up estimates. Everything else is pure.
 """
 
@@ -41,7 +41,7 @@ class ClientDiagnosis(NamedTuple):
 
 
 class ClientDiagnostics:
-    """Diagnoses the clients of an instance, and remembers the rates of those it diagnosed."""
+    """Diagnosis of an instance's clients. Remembers the rates of the clients it has diagnosed."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -265,8 +265,8 @@ class LagHistory:
     def estimate_catch_up(self, client: str, id: str, delivery: DeliveryState) -> CatchUpEstimate:
         """Return when no message waits, at the rate at which the lag has shrunk since it was greatest.
 
-        Earlier samples, for example while the client was offlined, say nothing about the future. The decrease
-        of the lag is measured directly: it equals messages drained less messages arriving.
+        Earlier samples, for example while the client was offlined, do not predict the future. The decrease of
+        the lag is measured directly: it equals messages drained less messages arriving.
         """
         if delivery in _SENT_NOTHING:
             return CatchUpEstimate(why_none=_SENT_NOTHING[delivery])

@@ -31,7 +31,7 @@ from broker_core.subscriptions.topics import TopicPattern
 CAPACITY = 2_000
 """Default capacity of the queue, events."""
 MAX_DATA = 65_536
-"""Maximum characters of a message's body in an event; the rest is cut off."""
+"""Maximum characters of a message's body in an event; further ones are cut off."""
 CLIENT_EVENTS = {"connect": "logon"}
 """AMPS's names of client events where they differ from the broker's: `connect` is AMPS's `logon`."""
 _TOLD = ("action", "reason", "rule", "sentence", "mode")
@@ -133,7 +133,7 @@ class EventWatch:
             self.add_event("connect", {"AMPS_CLIENT_NAME": name, "AMPS_CONNECTION_NAME": name})
 
     def client_events(self, told: Iterable[tuple[bytes, str]]) -> None:
-        """Queue events for records of `$SLUICE.clients`, given as (body, `once`).
+        """Queue events for records of `$SLUICE.clients`. Each record is (body, `once`).
 
         In a group, only those of this member's clients.
         """
@@ -161,7 +161,7 @@ class EventWatch:
             self.add_event(kind, variables, once=once)
 
     def decisions(self, told: Iterable[tuple[bytes, str]]) -> None:
-        """Queue events for records of `$SLUICE.decisions`, given as (body, `once`)."""
+        """Queue events for records of `$SLUICE.decisions`. Each record is (body, `once`)."""
         for body, once in told:
             decision = msgspec.json.decode(body, type=DecisionEntry)
             fields = {f"SLUICE_{key.upper()}": str(getattr(decision, key)) for key in _TOLD}
@@ -226,7 +226,7 @@ class _MessageListener:
             self._heard(batch, both, target.peer.name)
 
     def _heard(self, batch: Batch, rows: Rows | None, client: str) -> None:
-        """Queue an event for each row, as far as the queue has room."""
+        """Queue an event for each row while the queue has free slots; count the others as dropped."""
         chosen = range(batch.count) if rows is None else rows.tolist()
         fitting = chosen[: self._watch.free_slots]
         self._watch.dropped += len(chosen) - len(fitting)

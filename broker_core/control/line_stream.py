@@ -9,7 +9,7 @@ _PART = 64 * 1024
 
 
 class LineStream:
-    """Reads and writes lines. At most 64 KiB are read ahead."""
+    """Reader and writer of lines. At most 64 KiB are read ahead."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -17,6 +17,8 @@ class LineStream:
 
     async def read(self, most: int) -> bytes | None:
         """Return the next line with its line break; None at the end of the stream.
+
+        An incomplete last line is dropped.
 
         Raises:
             ValueError: The line is longer than `most` bytes.

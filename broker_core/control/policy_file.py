@@ -200,7 +200,7 @@ class PolicyFile:
             self.save(msgspec.structs.replace(stored, log=str(log), frontier=frontier))
 
     def _set_aside(self) -> str:
-        """Rename a damaged file, and return what was done as a clause."""
+        """Rename a damaged file, and return the result as a clause."""
         for number in range(1, 100):
             aside = self.path.with_name(f"{self.path.name}.damaged.{number}")
             if not aside.exists():

@@ -77,7 +77,7 @@ class ControlServer:
             self._path.unlink()
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # Before bind: Linux gives the file the socket's mode (unix_bind), so that only its owner can ever
-        # open it. A umask would apply to the whole process, also to files that other threads create meanwhile.
+        # open it. A umask would apply to the whole process, also to files of other threads.
         os.fchmod(listening.fileno(), 0o600)
         listening.bind(str(self._path))
         self._server = await asyncio.start_unix_server(self._serve, sock=listening)

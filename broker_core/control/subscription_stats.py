@@ -50,7 +50,7 @@ class SubscriptionStats(NamedTuple):
 
 
 class SubscriptionStatsReader:
-    """Reads statistics, and caches accept times that it read from the journal."""
+    """Reader of statistics. Caches accept times that it read from the journal."""
 
     def __init__(
         self, journal: Journal, frontier: DurableFrontier, counted: SubscriptionRegistry[MatchReceiver]

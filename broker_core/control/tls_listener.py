@@ -148,7 +148,7 @@ def read_link_settings(listen: str, certificate: str, key: str, tokens: str) -> 
 
 
 class RefusedPeerLog:
-    """Logs refused peers: the first for each reason immediately, later ones as a count."""
+    """Log of refused peers: the first for each reason immediately, later ones as a count."""
 
     def __init__(self) -> None:
         self._said_at: dict[str, float] = {}
@@ -164,7 +164,7 @@ class RefusedPeerLog:
 
 
 class ControlTlsListener:
-    """Accepts TLS connections, authenticates them by token, and passes their lines on."""
+    """Listener that accepts TLS connections, authenticates them by token, and passes their lines on."""
 
     def __init__(
         self,

@@ -76,9 +76,9 @@ class LiveSubscriptionsPort(Protocol):
 
 
 class Dispatcher:
-    """Takes batches from publishers to the log and from the log to subscribers.
+    """Path of batches from publishers to the log, and from the log to subscribers.
 
-    The callback object of the log.
+    The log calls its `on_…` methods and `show`.
     """
 
     def __init__(

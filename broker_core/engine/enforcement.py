@@ -69,7 +69,10 @@ Act = Callable[[ConnectionView, DecisionInProgress], None]
 
 
 class PolicyEnforcer:
-    """Executes policy decisions, one method for each action. Operators' actions use the same methods."""
+    """Executor of policy decisions, with one method for each action.
+
+    Operators' actions use the same methods.
+    """
 
     def __init__(
         self,
@@ -201,7 +204,7 @@ class PolicyEnforcer:
         connection.mark_changed()
 
     def _offline(self, connection: ConnectionView, act: DecisionInProgress) -> None:
-        """Move a client's backlog to its spool and record how much the spool holds."""
+        """Move a client's backlog to its spool, and record the number of messages in the spool."""
         if connection.backlog.state is ClientState.LIVE:
             self.move_to_spool(connection)
         if connection.is_closed:
@@ -386,7 +389,7 @@ def _targets(connection: ConnectionView, decision: Decision) -> list[ClientSubsc
 
 
 def _key_of(target: ClientSubscription) -> KeyOf:
-    """Return the function that gives the conflation key of a record."""
+    """Return a function that returns the conflation key of a record."""
     return parse_key(target.snapshot_key or "topic").key_of_record(target.subscription.decoder_of)
 
 

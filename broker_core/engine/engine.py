@@ -166,10 +166,9 @@ class Engine:
             make_log,
         )
         self.dispatch.on_broken = self.on_log_broken
-        """Called with the reason when the process must end. Set by the caller that runs the engine."""
         self.durables.is_journaled = self.managed.is_journaled = self._is_journaled
         self.on_broken: Callable[[JournalError], None] | None = None
-        """The process has to end, and this is why; set by whoever runs it."""
+        """Called with the reason when the process must end. Set by the caller that runs the engine."""
         self.logons = LogonAuthenticator(self.facilities, self.roster, policy, self.owners)
         self.quotas = Quotas(policy, self.kept, self.owners, journal, clock.monotonic_ns)
         self.services = self.subscriptions.services = self._services(state)
@@ -344,7 +343,7 @@ class Engine:
     def on_log_broken(self, error: JournalError) -> None:
         """Report that the log accepts no more records, and that the process must end.
 
-        What is on disk, or which broker owns the log, cannot be known before the log is opened again.
+        The content of the disk, or the owner of the log, cannot be known before the log is opened again.
         """
         log.critical("journal_broken", code=error.code, why=error.sentence, fix=error.fix)
         if self.on_broken is not None:

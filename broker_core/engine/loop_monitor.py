@@ -1,8 +1,8 @@
 """Thread beside the event loop that reports when the loop stalls, and why.
 
     loop      every BEAT_S: records the time
-    thread    every POLL_S: reads that time, its own delay and CPU times; every BASELINE_S and in a stall:
-        /proc
+    thread    every POLL_S: reads that time, its own delay and CPU times;
+              every BASELINE_S and in a stall: reads /proc
     SIGALRM   set to ALARM_S after the thread's newest poll; fires when the thread cannot run either
 
 The thread needs the interpreter lock. If another thread holds it, the timer's signal makes `faulthandler`
@@ -69,7 +69,7 @@ class _Gap(NamedTuple):
 
 
 class LoopMonitor:
-    """Monitors the event loop of the thread that calls `start`, which must be the main thread.
+    """Monitor of the event loop of the thread that calls `start`, which must be the main thread.
 
     One per process.
     """

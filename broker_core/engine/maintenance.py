@@ -18,7 +18,7 @@ log = structlog.get_logger("sluice.engine")
 
 
 class JournalMaintenance:
-    """Runs the journal's background tasks. Belongs to the event loop.
+    """Background tasks of the journal, started once a second. Belongs to the event loop.
 
     `broken` is called with the error when the journal accepts no more records.
     """

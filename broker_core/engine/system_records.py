@@ -55,7 +55,7 @@ def encode_compact(document: Document) -> bytes:
 
 
 def _sums(account: DeliveryAccount) -> dict[str, Any]:
-    """Return the fields of an event that tell a delivery account."""
+    """Return the fields of an event that contain a delivery account."""
     return {
         "delivered_messages": account.delivered.messages,
         "delivered_bytes": account.delivered.nbytes,

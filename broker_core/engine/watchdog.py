@@ -1,15 +1,14 @@
 """Watchdog for clients that could be sent their backlog, but are not.
 
 Such a standstill is a defect of the broker, never of the client. Each delivery waits for a signal: the socket
-is writable, a window has room, a chunk was read, an interval has ended. If a signal is lost, or a task has
-died, the client waits forever. So each client is checked once a second:
+is writable, a window has a free slot, a chunk was read, an interval has ended. If a signal is lost, or a task
+has died, the client waits forever. So each client is checked once a second:
 
-    outbox, queues  A message waits, the socket is writable, and its queue is not paused and has window and
-                    credit.
+    outbox, queues  A message waits, the socket is writable, and its queue is not paused and has a free
+                    slot in its window and credit.
     spool           The client can be sent more than waits in memory, and is not live.
-    log             A subscription reads the log, its client has room, its rate allows it, and more can be
-        read;
-                    or nothing more can be read and it is not live.
+    log             A subscription reads the log, its client and its rate allow sending, and more can be
+                    read; or nothing more can be read and it is not live.
     conflation      A live subscription holds messages back and no timer releases them.
 
 A client that is in such a state at SAMPLES checks, without any movement between them, is at a standstill. The
@@ -47,8 +46,8 @@ log = structlog.get_logger("sluice.watchdog")
 class _StallCandidate:
     """Client without movement since `since` (monotonic ms).
 
-    `stands` has all counters that would move, at the first check. `told`: whether the standstill was
-    reported.
+    `stands` has the counters of its deliveries at the first check; `looks` is the number of checks. `told` is
+    whether the standstill was reported.
     """
 
     stands: tuple[int, ...]
@@ -58,7 +57,7 @@ class _StallCandidate:
 
 
 class Watchdog:
-    """Checks each client once a second. `found` counts the standstills since the start, each once."""
+    """Checker of every client once a second. `found` counts the standstills since the start, each once."""
 
     def __init__(self, facilities: InstanceResources, frontier: DurableFrontier) -> None:
         self._facilities = facilities
@@ -100,7 +99,7 @@ class Watchdog:
 
 
 def stall_reason(connection: ConnectionView) -> str:
-    """Return which of a client's deliveries waits although nothing visible holds it back; "" if none."""
+    """Return the delivery that waits although nothing visible prevents it; "" if there is none."""
     backlog = connection.backlog
     if backlog.state is ClientState.CLOSED:
         return ""
@@ -130,7 +129,7 @@ def _stands_by_itself(target: ClientSubscription) -> bool:
 
 
 def _stands(connection: ConnectionView) -> tuple[int, ...]:
-    """Return all counters of a client's deliveries that move when it is served."""
+    """Return the counters of a client's deliveries. At least one changes when the client is served."""
     spool = connection.backlog.spool
     reading = [one.cursor.next_sequence for one in connection.subscriptions.values() if one.cursor.is_behind]
     return (connection.backlog.delivered.messages, spool.messages if spool is not None else -1, *reading)

@@ -226,7 +226,7 @@ MAX_PREVIEWED = 500
 
 
 class PolicyApplier(Protocol):
-    """Puts a requested policy into force.
+    """Function that puts a requested policy into force.
 
     `decided`: whether an operator has chosen it over the policy in force.
     """
@@ -284,8 +284,8 @@ class PolicyRequests:
     async def preview(self, asked: requests.PreviewPolicy) -> PolicyEffect:
         """Return the effect of a policy, without any change.
 
-        The effect lists clients whose settings would change, decisions that would follow immediately, clients
-        that would be disconnected, and subscribers that would lose topics of the log.
+        The effect lists clients whose settings would change, clients that would be disconnected, and
+        decisions that would follow immediately. It also lists subscribers that would lose topics of the log.
         """
         policy, stage = _policy(asked.policy), _stage(asked.staged, self._member)
         guard = self._engine.guard

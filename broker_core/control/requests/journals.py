@@ -35,7 +35,7 @@ class JournalRequests:
         self._swapping = asyncio.Lock()
 
     async def journals(self, asked: requests.ListJournals) -> list[SegmentEntry]:
-        """Return all segments of the journal, each with the owners of the pins that keep it."""
+        """Return all segments of the journal, each with the owners of the pins that retain it."""
         journal = self._engine.journal
         pins = self._held()
         return [

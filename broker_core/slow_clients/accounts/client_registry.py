@@ -1,7 +1,7 @@
 """Registry of clients, and the schedule by which each one is sampled once a second.
 
 `ClientRegistry` knows which clients are connected, their subscriptions, pools and rules. The guard extends
-it. `TickSchedule` selects the clients that need judging, all at once or in slices.
+it. `TickSchedule` selects the clients that need judging, all together or in slices.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WORTH_A_SAMPLE: Final = 64 * 1024
 
 
 class TickSchedule:
-    """Assigns each client to one of 40 slices of a second.
+    """Schedule that assigns each client to one of 40 slices of a second.
 
     So the time between two samples of a client is always a second, and the clients of one slice are few.
     """
@@ -263,7 +263,7 @@ class ClientRegistry:
         }
 
     def effective(self, name: str) -> list[EffectiveSetting]:
-        """Return every setting in force for a client, then settings that hold only for its subscriptions.
+        """Return every setting in force for a client, then settings that apply only to its subscriptions.
 
         Returns [] for a client that is not registered.
         """

@@ -1,11 +1,11 @@
-"""The slow-client guard: it counts what every client uses and has clients judged that may be over a limit.
+"""The slow-client guard: it counts the use of every client, and judges clients that may be over a limit.
 
-There is one guard per instance. It acts at three places only:
+There is one guard per instance. It acts in three cases only:
 
-- when messages are queued (memory, backlog of a subscription) or spooled (disk); this costs two additions and
-    two comparisons unless a limit is passed,
-- at the tick (ages, rates, holds, and use that a new policy made too much),
-- on acknowledgements.
+- Messages are queued (memory, backlog of a subscription) or spooled (disk). This costs two additions and two
+  comparisons unless a limit is passed.
+- At the tick, it judges ages, rates, holds, and clients over a limit of a new policy.
+- A client acknowledges messages.
 
 The caller executes the decisions in the same event-loop iteration and reports the resulting changes:
 
@@ -14,9 +14,9 @@ The caller executes the decisions in the same event-loop iteration and reports t
                 offlined, and new messages go to the spool. When the spool is empty, call `on_unspooled`,
                 then `on_spool_empty`.
     DISCONNECT  Also REFUSE and DELETE_DURABLE. Send the notice, close, remove the spool, call `unregister`.
-                From the decision on, the client's use does not count, so that no other client is chosen
-                for the memory and disk that this one is about to free.
-    others      Call `on_released` for bytes that leave memory, `unsubscribe` for a subscription that ends.
+                From the decision on, the client's use does not count. So no other client is chosen for the
+                memory and disk that this one is about to free.
+    others      Call `on_released` for bytes that left memory, `unsubscribe` for a subscription that ended.
 
 Decisions in shadow mode are only recorded.
 """
@@ -105,7 +105,7 @@ class SlowClientGuard(ClientRegistry):
         return None
 
     def on_released(self, use: ClientUsage, nbytes: int) -> None:
-        """Count bytes that left the client's outbox. Raises ValueError if there are not as many."""
+        """Count bytes removed from the client's outbox. Raises ValueError if it has fewer bytes."""
         if nbytes > use.memory:
             raise ValueError(f"client {use.name} can't release {nbytes} of {use.memory} bytes")
         use.memory -= nbytes
@@ -123,7 +123,7 @@ class SlowClientGuard(ClientRegistry):
         return None
 
     def on_unspooled(self, use: ClientUsage, nbytes: int) -> None:
-        """Count bytes that left the client's spool file. Raises ValueError if there are not as many."""
+        """Count bytes removed from the client's spool file. Raises ValueError if it has fewer bytes."""
         if nbytes > use.disk:
             raise ValueError(f"client {use.name} can't release {nbytes} of {use.disk} bytes of disk")
         use.disk -= nbytes
@@ -176,7 +176,7 @@ class SlowClientGuard(ClientRegistry):
     # ------------------------------------------------------------------------------------------ judging
 
     def tick(self, now_ns: int) -> list[Decision]:
-        """Sample every client and judge ages, rates, holds, and everything over a limit, all at once.
+        """Sample every client and judge ages, rates, holds, and everything over a limit.
 
         All clients are judged together, so the result equals the preview of the policy that is in force.
         """

@@ -4,7 +4,7 @@ The ranking finds the largest users among tens of thousands of clients whose use
 It is a heap of the use at the time of the last ranking:
 
 - When a client's use shrinks, nothing is done. Its entry is too large and is corrected when it reaches the
-    top.
+  top.
 - When its use grows beyond the entry, the caller must `add` it again.
 
 While no choice is expected, a client that has grown is only listed as unranked, once, and grows further at no
@@ -13,8 +13,8 @@ ranked immediately. So a choice finds all clients ranked and only skips obsolete
 earlier first ranks all others.
 
 Obsolete entries are removed gradually. When they are half of the heap, it becomes the older heap. With each
-new entry, two entries are taken from the tail of the older heap (which leaves a valid heap), and the valid
-ones go to the new heap. The largest user is at the top of one of the two.
+new entry, two entries are removed from the tail of the older heap, which leaves a valid heap. Of these, the
+valid ones go to the new heap. The largest user is at the top of one of the two.
 
 Clients with equal use are ordered by the age of their backlog, then by the order of connecting.
 """

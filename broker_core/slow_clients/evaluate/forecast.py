@@ -29,7 +29,7 @@ STEADY: Final = 0.9
 FARTHEST: Final = 60
 """Maximum forecast horizon, as a multiple of the time that the samples cover."""
 MAX_PERCENT: Final = 1_000.0
-"""Maximum of `percent` for a rate below its limit. Without it, a rate near 0 would give any number."""
+"""Maximum of `percent` for a rate below its limit: for a rate near 0 the ratio has no bound."""
 _MS: Final = 1_000_000
 
 Points = Sequence[tuple[int, int]]

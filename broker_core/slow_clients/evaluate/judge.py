@@ -1,15 +1,15 @@
 """The judge: clients with their rules, pools and the time in; decisions out.
 
 Pure, and the only judge. The broker calls it with the few clients that the guard selected, a preview with all
-clients. The decisions are the same, because a rule looks at one client, one subscription, or the largest user
-of a pool.
+clients. The decisions are the same, because each rule concerns one client, one subscription, or the largest
+user of a pool.
 
 Decisions are returned in the order in which they must be executed. Each one includes the effect of those
 before it: a disconnected or offlined client relieves its pool, so no second client is chosen needlessly.
 Shadow rules are judged after the enforced rules and independently, as if no other rule existed.
 
 The judge stores nothing. Rule states (since when a limit is exceeded, which rung has acted) come in with the
-signals as `holds`. States that changed are returned in the result.
+signals. States that changed are returned in the result.
 """
 
 from __future__ import annotations

@@ -123,10 +123,10 @@ def next_check_at(rule: Rule, hold: RuleState) -> int:
 
 
 class RuleStateMigration:
-    """Carries rule states over to a new set of rules when a policy comes into force.
+    """Migration of rule states to a new set of rules when a policy comes into force.
 
     An unchanged rule keeps its state. A rule with an unchanged condition but a different reaction keeps the
-    time since which the condition holds, and has not acted yet. Any other rule starts without state; a
+    time since which the condition is met, and has not acted yet. Any other rule starts without state; a
     time-driven one is due at the next check.
 
     One object serves one change of policy: rule sets are shared by many clients, and each pair is compared
@@ -158,7 +158,7 @@ class RuleStateMigration:
 
 
 class _CarriedOverRules(NamedTuple):
-    """Comparison of two rule sets, as names: unchanged, unchanged condition, time-driven and due at once."""
+    """Comparison of two rule sets, as names: unchanged, unchanged condition, time-driven and due now."""
 
     same: list[str]
     asked: list[str]

@@ -76,8 +76,8 @@ def _drain_rate(client: ClientView, rule: Rule, now_ns: int) -> int:
     that: had the client read everything in between, the oldest would be younger. A client that gets messages
     as they arrive is therefore never slow, however few arrive.
 
-    The peer's window may move in steps. A step becomes visible only after the client has read all of it, so
-    the client may have read up to one step more than it acknowledged. The result includes that step.
+    The peer's window may move in steps. A step becomes visible only after the client has read all of it. So
+    the client may have read up to one step more than it acknowledged; the result includes that step.
     """
     backlog = client.backlog
     age, look_back = age_ms(backlog.oldest_at, now_ns), rule.look_back_ms(backlog.window_step_bytes)
@@ -273,7 +273,7 @@ def check_readers(read: dict[SignalSubject, set[Signal]]) -> None:
     """Check that every signal has a reader for exactly the subjects it is measured of.
 
     Raises:
-        LookupError: A reader is missing, or one is there that `SIGNALS` does not list.
+        LookupError: A reader is missing, or reads a signal that `SIGNALS` does not list for the subject.
     """
     for measured, signals in read.items():
         if wrong := signals ^ {signal for signal, row in SIGNALS.items() if measured in row.measured}:

@@ -22,7 +22,7 @@ BLOCKED_MS: Final = 1_000
 FLOOR: Final = 5_000
 """Bytes per second. A slower client counts as not reading.
 
-This holds even while the time that one step of its window takes is unknown.
+This applies even while the duration of one step of its window is unknown.
 """
 STEPS: Final = 2
 """Silence for fewer window steps than this is normal.
@@ -35,7 +35,7 @@ SLOW_ACK_MS: Final = 1_000
 HANGS_MS: Final = 5_000
 """Time without acknowledgement after which the application counts as hanging.
 
-It must owe acknowledgements and have room in its window.
+It must owe acknowledgements and have free slots in its window.
 """
 BURST: Final = 3
 """Factor by which the arrival rate must exceed the usual rate to count as a burst."""

@@ -1,6 +1,6 @@
 """Decisions in English, as documents and as notices to clients.
 
-A sentence says what was done to which client, why, and what it costs. Each figure has its unit.
+A sentence describes the action, the client, the reason and the cost. Each figure has its unit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _who(decision: Decision) -> str:
 
 
 def _did(decision: Decision, *, ahead: bool) -> str:
-    """Return what was done, would have been done, or will be done."""
+    """Return the past, conditional or future form of the action."""
     done = _DONE[decision.action]
     if decision.held_at is not None:
         most = "1 decision" if decision.held_at == 1 else f"{decision.held_at:,} decisions"
@@ -75,7 +75,7 @@ def _did(decision: Decision, *, ahead: bool) -> str:
 
 
 def _why(decision: Decision) -> str:
-    """Return the reason: the signal's value, the limit, and for pools who would be next."""
+    """Return the reason: the signal's value and the limit; for pools also the client that would be next."""
     if decision.problem:
         return f"what waits for it can't be written to its spool ({decision.problem.rstrip('.')})"
     unit = decision.unit

@@ -112,8 +112,8 @@ class Rule:
     def look_back_ms(self, lump_bytes: int) -> int:
         """Return the period over which a RATE_BELOW rule measures the rate, ms.
 
-        A peer's window may move in steps of `lump_bytes`. The period is then longer than a peer at the limit
-        needs for one step, because no rate can be measured over less than a step.
+        A peer's window may move in steps of `lump_bytes`. The period is then longer than one step of a peer
+        at the limit, because no rate can be measured over less than a step.
         """
         if not lump_bytes:
             return self.window_ms
@@ -123,8 +123,8 @@ class Rule:
         """Return the longest time from crossing the limit to the action of rung `rung`, ms.
 
         0 means the same event-loop iteration. The time includes hold and check interval. For a rate it also
-        includes the measured period (longer for a peer whose window moves in steps of `lump_bytes`) and the
-        checks at which the rate must still be low.
+        includes the measured period and the checks at which the rate must still be low. The period is longer
+        for a peer whose window moves in steps of `lump_bytes`.
         """
         step = self.ladder[rung]
         if self.at_enqueue and rung == 0:
