@@ -132,7 +132,7 @@ def window_full_ms(figures: Mapping[str, SubscriptionStats], now: int) -> int:
 SAMPLES: Final = 10
 """Number of samples, one per second, that show whether a lag grows."""
 SILENT_MS: Final = 5_000
-"""A window that has been full for this long counts as unacknowledged: the client is stalled."""
+"""A subscription whose window has been full, or that had no credit, for this long is stalled."""
 GROWN: Final = 0.1
 """Minimum growth of a lag, as a share, that is not noise.
 
@@ -141,7 +141,7 @@ alone, steady growth would stop to count after a hundred seconds, because the la
 growth.
 """
 FLAPS: Final = 3
-"""Number of times a client was offlined within FLAPPING_NS that makes it flapping."""
+"""A client that was offlined this many times within FLAPPING_NS is flapping."""
 FLAPPING_NS: Final = 600 * 1_000_000_000
 """Period for FLAPS."""
 _SENT_NOTHING: Final = {

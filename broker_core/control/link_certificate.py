@@ -100,5 +100,5 @@ def _read(settings: TlsSettings) -> tuple[ssl.SSLContext, float]:
 
 
 def _utc(seconds: float) -> str:
-    """Return a time as text."""
+    """Return a time in seconds UTC as text."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

@@ -149,7 +149,7 @@ def decode_policy(raw: bytes, instance: str) -> StoredPolicy:
 
 
 class PolicyFile:
-    """Policy file of one broker. Its methods read and write the disk, so call them in a thread."""
+    """Policy file of one broker. Its methods block, because they read and write the disk."""
 
     def __init__(self, path: Path, instance: str, files: FileSystem | None = None) -> None:
         self.path = path

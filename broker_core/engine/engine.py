@@ -116,7 +116,10 @@ class Engine:
         self.share = ReplayFairShare(clock)
         self.frontier = DurableFrontier(journal.next_sequence - 1)
         self.everywhere = DurableFrontier(0)
-        """Frontier of records that sync members and sync destinations have stored, too."""
+        """Frontier of records that sync members and sync destinations have stored, too.
+
+        No subscription follows it alone.
+        """
         self.everywhere.stamped = self.frontier.stamped
         self.facilities = InstanceResources(
             journal.instance,
@@ -128,6 +131,7 @@ class Engine:
             self.ledger,
             self.spawn,
         )
+        # A lambda, because the dispatcher is created later: it needs the subscriptions and the policy loop.
         self.subscriptions = SubscriptionManager(lambda: self.dispatch.topics)
         kept = journal.directory / f"{journal.instance}.kept.json"
         self.kept = PositionStore(kept, journal.pin, journal.files)

@@ -41,7 +41,9 @@ PARTS: Final = 40
 LUMPS_IN: Final = 4
 """Slices in which all clients that do not read are checked once; more slices when they are many."""
 MAX_LUMPS: Final = 100
-"""Maximum non-reading clients checked in one slice, unless a full pass would then take longer than a second.
+"""Maximum non-reading clients checked in one slice.
+
+The limit does not apply where a full pass would then take longer than a second.
 """
 WHOLE_MS: Final = 900
 """Minimum time between two full checks.
@@ -52,7 +54,8 @@ wake slightly early.
 MAX_ROUNDS: Final = 8
 """Maximum passes per iteration.
 
-Decisions may change other clients; the remaining ones are left to the next one.
+Decisions of a pass may change other clients. Clients that are changed by the last pass wait for the next
+iteration.
 """
 BEHIND_NS: Final = 50_000_000
 """A client whose socket accepted nothing, or that gave no credit, for this long reads too slowly.

@@ -43,7 +43,7 @@ from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.wording import decision_entry
 
 SAMPLE_INTERVAL_MS = 10_000
-"""Interval between `sample` events of a client that is behind."""
+"""Interval at which clients with an unchanged backlog are sampled. Changes are sampled each second."""
 
 
 def encode_compact(document: Document) -> bytes:

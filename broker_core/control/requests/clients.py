@@ -151,7 +151,7 @@ class ClientRequests:
         return found
 
     async def decisions(self, asked: requests.ListDecisions) -> list[DecisionEntry]:
-        """Return the decisions since a time."""
+        """Return the newest decisions that were made at or after `asked.since`, ms UTC."""
         return [one for one in self._engine.decisions.recent if one.at >= asked.since]
 
     async def losses(self, asked: requests.ListLosses) -> list[LossEntry]:

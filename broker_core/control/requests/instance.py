@@ -52,7 +52,7 @@ class GroupRequests:
         return self._there().status()
 
     async def downgrade_member(self, asked: requests.DowngradeMember) -> GroupStatus:
-        """Stop waiting for confirmations of a sync member.
+        """Stop waiting for confirmations of a sync member until it is upgraded. Stored before the reply.
 
         Raises:
             OperatorError: no_group or unknown_member.
@@ -201,7 +201,7 @@ class LinkRequests:
         return documents.LinkList(links=self._links.list_entries())
 
     async def downgrade_link(self, asked: requests.DowngradeLink) -> documents.LinkList:
-        """Stop waiting for confirmations of a sync destination.
+        """Stop waiting for confirmations of a sync destination until it is upgraded. Stored before the reply.
 
         Raises:
             OperatorError: unknown_member.

@@ -1,4 +1,4 @@
-"""The brake of a staged rollout: how many decisions its revision may still carry out on this broker."""
+"""Brake of a staged rollout: how many decisions its revision may still execute on this broker."""
 
 from __future__ import annotations
 

@@ -39,13 +39,18 @@ _SECOND: Final = TICK_MS * 1_000_000
 _MOMENT: Final = _SECOND // MOMENTS
 """Duration of a slice, ns."""
 WORTH_A_SAMPLE: Final = 64 * 1024
-"""Bytes. A client with less than this in memory, and not for long, is not slow and gets no history."""
+"""Minimum bytes in memory for which a client gets a history.
+
+With less in memory, nothing on disk, and no message that has waited for a second, it is not slow.
+"""
 
 
 class TickSchedule:
     """Schedule that assigns each client to one of 40 slices of a second.
 
-    So the time between two samples of a client is always a second, and the clients of one slice are few.
+    So the time between two samples of a client is always a second, and the clients of one slice are few. A
+    *hold* is the time for which a limit must be exceeded before a rule acts. Clients whose hold ends earlier
+    than their slice get an extra check.
     """
 
     def __init__(self) -> None:

@@ -198,7 +198,10 @@ class ClientUsage:
             self.narrow.pop(watched.view.id, None)
 
     def has_rule_state(self, watched: WatchedSubscription) -> bool:
-        """Return whether rules have state for a subscription, so that it may be within a limit again."""
+        """Return whether rules have state for a subscription.
+
+        If so, it must be judged even without a passed alarm, because it may be within its limits again.
+        """
         return bool(self.rule_states and self.rule_state_of(watched.view.id, watched.rules))
 
     def rule_state_of(self, identity: str, rules: tuple[Rule, ...]) -> dict[str, RuleState]:

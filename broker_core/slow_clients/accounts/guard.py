@@ -91,7 +91,10 @@ class SlowClientGuard(ClientRegistry):
         self._later: list[Decision] = []
         """Additional decisions of calls that return only one. The next tick returns them."""
         self._first_choices: dict[tuple[str, str], tuple[int, str]] = {}
-        """(second, client chosen first) by pool and rule, cached because finding the client examines all."""
+        """Cached result of `_first_choice` by pool and rule: (second, client name).
+
+        Finding the client examines all clients.
+        """
 
     # ------------------------------------------------------------------------------------------ the hot path
 
@@ -399,7 +402,7 @@ class SlowClientGuard(ClientRegistry):
         return self._heed(judge(clients, [rule], [pool], now_ns))
 
     def _first(self, decisions: list[Decision]) -> Decision | None:
-        """Return the first enforced decision; the next tick returns the others."""
+        """Return the first enforced decision, or None; the next tick returns the others."""
         enforced = next(
             (decision for decision in decisions if decision.mode is EnforcementMode.ENFORCE), None
         )

@@ -158,7 +158,13 @@ class RuleStateMigration:
 
 
 class _CarriedOverRules(NamedTuple):
-    """Comparison of two rule sets, as names: unchanged, unchanged condition, time-driven and due now."""
+    """Names of the new rules, by how they differ from the old ones.
+
+    Attributes:
+        same: Unchanged rules.
+        asked: Rules with an unchanged condition.
+        anew: Time-driven rules that are new or changed, due at the next check.
+    """
 
     same: list[str]
     asked: list[str]

@@ -29,9 +29,9 @@ class PoolSignalReader(NamedTuple):
     """How a pool's signal is read and worded."""
 
     used: Callable[[PoolSignals], int]
-    """Returns the use of the resource that the pool limits."""
+    """Function that returns the use of the resource that the pool limits."""
     share: Callable[[ClientView], int]
-    """Returns a client's part of that use; 0 if acting on the client would relieve nothing."""
+    """Function that returns a client's part of that use; 0 if acting on the client would relieve nothing."""
     verb: str
     """Verb for a client's use, in sentences."""
 

@@ -153,6 +153,7 @@ def _table(seen: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[str, .
             "Nothing waits for it.",
             ("unread_messages",),
         ),
+        # Causes outside the client.
         (
             seen.paused,
             SlowCause.PAUSED,
@@ -177,6 +178,7 @@ def _table(seen: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[str, .
             f"The disk is busy: what it waits for is read from there, and that takes {seen.disk_ms} ms.",
             ("disk_ms", "unread_messages"),
         ),
+        # Causes of the client or its network, the strongest evidence first.
         (
             stopped,
             SlowCause.NOT_READING,

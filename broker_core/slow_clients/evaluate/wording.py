@@ -37,7 +37,7 @@ _DONE: Final = {
 }
 """Past participle of each action."""
 _CODES: Final = {DecisionReason.RESOURCE_ERROR: "506 resource error. "}
-"""Reason codes under which another system's clients know a reason (seed 004)."""
+"""Reason codes that clients of other systems know, as prefixes of a sentence (seed 004)."""
 
 
 def decision_sentence(decision: Decision, *, ahead: bool = False) -> str:
