@@ -11,17 +11,17 @@
         Multiplier of the prefetch, likewise. Where both are set, the lower limit counts.
     abortSlowConsumerStrategy
         A consumer is slow from when messages wait and its prefetch window is full until dispatch resumes.
-        maxSlowCount     -1        aborted when slow this often (-1: any number of times)
-        maxSlowDuration  30000 ms  or aborted when slow this long without a pause (0 or -1: any time)
-        checkPeriod      30000 ms  interval of checks; the worst case is maxSlowDuration + checkPeriod
-        abortConnection  false     false: the subscription is ended. ActiveMQ asks the client first, and
+        maxSlowCount:    -1        aborted when slow this often (-1: any number of times)
+        maxSlowDuration: 30000 ms  or aborted when slow this long without a pause (0 or -1: any time)
+        checkPeriod:     30000 ms  interval of checks; the worst case is maxSlowDuration + checkPeriod
+        abortConnection: false     false: the subscription is ended. ActiveMQ asks the client first, and
                                    removes the consumer itself a second later. true: the connection is closed
     abortSlowAckConsumerStrategy
         A consumer is slow while it owes acknowledgements and its last one is too long ago. It is aborted
         when it was slow at enough checks, one checkPeriod apart. The last two limits count checks.
-        maxTimeSinceLastAck  30000 ms  time without acknowledgement (-1: never slow)
-        maxSlowCount         -1        number of consecutive checks (0 or -1: any number)
-        maxSlowDuration      30000 ms  or checks whose periods add up to this (0 or -1: any number)
+        maxTimeSinceLastAck: 30000 ms  time without acknowledgement (-1: never slow)
+        maxSlowCount:        -1        number of consecutive checks (0 or -1: any number)
+        maxSlowDuration:     30000 ms  or checks whose periods add up to this (0 or -1: any number)
 
 The source does not cover subscriptions without a window. Here such a subscription is slow from when its peer
 has read nothing for a second until the peer reads. A subscription with a window is slow by this duration too,
@@ -29,12 +29,12 @@ because a peer that reads nothing never fills a wide window.
 
 **AMPS**: defaults, pools and rules of its slow-client settings.
 
-    MessageMemoryLimit     Memory of the pool. Over it, the largest user is offlined.
-    MessageDiskLimit       Disk of the pool. Over it, the largest user is disconnected and its spool removed.
-    MessageDiskPath        Directory of the spools.
-    ClientMaxCapacity      Percentage of the memory limit over which one client is offlined, and of the disk
+    MessageMemoryLimit:    Memory of the pool. Over it, the largest user is offlined.
+    MessageDiskLimit:      Disk of the pool. Over it, the largest user is disconnected and its spool removed.
+    MessageDiskPath:       Directory of the spools.
+    ClientMaxCapacity:     Percentage of the memory limit over which one client is offlined, and of the disk
                            limit over which it is disconnected.
-    ClientMessageAgeLimit  Maximum age of the oldest waiting message, in memory or on disk; then the client
+    ClientMessageAgeLimit: Maximum age of the oldest waiting message, in memory or on disk; then the client
                            is disconnected.
 
 A client or a pool exactly at a limit is within it.
@@ -44,9 +44,9 @@ percentages refer to.
 
 **Qpid** (seed 004): limits by topic key, compiled to rules for each subscription.
 
-    depth         Bytes that wait for the subscription.
-    messageAge    Age of its oldest message in milliseconds, since the broker accepted it.
-    messageCount  Messages that wait for it.
+    depth:        Bytes that wait for the subscription.
+    messageAge:   Age of its oldest message in milliseconds, since the broker accepted it.
+    messageCount: Messages that wait for it.
 
 Each of them triggers the Delete policy: the connection ends with 506, resource error. Durable subscriptions
 are kept, and their clients stay connected, unless `delete-persistent` is set. Then they are deleted with
