@@ -1,8 +1,11 @@
 """Execution of policy decisions: one function for each action, and nowhere else.
 
-Each takes the connection and the decision in progress. It calls `journal_decision` exactly once, immediately
-or when the client has replied, with the results of the action: whether the client was notified, and what it
-lost.
+Each takes the connection and the decision in progress. It calls `journal_decision` with the results of the
+action: whether the client was notified, and what it lost. It does so immediately or when the client has
+replied, and once, except that
+
+- a discard that discards nothing, and an offlining that fails, record nothing,
+- a conflation records once for each subscription.
 """
 
 from __future__ import annotations

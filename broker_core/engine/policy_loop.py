@@ -1,9 +1,8 @@
 """End of an event-loop iteration: send to clients that changed, measure, judge, execute decisions.
 
 Deliveries only mark clients as changed. So no decision is made, and no client is closed, in the middle of a
-loop over clients, and each client is judged once per iteration however many batches arrived for it. Effects
-of time alone are checked once a second, for a part of the clients every PART_S, so that no iteration takes
-long.
+loop over clients. Each client is judged once per iteration, however many batches arrived for it. Effects of
+time alone are checked once a second, for a part of the clients every PART_S, so that no iteration takes long.
 """
 
 from __future__ import annotations

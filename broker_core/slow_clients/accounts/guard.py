@@ -137,8 +137,8 @@ class SlowClientGuard(ClientRegistry):
     ) -> list[Decision]:
         """Judge the rules about one subscription.
 
-        Call it when the backlog is over an alarm, or after an acknowledgement while `has_rule_state`. The
-        subscription's view must be up to date.
+        Call it after an acknowledgement of its client, when its backlog is over an alarm, or while
+        `has_rule_state`. The subscription's view must be up to date.
         """
         if use.closing or use.watched.get(watched.view.id) is not watched:
             return []

@@ -1,7 +1,8 @@
 """Forecasts: how near each rule is to acting on a client, and when it acts if the trend continues.
 
-Pure. A forecast without a reliable time gives the reason instead: too few samples, a signal that falls or
-does not follow a line, a time too far ahead for the samples, or another client that would be chosen first.
+Pure. A forecast without a reliable time has a reason instead. There may be too few samples, or a signal that
+falls or does not follow a line. The time may be too far ahead for the samples, or another client may be
+chosen first.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def merge_layers(layers: Iterable[SettingsLayer], defaults: Mapping[str, Any]) -
 def sort_by_specificity(layers: Iterable[SettingsLayer]) -> tuple[SettingsLayer, ...]:
     """Return the layers, least specific first.
 
-    Of equally specific ones the later in the policy comes last.
+    Of equally specific layers, the later one in the policy comes last, and so wins in `merge_layers`.
     """
     return tuple(sorted(layers, key=lambda layer: specificity(layer.scope)))
 
