@@ -37,11 +37,18 @@ def resource_points(snapshot: Snapshot) -> Iterator[tuple[ScopeKind, ResourcePoi
     """Each of them."""
     status, clients = snapshot.status, snapshot.clients
     rates, whole = status.rates, _with_pools(_of(status.instance, clients), status.pools)
-    yield ScopeKind.INSTANCE, replace(
-        whole, messages_in=rates.messages_in, messages_out=rates.messages_out, bytes_in=rates.bytes_in,
-        bytes_out=rates.bytes_out, delay_p50_ms=status.delay.p50_ms if status.delay else None,
-        delay_p99_ms=status.delay.p99_ms if status.delay else None,
-    )  # fmt: skip
+    yield (
+        ScopeKind.INSTANCE,
+        replace(
+            whole,
+            messages_in=rates.messages_in,
+            messages_out=rates.messages_out,
+            bytes_in=rates.bytes_in,
+            bytes_out=rates.bytes_out,
+            delay_p50_ms=status.delay.p50_ms if status.delay else None,
+            delay_p99_ms=status.delay.p99_ms if status.delay else None,
+        ),
+    )
     by_transport: dict[str, list[ClientEntry]] = {}
     by_pool: dict[str, list[ClientEntry]] = {}
     for client in clients:
@@ -55,13 +62,19 @@ def resource_points(snapshot: Snapshot) -> Iterator[tuple[ScopeKind, ResourcePoi
 
 def _of(name: str, clients: Sequence[ClientEntry]) -> ResourcePoint:
     return ResourcePoint(
-        name, len(clients), sum(client.delivery in SPOOLED for client in clients),
-        sum(client.lag_messages for client in clients), messages_out=sum(client.rate_out_messages for client in clients),
-    )  # fmt: skip
+        name,
+        len(clients),
+        sum(client.delivery in SPOOLED for client in clients),
+        sum(client.lag_messages for client in clients),
+        messages_out=sum(client.rate_out_messages for client in clients),
+    )
 
 
 def _with_pools(place: ResourcePoint, pools: Sequence[PoolEntry]) -> ResourcePoint:
     return replace(
-        place, memory_used=sum(pool.memory_used for pool in pools), memory_limit=sum(pool.memory_limit for pool in pools),
-        disk_used=sum(pool.disk_used for pool in pools), disk_limit=sum(pool.disk_limit for pool in pools),
-    )  # fmt: skip
+        place,
+        memory_used=sum(pool.memory_used for pool in pools),
+        memory_limit=sum(pool.memory_limit for pool in pools),
+        disk_used=sum(pool.disk_used for pool in pools),
+        disk_limit=sum(pool.disk_limit for pool in pools),
+    )

@@ -28,10 +28,19 @@ STATES = ("live", "replaying", "offlined", "draining", "paused")
 NUMBERS = {
     "client": ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes", "rate_out_messages"),
     "place": (
-        "clients", "offlined", "messages_in", "messages_out", "bytes_in", "bytes_out", "lag_messages",
-        "memory_used", "memory_limit", "disk_used", "disk_limit",
+        "clients",
+        "offlined",
+        "messages_in",
+        "messages_out",
+        "bytes_in",
+        "bytes_out",
+        "lag_messages",
+        "memory_used",
+        "memory_limit",
+        "disk_used",
+        "disk_limit",
     ),
-}  # fmt: skip
+}
 _VALUES = {family: attrgetter(*names) for family, names in NUMBERS.items()}
 _RECORDS = {family: struct.Struct(f"<IB3x{len(names)}f") for family, names in NUMBERS.items()}
 

@@ -14,13 +14,24 @@ from console.queries.links import LinksView, LinkView
 
 Column = tuple[str, Literal["left", "right"]]
 _MEMBERS: tuple[Column, ...] = (
-    ("member", "left"), ("", "left"), ("applied", "right"), ("behind", "right"), ("record", "right"), ("lag", "right"),
-    ("waited for", "left"), ("hash there", "left"),
-)  # fmt: skip
-_LINKS: tuple[Column, ...] = (
-    ("link", "left"), ("to", "left"), ("", "left"), ("behind", "right"), ("lag", "right"), ("stored there up to", "left"),
+    ("member", "left"),
+    ("", "left"),
+    ("applied", "right"),
+    ("behind", "right"),
+    ("record", "right"),
+    ("lag", "right"),
     ("waited for", "left"),
-)  # fmt: skip
+    ("hash there", "left"),
+)
+_LINKS: tuple[Column, ...] = (
+    ("link", "left"),
+    ("to", "left"),
+    ("", "left"),
+    ("behind", "right"),
+    ("lag", "right"),
+    ("stored there up to", "left"),
+    ("waited for", "left"),
+)
 _LIKE = {None: "not compared yet", True: "the same", False: "DIFFERS"}
 
 

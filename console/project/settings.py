@@ -113,9 +113,15 @@ SLUICE_HOUR_RETENTION_DAYS = env.int("SLUICE_HOUR_RETENTION_DAYS", default=92)
 SLUICE_AUDIT_RETENTION_DAYS = {
     key: int(days)
     for key, days in {
-        "*": 1_095, "login": 365, "logout": 90, "logon": 30, "api": 365, "page": 365, **env.dict("SLUICE_AUDIT_RETENTION_DAYS", default={})
+        "*": 1_095,
+        "login": 365,
+        "logout": 90,
+        "logon": 30,
+        "api": 365,
+        "page": 365,
+        **env.dict("SLUICE_AUDIT_RETENTION_DAYS", default={}),
     }.items()
-}  # fmt: skip
+}
 
 # Where audit events go as well: udp://HOST:PORT or tcp://HOST:PORT (syslog, RFC 5424), and an http(s) address.
 SLUICE_AUDIT_SYSLOG = env.str("SLUICE_AUDIT_SYSLOG", default="")
@@ -199,8 +205,10 @@ if env.str("DATABASE_URL", default=""):
         DATABASES["default"]["OPTIONS"] = {
             "connect_timeout": 5,  # s
             "tcp_user_timeout": 10_000,  # ms without an acknowledgement of what was sent
-            "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 2,  # s, of a connection that waits for an answer
-        } | DATABASES["default"].get("OPTIONS", {})  # fmt: skip
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 2,  # s, of a connection that waits for an answer
+        } | DATABASES["default"].get("OPTIONS", {})
 else:
     DATABASES = {
         "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(SLUICE_HOME / "sluice.sqlite3")}
@@ -253,20 +261,26 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BEAT_SCHEDULE_FILENAME = str(SLUICE_HOME / "run" / "celerybeat-schedule")
 CELERY_BEAT_SCHEDULE = {
     "tick": {
-        "task": "console.tasks.run_minute_jobs", "schedule": 60.0, "options": {"expires": 55, "queue": CHORES_QUEUE},
+        "task": "console.tasks.run_minute_jobs",
+        "schedule": 60.0,
+        "options": {"expires": 55, "queue": CHORES_QUEUE},
     },
     "watch": {
-        "task": "console.tasks.evaluate_alerts", "schedule": 10.0, "options": {"expires": 9, "queue": CHORES_QUEUE},
+        "task": "console.tasks.evaluate_alerts",
+        "schedule": 10.0,
+        "options": {"expires": 9, "queue": CHORES_QUEUE},
     },
     "send_alerts": {"task": "console.tasks.send_alerts", "schedule": 10.0, "options": {"expires": 9}},
     **{
         f"pulse {queue}": {
-            "task": "console.tasks.pulse", "schedule": 10.0, "args": [queue],
+            "task": "console.tasks.pulse",
+            "schedule": 10.0,
+            "args": [queue],
             "options": {"expires": 60, "queue": queue},
         }
         for queue in queues_known(SLUICE_BROKERS)
     },
-}  # fmt: skip
+}
 # A worker that isn't told which queues to serve serves both; `make up` starts one for each.
 CELERY_TASK_QUEUES = (Queue(USUAL_QUEUE), Queue(CHORES_QUEUE))
 CELERY_TASK_DEFAULT_QUEUE = USUAL_QUEUE

@@ -83,9 +83,14 @@ async def read_start_orders(
             away = _named(problem, timeout_s)
         if stored is not None:
             log.error(
-                "policy_from_disk", revision=stored.revision, stored_at=stored.stored_at, file=str(file.path),
-                code=away.code, why=away.sentence, fix=away.fix,
-            )  # fmt: skip
+                "policy_from_disk",
+                revision=stored.revision,
+                stored_at=stored.stored_at,
+                file=str(file.path),
+                code=away.code,
+                why=away.sentence,
+                fix=away.fix,
+            )
             return _from_disk(stored, away)
         now = time.monotonic()
         if not waiting_since:
@@ -94,9 +99,13 @@ async def read_start_orders(
         if not said_at or now - said_at >= REPEAT_LOG_S:
             said_at = now
             log.error(
-                "policy_unavailable", waited_s=round(now - waiting_since), code=away.code, why=away.sentence,
-                stored_policy=damage or "none", fix=away.fix,
-            )  # fmt: skip
+                "policy_unavailable",
+                waited_s=round(now - waiting_since),
+                code=away.code,
+                why=away.sentence,
+                stored_policy=damage or "none",
+                fix=away.fix,
+            )
         await asyncio.sleep(RETRY_DELAY_S)
 
 
@@ -136,9 +145,13 @@ def _from_set_back(stored: StoredPolicy, revision: int) -> StartOrders:
 def _from_disk(stored: StoredPolicy, away: OperatorError) -> StartOrders:
     shown = policy_from_disk(stored.revision, away)
     entry = DatabaseEntry(
-        away_since=time.time_ns() // 1_000_000, code=shown.code, message=shown.sentence, fix=shown.fix,
-        policy="disk", policy_stored_at=stored.stored_at,
-    )  # fmt: skip
+        away_since=time.time_ns() // 1_000_000,
+        code=shown.code,
+        message=shown.sentence,
+        fix=shown.fix,
+        policy="disk",
+        policy_stored_at=stored.stored_at,
+    )
     return _from_stored(stored, entry)
 
 

@@ -74,7 +74,11 @@ Members = dict[str, float]
 def get_rule(instance: Instance, number: str | int) -> AlertRule:
     """One rule. Raises OperatorError unknown_alert."""
     text = str(number)
-    found = AlertRule.objects.filter(instance=instance, pk=int(text)).first() if text.isascii() and text.isdigit() and len(text) < 18 else None  # fmt: skip
+    found = (
+        AlertRule.objects.filter(instance=instance, pk=int(text)).first()
+        if text.isascii() and text.isdigit() and len(text) < 18
+        else None
+    )
     if found is None:
         raise OperatorError("unknown_alert", f"There is no alert {text[:50]!r}.", "See the page Alerts.")
     return found
@@ -85,7 +89,13 @@ def create(actor: Actor, rule: AlertRule) -> AlertRule:
     rule.created_by = actor.name[:200]
     with transaction.atomic():
         rule.save()
-        told = {"about": rule.about, "client": rule.client, "for_s": rule.for_s, "webhook": rule.host, "emails": rule.emails}  # fmt: skip
+        told = {
+            "about": rule.about,
+            "client": rule.client,
+            "for_s": rule.for_s,
+            "webhook": rule.host,
+            "emails": rule.emails,
+        }
         audit.record(actor, "alert.create", f"{rule.instance.name}: alert {rule.name}", after=told)
     return rule
 
@@ -160,7 +170,10 @@ def _judge(rule: AlertRule, found: Members, now: datetime, seen: set[str] | None
         firing = [name for name, since in alert.members.items() if now.timestamp() - since >= hold]
         if firing:
             alert.sentence = alert_sentence(rule.about, firing, len(found) - len(kept))
-            alert.begun_at = min(alert.begun_at, datetime.fromtimestamp(min(alert.members[name] for name in firing), now.tzinfo))  # fmt: skip
+            alert.begun_at = min(
+                alert.begun_at,
+                datetime.fromtimestamp(min(alert.members[name] for name in firing), now.tzinfo),
+            )
         opens = bool(firing) and alert.opened_at is None
         if opens:
             alert.opened_at = now
@@ -238,9 +251,14 @@ def _send_email(message: AlertMessage) -> None:
 def _call_webhook(message: AlertMessage) -> None:
     alert, rule = message.alert, message.alert.rule
     body = {
-        "instance": rule.instance.name, "alert": rule.name, "about": rule.about, "state": "over" if message.over else "open",
-        "sentence": alert.sentence, "since": alert.begun_at.isoformat(), "members": sorted(alert.members)[:MAX_MEMBERS],
-    }  # fmt: skip
+        "instance": rule.instance.name,
+        "alert": rule.name,
+        "about": rule.about,
+        "state": "over" if message.over else "open",
+        "sentence": alert.sentence,
+        "since": alert.begun_at.isoformat(),
+        "members": sorted(alert.members)[:MAX_MEMBERS],
+    }
     address = check_address(message.target)
     webhooks.post_webhook(
         address, json.dumps(body).encode(), "application/json", f"alert-message-{message.pk}"

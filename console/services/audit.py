@@ -90,9 +90,12 @@ def record_request(request: HttpRequest, response: HttpResponse) -> None:
         return
     kind = "api" if request.path.startswith("/api/") else "page"
     record(
-        actor, f"{kind}.{str(request.method).lower()}", request.path, result=_result_of(status, actor),
+        actor,
+        f"{kind}.{str(request.method).lower()}",
+        request.path,
+        result=_result_of(status, actor),
         message="" if status < HTTPStatus.BAD_REQUEST else f"{status} {_why(response)}".strip(),
-    )  # fmt: skip
+    )
 
 
 def delete_expired(now: datetime) -> int:

@@ -56,9 +56,13 @@ def append_link(event: AuditEvent) -> AuditChainLink:
     head = AuditChainHead.objects.select_for_update().get(only=1)
     content = event_digest(event)
     link = AuditChainLink.objects.create(
-        number=head.number + 1, event_id=event.pk, content=content, former=head.digest,
-        digest=link_digest(head.digest, content), expires_at=event.expires_at,
-    )  # fmt: skip
+        number=head.number + 1,
+        event_id=event.pk,
+        content=content,
+        former=head.digest,
+        digest=link_digest(head.digest, content),
+        expires_at=event.expires_at,
+    )
     AuditChainHead.objects.filter(only=1).update(number=link.number, digest=link.digest)
     return link
 

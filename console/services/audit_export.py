@@ -73,9 +73,14 @@ def export_document(event: AuditEvent, link: AuditChainLink) -> dict[str, Any]:
     """An event with its place in the chain."""
     at = event.at.astimezone(UTC).isoformat(timespec="microseconds")
     return {
-        "id": event.pk, "at": at, **{name: getattr(event, name) for name in FIELDS},
-        "instance": settings.SLUICE_INSTANCE, "number": link.number, "former": link.former, "digest": link.digest,
-    }  # fmt: skip
+        "id": event.pk,
+        "at": at,
+        **{name: getattr(event, name) for name in FIELDS},
+        "instance": settings.SLUICE_INSTANCE,
+        "number": link.number,
+        "former": link.former,
+        "digest": link.digest,
+    }
 
 
 def format_syslog(event: AuditEvent, told: dict[str, Any]) -> bytes:

@@ -96,9 +96,14 @@ def record_revision(
         return newest
     known = newest.pid if newest is not None else 0
     return RevisionReport.objects.create(
-        instance=instance, member=member, number=number, set_back=set_back, pid=known if pid is None else pid,
-        reported_at=now, seen_at=now,
-    )  # fmt: skip
+        instance=instance,
+        member=member,
+        number=number,
+        set_back=set_back,
+        pid=known if pid is None else pid,
+        reported_at=now,
+        seen_at=now,
+    )
 
 
 def record_samples(instance: Instance, heard: _ReportCache, clients: Sequence[ClientEntry], slot: int) -> int:
@@ -171,10 +176,17 @@ def _is_idle(client: ClientEntry) -> bool:
 
 def _sample(instance: Instance, client: ClientEntry, slot: int) -> ClientSample:
     return ClientSample(
-        instance=instance, client=client.name, at=_moment(slot), state=client.delivery.value,
-        lag_messages=client.lag_messages, lag_bytes=client.lag_bytes, lag_ms=client.lag_ms,
-        outbox_bytes=client.outbox_bytes, spool_bytes=client.spool_bytes, rate_out_messages=client.rate_out_messages,
-    )  # fmt: skip
+        instance=instance,
+        client=client.name,
+        at=_moment(slot),
+        state=client.delivery.value,
+        lag_messages=client.lag_messages,
+        lag_bytes=client.lag_bytes,
+        lag_ms=client.lag_ms,
+        outbox_bytes=client.outbox_bytes,
+        spool_bytes=client.spool_bytes,
+        rate_out_messages=client.rate_out_messages,
+    )
 
 
 def _decision(instance: Instance, member: str, decision: DecisionEntry) -> Decision:

@@ -24,8 +24,14 @@ MAX_FILES = 4
 MAX_CLIENTS = 1_000
 """Of one hour, the worst."""
 _SAME = (
-    "connected_ms", "lag_messages_mean", "delivered_messages", "delivered_bytes", "rate_max", "offline_episodes", "offline_ms",
-)  # fmt: skip
+    "connected_ms",
+    "lag_messages_mean",
+    "delivered_messages",
+    "delivered_bytes",
+    "rate_max",
+    "offline_episodes",
+    "offline_ms",
+)
 _PEAKS = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
 _ACTS = ("warned", "offlined", "disconnected", "other_acts")
 
@@ -82,7 +88,12 @@ def _by_hour(table: pa.Table) -> Iterator[tuple[datetime, list[dict[str, Any]]]]
 
 def _row(instance: Instance, at: datetime, row: dict[str, Any]) -> ClientHour:
     return ClientHour(
-        instance=instance, client=row["client"][:64], at=at, transport=row["transport"][:64],
-        state="offlined" if row["offline_ms"] else "live", acts=sum(row[name] for name in _ACTS),
-        **{name: row[name] for name in _SAME}, **{name: row[f"{name}_max"] for name in _PEAKS},
-    )  # fmt: skip
+        instance=instance,
+        client=row["client"][:64],
+        at=at,
+        transport=row["transport"][:64],
+        state="offlined" if row["offline_ms"] else "live",
+        acts=sum(row[name] for name in _ACTS),
+        **{name: row[name] for name in _SAME},
+        **{name: row[f"{name}_max"] for name in _PEAKS},
+    )

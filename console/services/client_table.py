@@ -26,9 +26,11 @@ def canonical_query(query: str) -> str:
         "q": given.get("q", "").strip()[:MAX_SEARCH],
         "delivery": given["delivery"] if given.get("delivery") in list(DeliveryState) else "",
         "health": given["health"] if given.get("health") in list(Health) else "",
-        "sort": sort if sort.removeprefix("-") in client_columns.sort_fields() and sort != client_columns.DEFAULT_SORT else "",
+        "sort": sort
+        if sort.removeprefix("-") in client_columns.sort_fields() and sort != client_columns.DEFAULT_SORT
+        else "",
         "columns": ",".join(valid_columns(given.get("columns", "").split(","))),
-    }  # fmt: skip
+    }
     return urlencode({key: text for key, text in kept.items() if text}, safe=",")
 
 

@@ -252,9 +252,13 @@ def publish(
         )
     else:
         change = policies.publish(
-            actor, draft.document, reason=reason, instance_name=instance.name, expected_revision=base,
+            actor,
+            draft.document,
+            reason=reason,
+            instance_name=instance.name,
+            expected_revision=base,
             guard=guard,
-        )  # fmt: skip
+        )
     draft.delete()
     return change
 

@@ -114,8 +114,9 @@ def elsewhere(instance_name: str, wanted: Path, found: Path) -> OperatorError:
         f"The policy says that the journal of {instance_name} is in {wanted},"
         f" and its segments are in {found}.",
         f"Move the files that begin with {instance_name}. from there, or take the setting back.",
-        wanted=str(wanted), found=str(found),
-    )  # fmt: skip
+        wanted=str(wanted),
+        found=str(found),
+    )
 
 
 def policy_file(instance_name: str) -> PolicyFile:

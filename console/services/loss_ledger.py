@@ -27,10 +27,20 @@ def record_losses(losses: Sequence[LossEntry], instance_name: str, member: str =
 
 def _loss(instance: Instance, member: str, loss: LossEntry) -> LossRecord:
     return LossRecord(
-        instance=instance, member=member, at=datetime.fromtimestamp(loss.at / 1_000, UTC), client=loss.client,
-        subscription=loss.subscription, topic=loss.topic, cause=loss.cause, rule=loss.rule, messages=loss.messages,
-        bytes=loss.bytes, unjournaled=loss.unjournaled, first=loss.first, last=loss.last,
-    )  # fmt: skip
+        instance=instance,
+        member=member,
+        at=datetime.fromtimestamp(loss.at / 1_000, UTC),
+        client=loss.client,
+        subscription=loss.subscription,
+        topic=loss.topic,
+        cause=loss.cause,
+        rule=loss.rule,
+        messages=loss.messages,
+        bytes=loss.bytes,
+        unjournaled=loss.unjournaled,
+        first=loss.first,
+        last=loss.last,
+    )
 
 
 def delete_old(now: datetime) -> int:

@@ -47,9 +47,13 @@ def grant(
 ) -> Grant:
     """Give somebody a role. Raises OperatorError bad_grant, unknown_instance, name_taken (they have it)."""
     made = Grant(
-        user=user, role=role, instance=instance_named(instance) if instance else None,
-        client_pattern=client_pattern, topic_pattern=topic_pattern, created_by=actor.name[:200],
-    )  # fmt: skip
+        user=user,
+        role=role,
+        instance=instance_named(instance) if instance else None,
+        client_pattern=client_pattern,
+        topic_pattern=topic_pattern,
+        created_by=actor.name[:200],
+    )
     try:
         made.full_clean(validate_constraints=False)
         with transaction.atomic():
@@ -101,6 +105,8 @@ def _target(user: Any) -> str:
 
 def _facts(one: Grant) -> dict[str, str]:
     return {
-        "role": one.role, "instance": one.instance.name if one.instance else "",
-        "client_pattern": one.client_pattern, "topic_pattern": one.topic_pattern,
-    }  # fmt: skip
+        "role": one.role,
+        "instance": one.instance.name if one.instance else "",
+        "client_pattern": one.client_pattern,
+        "topic_pattern": one.topic_pattern,
+    }

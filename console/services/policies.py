@@ -154,9 +154,15 @@ def change_transport(
         policy_rows.edit_limits(instance, transport, changes)
 
     return _change(
-        actor, "transport.change", f"transport {name}", edit, reason, instance_name, expected_revision,
+        actor,
+        "transport.change",
+        f"transport {name}",
+        edit,
+        reason,
+        instance_name,
+        expected_revision,
         guard=guard,
-    )  # fmt: skip
+    )
 
 
 def change_instance_policy(
@@ -313,9 +319,10 @@ def _raw(document: Mapping[str, Any]) -> msgspec.Raw:
 def reconcile() -> list[PolicyChange]:
     """Tell every broker that reports another revision than the one wanted. Called each minute."""
     behind = [
-        state["instance"] for state in read.installation_policy_status()
+        state["instance"]
+        for state in read.installation_policy_status()
         if state["running"] is not None and state["running"] != state["wanted"]
-    ]  # fmt: skip
+    ]
     newest = (read.newest_revision(read.instance_named(name)) for name in dict.fromkeys(behind))
     return [apply_at_broker(one) for one in newest if one is not None]
 

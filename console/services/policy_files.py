@@ -144,9 +144,10 @@ def _keep_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None:
         if (other := ports.get(port, name)) != name:
             imported.document["transports"].remove(transport)
             imported.undo_part(
-                f"transport {name}", f"Port {port} is that of the transport {other}: name this one so in the file to change "
+                f"transport {name}",
+                f"Port {port} is that of the transport {other}: name this one so in the file to change "
                 "that one, or give one of them another port.",
-            )  # fmt: skip
+            )
     if not imported.document.get("transports", True):
         del imported.document["transports"]
         imported.undo_part("transports", "None of the file's transports is taken over.")

@@ -18,13 +18,20 @@ def record_refused_logons(refused: Sequence[RefusedLogonEntry], instance: str) -
         for entry in refused:
             actor = Actor(ActorKind.SYSTEM, f"broker {instance}", source=entry.remote)
             details = {
-                "count": entry.count, "codes": dict(entry.codes), "users": entry.users, "clients": entry.clients,
+                "count": entry.count,
+                "codes": dict(entry.codes),
+                "users": entry.users,
+                "clients": entry.clients,
                 "at_ms": entry.minute * 60_000,
-            }  # fmt: skip
+            }
             audit.record(
-                actor, "logon", f"{instance}: {', '.join(sorted(entry.transports))}", after=details,
-                result=AuditResult.DENIED, message=_sentence(entry),
-            )  # fmt: skip
+                actor,
+                "logon",
+                f"{instance}: {', '.join(sorted(entry.transports))}",
+                after=details,
+                result=AuditResult.DENIED,
+                message=_sentence(entry),
+            )
 
 
 def _sentence(entry: RefusedLogonEntry) -> str:

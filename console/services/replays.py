@@ -19,9 +19,11 @@ from console.services.actors import Actor
 
 Steering = requests.PauseReplay | requests.ResumeReplay | requests.SetReplayRate | requests.CancelReplay
 STEER: Mapping[str, type[Steering]] = {
-    "pause": requests.PauseReplay, "resume": requests.ResumeReplay, "rate": requests.SetReplayRate,
+    "pause": requests.PauseReplay,
+    "resume": requests.ResumeReplay,
+    "rate": requests.SetReplayRate,
     "cancel": requests.CancelReplay,
-}  # fmt: skip
+}
 """What operators do, by word."""
 
 
@@ -66,15 +68,25 @@ def record_replays(
     now = datetime.now(UTC)
     rows = [
         ManagedReplay(
-            instance=instance, member=member, name=one.name, client=one.client, topic=one.topic, state=one.state,
-            progress=one.progress, shown=msgspec.to_builtins(one), created_at=_moment(one.created_at), reported_at=now,
+            instance=instance,
+            member=member,
+            name=one.name,
+            client=one.client,
+            topic=one.topic,
+            state=one.state,
+            progress=one.progress,
+            shown=msgspec.to_builtins(one),
+            created_at=_moment(one.created_at),
+            reported_at=now,
         )
         for one in replays
-    ]  # fmt: skip
+    ]
     ManagedReplay.objects.bulk_create(
-        rows, update_conflicts=True, unique_fields=["instance", "name", "created_at"],
+        rows,
+        update_conflicts=True,
+        unique_fields=["instance", "name", "created_at"],
         update_fields=["state", "progress", "shown", "reported_at", *(["member"] if complete else [])],
-    )  # fmt: skip
+    )
     if complete:
         names = [one.name for one in replays]
         ManagedReplay.objects.filter(instance=instance, member=member).exclude(name__in=names).delete()

@@ -21,9 +21,16 @@ FORGET_AT_ONCE = 20_000
 _NUMBERS = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
 _MEANS = ("messages_in", "messages_out", "bytes_in", "bytes_out")
 _PEAKS = (
-    "clients", "offlined", "lag_messages", "memory_used", "memory_limit", "disk_used", "disk_limit",
-    "delay_p50_ms", "delay_p99_ms",
-)  # fmt: skip
+    "clients",
+    "offlined",
+    "lag_messages",
+    "memory_used",
+    "memory_limit",
+    "disk_used",
+    "disk_limit",
+    "delay_p50_ms",
+    "delay_p99_ms",
+)
 _WORST = ("live", "replaying", "draining", "offlined")
 
 

@@ -102,11 +102,19 @@ def request(
     needs_approval = more.pop("needs_approval", False) or waits_for_approval(kind, parameters)
     more["causes"] = causes.joined(more.get("causes", ()), causes.of_actor(actor))
     run = ActionRun(
-        instance=instance, kind=kind, parameters=dict(parameters), plan=plan, plan_hash=plan_hash,
+        instance=instance,
+        kind=kind,
+        parameters=dict(parameters),
+        plan=plan,
+        plan_hash=plan_hash,
         state=RunState.APPROVAL if needs_approval else RunState.WAITING,
-        actor=actor.name[:200], actor_kind=actor.kind, actor_user_id=actor.user_id,
-        idempotency_key=once.key if once else "", idempotency_digest=once.digest if once else "", **more,
-    )  # fmt: skip
+        actor=actor.name[:200],
+        actor_kind=actor.kind,
+        actor_user_id=actor.user_id,
+        idempotency_key=once.key if once else "",
+        idempotency_digest=once.digest if once else "",
+        **more,
+    )
     try:
         with transaction.atomic():
             run.save(force_insert=True)
@@ -356,10 +364,21 @@ def repeat(actor: Actor, run: ActionRun, *, plan: Any = None, plan_hash: str = "
         )
     needs_approval = bool(run.approver) or (run.action is not None and run.action.needs_approval)
     return request(
-        actor, run.instance, RunKind(run.kind), run.parameters, plan=plan or run.plan, plan_hash=plan_hash,
-        action=run.action, trigger=run.trigger, member=run.member, steps=done_steps(run), repeats=run,
-        origin=run.first_id, needs_approval=needs_approval, causes=run.causes,
-    )  # fmt: skip
+        actor,
+        run.instance,
+        RunKind(run.kind),
+        run.parameters,
+        plan=plan or run.plan,
+        plan_hash=plan_hash,
+        action=run.action,
+        trigger=run.trigger,
+        member=run.member,
+        steps=done_steps(run),
+        repeats=run,
+        origin=run.first_id,
+        needs_approval=needs_approval,
+        causes=run.causes,
+    )
 
 
 def done_steps(run: ActionRun) -> list[dict[str, Any]]:

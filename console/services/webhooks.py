@@ -42,9 +42,12 @@ def post_webhook(
         ) from None
     if not 200 <= answer.status < 300:
         raise OperatorError(
-            "webhook_failed", f"{address.hostname} answered {answer.status}.", "See the run's log.",
-            status=answer.status, answer=answer.text[:500],
-        )  # fmt: skip
+            "webhook_failed",
+            f"{address.hostname} answered {answer.status}.",
+            "See the run's log.",
+            status=answer.status,
+            answer=answer.text[:500],
+        )
     return answer
 
 

@@ -25,9 +25,11 @@ class Command(SafeCommand):
             "name", nargs="?", default="", help="the operator's name (default: the first operator)"
         )
         parser.add_argument(
-            "--role", choices=[str(role) for role in Role], default=str(Role.ADMINISTRATOR),
+            "--role",
+            choices=[str(role) for role in Role],
+            default=str(Role.ADMINISTRATOR),
             help="what the operator may do, everywhere (%(default)s)",
-        )  # fmt: skip
+        )
         parser.add_argument("--reset", action="store_true", help="give an existing operator a new password")
 
     def handle(self, *args: Any, **options: Any) -> None:

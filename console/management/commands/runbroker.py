@@ -125,16 +125,25 @@ async def _run(instance: str) -> None:
             return
         known = beginning or known
     link = read_link_settings(
-        settings.SLUICE_CONTROL_LISTEN, settings.SLUICE_CONTROL_CERTIFICATE, settings.SLUICE_CONTROL_KEY,
+        settings.SLUICE_CONTROL_LISTEN,
+        settings.SLUICE_CONTROL_CERTIFICATE,
+        settings.SLUICE_CONTROL_KEY,
         settings.SLUICE_CONTROL_TOKENS,
-    )  # fmt: skip
+    )
     broker = Broker(
-        orders.policy, paths, WebSocketListener, known, roots=settings.SLUICE_DIRECTORY_ROOTS,
+        orders.policy,
+        paths,
+        WebSocketListener,
+        known,
+        roots=settings.SLUICE_DIRECTORY_ROOTS,
         reserved=(*settings.SLUICE_RESERVED_DIRECTORIES, *settings.SLUICE_PIPELINE_DIRECTORIES),
-        member=member, link=link, ports_apart=settings.SLUICE_PORTS_APART,
+        member=member,
+        link=link,
+        ports_apart=settings.SLUICE_PORTS_APART,
         link_secrets=Path(settings.SLUICE_LINK_SECRETS) if settings.SLUICE_LINK_SECRETS else None,
-        policy_file=file, set_back=orders.set_back,
-    )  # fmt: skip
+        policy_file=file,
+        set_back=orders.set_back,
+    )
     broker.on_shut_down = stopping.set
     reporter = SnapshotReporter(broker, thread, orders.database)
     events = EventReporter(broker)

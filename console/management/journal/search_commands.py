@@ -103,8 +103,11 @@ def _add_query(parser: ArgumentParser) -> None:
         "--topic", metavar="PATTERN", help="a topic, a.*.b, a.> or ~regex (default: every topic)"
     )
     parser.add_argument("--filter", metavar="EXPRESSION", help="on the content: docs/filters.md")
-    parser.add_argument("--message-type", choices=MESSAGE_TYPES,
-                        help="how --filter reads bodies (default: by its policy; json with --directory)")  # fmt: skip
+    parser.add_argument(
+        "--message-type",
+        choices=MESSAGE_TYPES,
+        help="how --filter reads bodies (default: by its policy; json with --directory)",
+    )
     parser.add_argument(
         "--separator",
         default="\x01",
@@ -146,8 +149,11 @@ def parse_query(options: dict[str, Any]) -> LogQuery:
         compile_filter(options["filter"]) if options["filter"] else None,
         _decoder_of(options) if options["filter"] else None,
         options["publisher"],
-        options["first"], options["last"], options["since"], options["until"],
-    )  # fmt: skip
+        options["first"],
+        options["last"],
+        options["since"],
+        options["until"],
+    )
 
 
 def _decoder_of(options: dict[str, Any]) -> DecoderOf | None:
@@ -221,9 +227,15 @@ def _table(by: tuple[str, ...], counts: list[GroupCount], top: int, out: SafeOut
 def progress_bar(what: str) -> Iterator[Show]:
     """A bar on a terminal's stderr; nothing where stderr is something else."""
     bar = Progress(
-        TextColumn(what), BarColumn(), TaskProgressColumn(), DownloadColumn(), TimeRemainingColumn(),
-        console=SafeConsole(stderr=True), transient=True, disable=not sys.stderr.isatty(),
-    )  # fmt: skip
+        TextColumn(what),
+        BarColumn(),
+        TaskProgressColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=SafeConsole(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
     with bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

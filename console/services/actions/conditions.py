@@ -17,17 +17,35 @@ from console.services.actions.patterns import compile_glob
 KINDS: dict[str, StepKind] = {
     kind.name: kind
     for kind in (
-        StepKind("file_system", "The file system is fuller than", (
-            PLACE, StepOption("above", "Percent", number_check(0, 100), default="85"),
-        )),
-        StepKind("expression", "An expression over the variables holds", (
-            StepOption("expression", "Expression", compile_filter,
-                   "Like /AMPS_CLIENT_NAME LIKE '^risk' or /DATA/price > 100; DATA is the message, if it is JSON", fixed=True),
-        )),
-        StepKind("client", "The client's name fits", (replace(CLIENT, required=True, help="* and ?, or ~ and an expression"),)),
+        StepKind(
+            "file_system",
+            "The file system is fuller than",
+            (
+                PLACE,
+                StepOption("above", "Percent", number_check(0, 100), default="85"),
+            ),
+        ),
+        StepKind(
+            "expression",
+            "An expression over the variables holds",
+            (
+                StepOption(
+                    "expression",
+                    "Expression",
+                    compile_filter,
+                    "Like /AMPS_CLIENT_NAME LIKE '^risk' or /DATA/price > 100; DATA is the message, if it is JSON",
+                    fixed=True,
+                ),
+            ),
+        ),
+        StepKind(
+            "client",
+            "The client's name fits",
+            (replace(CLIENT, required=True, help="* and ?, or ~ and an expression"),),
+        ),
         StepKind("topic", "The topic fits", (replace(TOPIC),)),
     )
-}  # fmt: skip
+}
 
 
 def is_condition_met(

@@ -20,9 +20,13 @@ from console.services.actors import Actor
 FIELDS = ("name", "description", "when", "steps", "enabled", "missed", "needs_approval")
 
 _NEEDS = {
-    "publish": Permission.PUBLISH, "disconnect": Permission.ACT_ON_CLIENTS, "offline": Permission.ACT_ON_CLIENTS,
-    "replay": Permission.ACT_ON_CLIENTS, "transport": Permission.EDIT_POLICIES, "revision": Permission.EDIT_POLICIES,
-}  # fmt: skip
+    "publish": Permission.PUBLISH,
+    "disconnect": Permission.ACT_ON_CLIENTS,
+    "offline": Permission.ACT_ON_CLIENTS,
+    "replay": Permission.ACT_ON_CLIENTS,
+    "transport": Permission.EDIT_POLICIES,
+    "revision": Permission.EDIT_POLICIES,
+}
 """What whoever sets up a step must be allowed to do; RUN_ACTIONS for all others. Nobody is asked when it runs."""
 
 
@@ -41,9 +45,11 @@ def change(
             raise OperatorError("unknown_action", "The action is gone.", "See the list.")
         if expected_version is not None and held.version != expected_version:
             raise OperatorError(
-                "revision_changed", f"The action is at version {held.version}, not {expected_version}.",
-                "Read it again and repeat the change.", revision=held.version,
-            )  # fmt: skip
+                "revision_changed",
+                f"The action is at version {held.version}, not {expected_version}.",
+                "Read it again and repeat the change.",
+                revision=held.version,
+            )
         return _save(actor, held, values, "action.change")
 
 

@@ -103,9 +103,12 @@ def start_run(
         "variables": context,
     }
     return runs.request(
-        actor, action.instance, RunKind.ACTION, parameters,
+        actor,
+        action.instance,
+        RunKind.ACTION,
+        parameters,
         **{"action": action, "trigger": dict(trigger), "needs_approval": action.needs_approval, **more},
-    )  # fmt: skip
+    )
 
 
 def _start(
@@ -133,6 +136,12 @@ def _start(
         return None
     now = timezone.now()
     return start_run(
-        actor, action, {**trigger, "depth": depth}, event.variables, now, member=member, once=once,
+        actor,
+        action,
+        {**trigger, "depth": depth},
+        event.variables,
+        now,
+        member=member,
+        once=once,
         causes=behind.joined(causes, behind.of_event(event, now)),
-    )  # fmt: skip
+    )

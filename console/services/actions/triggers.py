@@ -41,35 +41,91 @@ def check_schedule(text: str) -> object:
 KINDS: dict[str, StepKind] = {
     kind.name: kind
     for kind in (
-        StepKind("schedule", "On a schedule", (
-            StepOption("every", "When", check_schedule, "4h, 00:30, Saturday at 00:30, or cron; a time that ends in Z is UTC", fixed=True),
-        )),
+        StepKind(
+            "schedule",
+            "On a schedule",
+            (
+                StepOption(
+                    "every",
+                    "When",
+                    check_schedule,
+                    "4h, 00:30, Saturday at 00:30, or cron; a time that ends in Z is UTC",
+                    fixed=True,
+                ),
+            ),
+        ),
         StepKind("startup", "When the broker has started"),
         StepKind("shutdown", "When the broker stops"),
-        StepKind("request", "On an API request", (
-            StepOption("path", "Path", check_name, "POST /api/v1/actions/at/PATH", fixed=True),
-            StepOption("parameters", "Required parameters", check_names, "Names with commas between, like AGE", required=False, fixed=True),
-        )),
+        StepKind(
+            "request",
+            "On an API request",
+            (
+                StepOption("path", "Path", check_name, "POST /api/v1/actions/at/PATH", fixed=True),
+                StepOption(
+                    "parameters",
+                    "Required parameters",
+                    check_names,
+                    "Names with commas between, like AGE",
+                    required=False,
+                    fixed=True,
+                ),
+            ),
+        ),
         StepKind("connect", "When a client connects", (_FIXED_CLIENT,), gives=_WHO[:2]),
         StepKind("logon", "When a client has logged on", (_FIXED_CLIENT,), gives=_WHO),
         StepKind("disconnect", "When a client disconnects", (_FIXED_CLIENT,), gives=(*_WHO, "SLUICE_REASON")),
         StepKind("offline_start", "When a client is offlined", (_FIXED_CLIENT,), gives=_WHO[:2]),
         StepKind("offline_stop", "When a client is live again", (_FIXED_CLIENT,), gives=_WHO[:2]),
         StepKind("subscribe", "When a client subscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION),
-        StepKind("unsubscribe", "When a client unsubscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION),
-        StepKind("publish", "When a message is published", (_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT), gives=_MESSAGE),
-        StepKind("deliver", "When a message is delivered", (_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT), gives=_MESSAGE),
-        StepKind("decision", "On a slow-client decision", (
-            _FIXED_CLIENT,
-            StepOption("action", "Decision", check_name, "offline, disconnect, …; empty means all", required=False, fixed=True),
-        ), gives=("AMPS_CLIENT_NAME", "SLUICE_ACTION", "SLUICE_REASON", "SLUICE_RULE", "SLUICE_SENTENCE")),
+        StepKind(
+            "unsubscribe", "When a client unsubscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION
+        ),
+        StepKind(
+            "publish",
+            "When a message is published",
+            (_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT),
+            gives=_MESSAGE,
+        ),
+        StepKind(
+            "deliver",
+            "When a message is delivered",
+            (_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT),
+            gives=_MESSAGE,
+        ),
+        StepKind(
+            "decision",
+            "On a slow-client decision",
+            (
+                _FIXED_CLIENT,
+                StepOption(
+                    "action",
+                    "Decision",
+                    check_name,
+                    "offline, disconnect, …; empty means all",
+                    required=False,
+                    fixed=True,
+                ),
+            ),
+            gives=("AMPS_CLIENT_NAME", "SLUICE_ACTION", "SLUICE_REASON", "SLUICE_RULE", "SLUICE_SENTENCE"),
+        ),
         StepKind("journal_roll", "When the journal begins a new segment", gives=("SLUICE_SEGMENT",)),
-        StepKind("file_system", "When a file system fills up", (
-            PLACE, StepOption("above", "Above percent", number_check(1, 100), default="85", fixed=True),
-        ), gives=("SLUICE_PLACE", "SLUICE_PERCENT")),
-        StepKind("event", "On a custom event", (StepOption("name", "Event", check_name, fixed=True),), gives=("SLUICE_EVENT",)),
+        StepKind(
+            "file_system",
+            "When a file system fills up",
+            (
+                PLACE,
+                StepOption("above", "Above percent", number_check(1, 100), default="85", fixed=True),
+            ),
+            gives=("SLUICE_PLACE", "SLUICE_PERCENT"),
+        ),
+        StepKind(
+            "event",
+            "On a custom event",
+            (StepOption("name", "Event", check_name, fixed=True),),
+            gives=("SLUICE_EVENT",),
+        ),
     )
-}  # fmt: skip
+}
 
 IN_THE_BROKER = (
     "connect",

@@ -24,9 +24,13 @@ def _account(item: PendingChange, _: list[str] | None) -> ChangePreview:
     user: Any = people.get_person(item.target)
     tokens = _in_force().filter(user=user).count()
     lines = [
-        effect_line(f"{item.target} is logged out everywhere at once, and can’t log in until the account is opened again."),
-        effect_line(f"{tokens} token{'' if tokens == 1 else 's'} of it in force can’t be used meanwhile; roles stay as they are."),
-    ]  # fmt: skip
+        effect_line(
+            f"{item.target} is logged out everywhere at once, and can’t log in until the account is opened again."
+        ),
+        effect_line(
+            f"{tokens} token{'' if tokens == 1 else 's'} of it in force can’t be used meanwhile; roles stay as they are."
+        ),
+    ]
     blocked = [] if user.is_active else [f"The account of {item.target} is closed already."]
     warnings = [YOU] if user.pk == item.owner_id else []
     return ChangePreview(
@@ -45,8 +49,12 @@ def _grant(item: PendingChange, _: list[str] | None) -> ChangePreview:
     others = Grant.objects.filter(user=found.user).exclude(pk=found.pk).count()
     left = f"{others} other role{'' if others == 1 else 's'} of {name} stay{'s' if others == 1 else ''}."
     lines = [
-        effect_line(left if others else f"{name} has no other role: they may log in, and no more. So it is with their tokens.")
-    ]  # fmt: skip
+        effect_line(
+            left
+            if others
+            else f"{name} has no other role: they may log in, and no more. So it is with their tokens."
+        )
+    ]
     warnings = [YOU] if found.user_id == item.owner_id else []
     what = f"Take {found.get_role_display()} {found.scope_text} from {name}"
     return ChangePreview(what, "1 role taken away", lines, warnings, severe=True)

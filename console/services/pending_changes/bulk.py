@@ -145,9 +145,21 @@ def _goes_offline(one: ClientEntry) -> bool:
 _WORDS: Final[Mapping[PendingChangeKind, tuple[str, str, str, Callable[[ClientEntry], bool], bool]]] = {
     PendingChangeKind.PAUSE_ALL: ("Pause", "paused", "get nothing until they are resumed", _pauses, True),
     PendingChangeKind.RESUME_ALL: ("Resume", "resumed", "go on", _resumes, False),
-    PendingChangeKind.OFFLINE_ALL: ("Offline", "offlined", "get what waits from their spools when they read", _goes_offline, False),
-    PendingChangeKind.DISCONNECT_ALL: ("Disconnect", "cut off", "are cut off and told the reason", lambda _: True, True),
-}  # fmt: skip
+    PendingChangeKind.OFFLINE_ALL: (
+        "Offline",
+        "offlined",
+        "get what waits from their spools when they read",
+        _goes_offline,
+        False,
+    ),
+    PendingChangeKind.DISCONNECT_ALL: (
+        "Disconnect",
+        "cut off",
+        "are cut off and told the reason",
+        lambda _: True,
+        True,
+    ),
+}
 """Of each kind: the act, what they are then, what it does, to whom it can be done, and whether it is severe."""
 _ACT: Final[Mapping[PendingChangeKind, Callable[[Actor, str, str], object]]] = {
     PendingChangeKind.PAUSE_ALL: lambda actor, name, why: clients.act_on_client(

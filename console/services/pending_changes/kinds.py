@@ -164,7 +164,14 @@ def _publish(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
     if not getting:
         lines = [effect_line("Nobody subscribes to it now. If it is journaled it can be replayed.")]
     else:
-        lines = [policy_effect.EffectLine("act", "get it, where their filters let it pass.", getting[:MAX_LINES], max(0, len(getting) - MAX_LINES))]  # fmt: skip
+        lines = [
+            policy_effect.EffectLine(
+                "act",
+                "get it, where their filters let it pass.",
+                getting[:MAX_LINES],
+                max(0, len(getting) - MAX_LINES),
+            )
+        ]
     return ChangePreview(what, "1 message published", lines)
 
 

@@ -113,9 +113,12 @@ def add_change(
         if fresh and rows.count() >= MAX_ITEMS:
             raise OperatorError("tray_full", f"A tray holds {MAX_ITEMS} acts.", "Do or discard some.")
         item, _ = PendingChange.objects.update_or_create(
-            owner_id=actor.user_id, instance=instance, kind=kind, target=target,
+            owner_id=actor.user_id,
+            instance=instance,
+            kind=kind,
+            target=target,
             defaults={"parameters": dict(parameters or {}), "draft": draft},
-        )  # fmt: skip
+        )
     return item
 
 

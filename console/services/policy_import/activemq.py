@@ -39,8 +39,11 @@ ABORT: Final = "abort_slow_consumer_strategy"
 ABORT_ACK: Final = "abort_slow_ack_consumer_strategy"
 _ABORTS: Final = {"abortSlowConsumerStrategy": ABORT, "abortSlowAckConsumerStrategy": ABORT_ACK}
 _SILENT: Final[dict[str, Any]] = {
-    **ACTIVEMQ_DEFAULTS, "prefetch": MAX_PREFETCH, RATE: float(ACTIVEMQ[RATE].high), "mode": EnforcementMode.ENFORCE.value,
-}  # fmt: skip
+    **ACTIVEMQ_DEFAULTS,
+    "prefetch": MAX_PREFETCH,
+    RATE: float(ACTIVEMQ[RATE].high),
+    "mode": EnforcementMode.ENFORCE.value,
+}
 """What an entry that says nothing means in ActiveMQ. The prefetch is that of topics; no rate is one never met."""
 _LIMITS: Final = {
     "maxSlowCount": "max_slow_count",
@@ -76,13 +79,16 @@ _WIDE_WINDOW: Final = (
 )
 _REFERS: Final = ("slowConsumerStrategy", "pendingMessageLimitStrategy")
 _NOT_POLICY: Final = frozenset((
-    "adminConnectionContext", "bean", "destinations", "ioExceptionHandler", "jobSchedulerStore", "locker", "managementContext",
-    "persistenceAdapter", "persistenceFactory", "property-placeholder", "services", "shutdownHooks", "sslContext", "tempDataStore",
+    "adminConnectionContext", "bean", "destinations", "ioExceptionHandler", "jobSchedulerStore", "locker",
+    "managementContext", "persistenceAdapter", "persistenceFactory", "property-placeholder", "services",
+    "shutdownHooks", "sslContext", "tempDataStore",
 ))  # fmt: skip
 _NOT_POLICY_OF_BROKER: Final = frozenset((
-    "advisorySupport", "brokerId", "brokerName", "dataDirectory", "dataDirectoryFile", "deleteAllMessagesOnStartup", "id",
-    "networkConnectorStartAsync", "persistent", "schedulePeriodForDestinationPurge", "schedulerDirectory", "schedulerSupport",
-    "schemaLocation", "start", "startAsync", "tmpDataDirectory", "useJmx", "useShutdownHook", "useVirtualTopics", "vmConnectorURI",
+    "advisorySupport", "brokerId", "brokerName", "dataDirectory", "dataDirectoryFile",
+    "deleteAllMessagesOnStartup", "id", "networkConnectorStartAsync", "persistent",
+    "schedulePeriodForDestinationPurge", "schedulerDirectory", "schedulerSupport", "schemaLocation",
+    "start", "startAsync", "tmpDataDirectory", "useJmx", "useShutdownHook", "useVirtualTopics",
+    "vmConnectorURI",
 ))  # fmt: skip
 _BLOCKS: Final = "Passing it makes ActiveMQ hold up producers, which Sluice never does."
 _ELEMENTS: Final = {
@@ -113,7 +119,8 @@ _USAGE: Final = {
 
 
 _KNOWN: Final = frozenset((
-    *_LIMITS, _PERIOD, "abortConnection", "ignoreIdleConsumers", "ignoreNetworkConsumers", "limit", "multiplier",
+    *_LIMITS, _PERIOD, "abortConnection", "ignoreIdleConsumers", "ignoreNetworkConsumers", "limit",
+    "multiplier",
 ))  # fmt: skip
 _STRATEGIES: Final = frozenset(
     (*_ABORTS, "constantPendingMessageLimitStrategy", "prefetchRatePendingMessageLimitStrategy")

@@ -60,8 +60,9 @@ _MESSAGE_TYPES: Final = {
 _ALLOWS_ALL: Final = "amps-default-"
 """How AMPS's own modules begin that let everybody in and everybody do everything."""
 _NOT_POLICY: Final = frozenset((
-    "AMPSVersionCompliance", "Admin", "Description", "Environment", "Externals", "Group", "Logging", "MessageTypes", "MiniDumpDirectory",
-    "Modules", "ProcessName", "ProcessTuning", "Protocols", "RequiredConfigurationVersion", "SOWStatsInterval", "Tuning",
+    "AMPSVersionCompliance", "Admin", "Description", "Environment", "Externals", "Group", "Logging",
+    "MessageTypes", "MiniDumpDirectory", "Modules", "ProcessName", "ProcessTuning", "Protocols",
+    "RequiredConfigurationVersion", "SOWStatsInterval", "Tuning",
 ))  # fmt: skip
 _SECTIONS: Final = {
     "Name": "The instance keeps its own name: bookmarks carry it.",

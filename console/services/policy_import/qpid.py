@@ -79,14 +79,19 @@ _PRODUCERS: Final = "It holds up producers, which Sluice never does."
 _REASONS: Final = {
     "delay": "Limits are looked at with each message and each second: there is no period to set.",
     "timeunit": "Limits are looked at with each message and each second: there is no period to set.",
-    "maximumMessageAge": _ALERT, "maximumMessageCount": _ALERT, "maximumMessageSize": _ALERT, "maximumQueueDepth": _ALERT,
-    "minimumAlertRepeatGap": _ALERT, "capacity": _PRODUCERS, "flowResumeCapacity": _PRODUCERS,
+    "maximumMessageAge": _ALERT,
+    "maximumMessageCount": _ALERT,
+    "maximumMessageSize": _ALERT,
+    "maximumQueueDepth": _ALERT,
+    "minimumAlertRepeatGap": _ALERT,
+    "capacity": _PRODUCERS,
+    "flowResumeCapacity": _PRODUCERS,
     "security": "Logons and rights are set by hand, under access and at the transports.",
-}  # fmt: skip
+}
 _NOT_POLICY: Final = frozenset((
-    "advanced", "auto_register", "autodelete", "broker", "cacheDir", "class", "connector", "default", "delivery", "durable",
-    "environment-path", "exchange", "exchanges", "exclusive", "heartbeat", "housekeeping", "jmx", "management", "plugins", "prefix",
-    "priority", "store", "transport", "work",
+    "advanced", "auto_register", "autodelete", "broker", "cacheDir", "class", "connector", "default",
+    "delivery", "durable", "environment-path", "exchange", "exchanges", "exclusive", "heartbeat",
+    "housekeeping", "jmx", "management", "plugins", "prefix", "priority", "store", "transport", "work",
 ))  # fmt: skip
 
 
@@ -159,10 +164,13 @@ def _is_subscription(name: str) -> bool:
 def _rule(setting: str, limit: int, scope: dict[str, str]) -> dict[str, Any]:
     """Return the rule of one limit, as a policy document has it."""
     return {
-        "name": f"{RULES}{setting}", "mode": EnforcementMode.ENFORCE.value, "scope": scope,
-        "signal": _LIMIT_SIGNALS[setting].value, "limit": limit,
+        "name": f"{RULES}{setting}",
+        "mode": EnforcementMode.ENFORCE.value,
+        "scope": scope,
+        "signal": _LIMIT_SIGNALS[setting].value,
+        "limit": limit,
         "ladder": [{"action": PolicyAction.DISCONNECT.value}],
-    }  # fmt: skip
+    }
 
 
 class _QpidReader:

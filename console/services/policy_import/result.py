@@ -104,8 +104,11 @@ class ImportReport:
     @property
     def imported(self) -> list[ImportedSetting]:
         """What was taken over, in the order of the file."""
-        return [ImportedSetting(leaf.where, leaf.line, leaf.description, f"{fate.part}: {fate.setting}")
-                for leaf, fate in self._settled() if fate.part]  # fmt: skip
+        return [
+            ImportedSetting(leaf.where, leaf.line, leaf.description, f"{fate.part}: {fate.setting}")
+            for leaf, fate in self._settled()
+            if fate.part
+        ]
 
     @property
     def skipped(self) -> list[SkippedSetting]:
@@ -131,9 +134,12 @@ class ImportReport:
         known = [one for one in left if one.why != UNKNOWN] or left
         return OperatorError(
             "nothing_imported",
-            f"Nothing in this file was taken over (left out: {len(left)}, not about policy: {others}).", hint,
-            left_out=[asdict(one) for one in known[:MAX_TOLD]], left_out_in_all=len(left), not_about_policy=others,
-        )  # fmt: skip
+            f"Nothing in this file was taken over (left out: {len(left)}, not about policy: {others}).",
+            hint,
+            left_out=[asdict(one) for one in known[:MAX_TOLD]],
+            left_out_in_all=len(left),
+            not_about_policy=others,
+        )
 
     def _settled(self) -> Iterable[tuple[XmlLeaf, _LeafOutcome]]:
         return ((leaf, fate or _LeafOutcome(why=UNKNOWN)) for leaf, fate in self._fates.items())

@@ -135,9 +135,11 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         length = len(line) + (length if len(parts) > 1 else 0)
         if length > MAX_LINE:
             raise OperatorError(
-                "bad_import", f"Line {first} has more than {MAX_LINE} characters, with the lines that continue it.",
-                "Check that quotes are closed, or import only the part with the options.", line=first,
-            )  # fmt: skip
+                "bad_import",
+                f"Line {first} has more than {MAX_LINE} characters, with the lines that continue it.",
+                "Check that quotes are closed, or import only the part with the options.",
+                line=first,
+            )
         if quote or _is_quoted(parts[0]):  # elsewhere a quote is a character
             quote = _quote_after(parts[-1], quote)
         if not goes_on and not quote:

@@ -158,10 +158,12 @@ class _LeafTreeBuilder:
             or any(len(one) > MAX_PATH for one in attributes)
         ):
             raise OperatorError(
-                "bad_import", f"The element on line {line} is nested too deeply, or its name is too long: there are at most "
+                "bad_import",
+                f"The element on line {line} is nested too deeply, or its name is too long: there are at most "
                 f"{MAX_DEPTH} elements within each other, and {MAX_PATH} characters in all their names.",
-                "Import only the part with the policies.", line=line,
-            )  # fmt: skip
+                "Import only the part with the policies.",
+                line=line,
+            )
         element = _OpenElement(name, line, attributes)
         if self._open:
             self._open[-1].children.append(element)

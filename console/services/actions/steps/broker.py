@@ -27,8 +27,9 @@ from console.services.actions.variables import expand_bytes
 from console.services.manual_downgrades import change_member_or_link
 
 REPLAYS: Mapping[str, type[requests.PauseReplay | requests.ResumeReplay]] = {
-    "pause": requests.PauseReplay, "resume": requests.ResumeReplay,
-}  # fmt: skip
+    "pause": requests.PauseReplay,
+    "resume": requests.ResumeReplay,
+}
 MAX_BODY = 1024 * 1024
 
 

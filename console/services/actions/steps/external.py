@@ -43,9 +43,13 @@ def _event(scene: StepContext, options: Options) -> StepResult:
     event = TriggerEvent("event", {**scene.variables, "SLUICE_EVENT": options["name"]})
     # Its plan named what the event starts, and was checked when the run was taken up.
     started = scene.happened(
-        scene.instance, [event], depth=depth, actor=scene.actor, causes=scene.run.causes,
+        scene.instance,
+        [event],
+        depth=depth,
+        actor=scene.actor,
+        causes=scene.run.causes,
         planned=bool(scene.run.plan_hash),
-    )  # fmt: skip
+    )
     return StepResult({"event": options["name"], "runs": [str(run.pk) for run in started]})
 
 

@@ -19,9 +19,10 @@ def _plan_transport(instance: Instance, options: Options) -> StepPlan:
         {**one, "enabled": enabled} if one.get("name") == name else one for one in document["transports"]
     ]
     told = _with_effect(
-        f"switch the transport {name}: enabled {options['enabled']}", instance,
+        f"switch the transport {name}: enabled {options['enabled']}",
+        instance,
         {**document, "transports": changed},
-    )  # fmt: skip
+    )
     return StepPlan(told)
 
 
@@ -36,9 +37,12 @@ def _with_effect(sentence: str, instance: Instance, document: Mapping[str, Any])
 
 def _transport(scene: StepContext, options: Options) -> StepResult:
     change = policies.change_transport(
-        scene.actor, options["name"], {"enabled": options["enabled"] == "yes"}, reason=f"action run {scene.run.pk}",
+        scene.actor,
+        options["name"],
+        {"enabled": options["enabled"] == "yes"},
+        reason=f"action run {scene.run.pk}",
         instance_name=scene.instance.name,
-    )  # fmt: skip
+    )
     return _done(scene, change)
 
 
