@@ -1,4 +1,4 @@
-"""Calls of webhooks: a declared host, one deadline, no redirects, and an answer of bounded size."""
+"""Calls of webhooks: declared hosts only, one deadline, no redirects, answers of limited size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_ANSWER: Final = 65_536
 
 
 class WebhookResponse(NamedTuple):
-    """The status and the beginning of the text that a host answered."""
+    """Status and beginning of a host's answer."""
 
     status: int
     text: str
@@ -25,10 +25,18 @@ class WebhookResponse(NamedTuple):
 def post_webhook(
     address: SplitResult, body: bytes, kind: str, once_key: str, check: Callable[[], object] = bool
 ) -> WebhookResponse:
-    """POST to an address that `check_address` let through, within DEADLINE_S.
+    """POST to a checked address (`check_address`), and return the answer.
 
-    `check` is called several times a second meanwhile; what it raises ends the call.
-    Raises OperatorError webhook_failed, also unless the host answers 2xx.
+    Args:
+        address: The address.
+        body: Body of the request.
+        kind: Its content type.
+        once_key: Idempotency-Key header, by which the host can recognise a repeated call.
+        check: Called several times a second while the call runs. An exception that it raises ends the call.
+
+    Raises:
+        OperatorError: `webhook_failed` if the call fails, exceeds `DEADLINE_S`, or gets an answer other
+            than 2xx.
     """
 
     def call(sockets: CallSockets) -> WebhookResponse:
