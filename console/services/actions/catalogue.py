@@ -1,6 +1,7 @@
-"""What an action can do: the kinds of steps with their options. Pure; `steps` carries them out.
+"""Catalogue of the kinds of steps that an action can have, with their options. Pure; `steps` performs them.
 
-There is no step that runs a command of the system, and none is to come: what an action may touch is in this list.
+No step runs a command of the operating system, and none must be added: this list bounds what actions can
+touch.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _IN_LAKE = StepOption(
 _YES_NO = (("yes", "Enable"), ("no", "Disable"))
 
 _PROCESSES = tuple((name, name) for name in ("all", "broker", "web", "worker", "chores", "beat", "redis"))
+# "chores" is the worker for short periodic jobs.
 KINDS: dict[str, StepKind] = {
     kind.name: kind
     for kind in (

@@ -1,4 +1,4 @@
-"""Making, changing and deleting actions: one way in for the editor and the API, each change in the audit."""
+"""Creation, change and deletion of actions, for editor and API. Each change is recorded in the audit."""
 
 from __future__ import annotations
 
@@ -27,18 +27,26 @@ _NEEDS = {
     "transport": Permission.EDIT_POLICIES,
     "revision": Permission.EDIT_POLICIES,
 }
-"""What whoever sets up a step must be allowed to do; RUN_ACTIONS for all others. Nobody is asked when it runs."""
+"""Permission that the author of a step needs; RUN_ACTIONS for other steps.
+
+There is no check when the step runs.
+"""
 
 
 def create(actor: Actor, instance: Instance, values: Mapping[str, Any]) -> Action:
-    """Make an action. Raises OperatorError bad_action, name_taken or not_allowed."""
+    """Create an action. Raises OperatorError `bad_action`, `name_taken` or `not_allowed`."""
     return _save(actor, Action(instance=instance, started_at=timezone.now()), values, "action.create")
 
 
 def change(
     actor: Actor, action: Action, values: Mapping[str, Any], expected_version: int | None = None
 ) -> Action:
-    """Change the given fields. Raises also revision_changed, when it isn't at the version expected."""
+    """Change the given fields of an action.
+
+    Raises:
+        OperatorError: `unknown_action`, `bad_action`, `name_taken`, `not_allowed`, or `revision_changed` if
+            the action isn't at `expected_version`.
+    """
     with transaction.atomic():
         held = Action.objects.select_for_update().select_related("instance").filter(pk=action.pk).first()
         if held is None:
@@ -54,7 +62,7 @@ def change(
 
 
 def delete(actor: Actor, action: Action, reason: str = "") -> None:
-    """Delete an action; its runs stay."""
+    """Delete an action. Its runs stay."""
     with transaction.atomic():
         audit.record(
             actor,
@@ -67,11 +75,15 @@ def delete(actor: Actor, action: Action, reason: str = "") -> None:
 
 
 def editable_fields(action: Action) -> dict[str, Any]:
-    """What of an action can be edited."""
+    """Return the fields of an action that can be edited."""
     return {name: getattr(action, name) for name in FIELDS}
 
 
 def _save(actor: Actor, action: Action, values: Mapping[str, Any], what: str) -> Action:
+    """Validate and store the editable fields `values` over those of the action.
+
+    `what` is the audit's action.
+    """
     new = action.pk is None
     before = None if new else editable_fields(action)
     if unknown := [name for name in values if name not in FIELDS]:
@@ -121,7 +133,7 @@ def _store(actor: Actor, action: Action, before: Any, what: str) -> Action:
 
 
 def _check_paths(action: Action, when: list[dict[str, str]]) -> None:
-    """A path belongs to one action."""
+    """Raise OperatorError `name_taken` if another action of the instance answers at the same request path."""
     paths = {trigger["path"] for trigger in when if trigger["on"] == "request"}
     others = Action.objects.filter(instance=action.instance).exclude(pk=action.pk) if paths else []
     for other in others:

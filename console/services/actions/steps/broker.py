@@ -1,4 +1,4 @@
-"""Steps that a running broker carries out, over its control socket."""
+"""Steps that a running broker performs, requested over its control socket."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def _publish(scene: StepContext, options: Options) -> StepResult:
         scene.link.call(
             requests.PublishRawMessage(topic=options["topic"], body=base64.b64encode(body).decode())
         )
-    except SluiceError as problem:  # the answer may be lost, and not the message: who is behind it is kept
+    except SluiceError as problem:
+        # Possibly only the reply was lost, so the audit needs the publisher for the two-person rule.
         failed = AuditResult.FAILED
         audit.record(scene.actor, PUBLISHED, target, after=told, result=failed, message=problem.sentence)
         raise
@@ -115,7 +116,8 @@ STEPS = {
     "replay": StepHandler(template_plan("{change} the managed replay {name}"), _replay),
     "replication": StepHandler(
         template_plan(
-            "{change} {member}, a member of the group or the link of a destination, for what this broker acknowledges"
+            "{change} {member}, a member of the group or the link of a destination, "
+            "for what this broker acknowledges"
         ),
         _replication,
     ),

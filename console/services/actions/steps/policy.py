@@ -1,4 +1,4 @@
-"""Steps that make a new revision of the policy: a transport on or off, an older revision again."""
+"""Steps that make a new policy revision: enable or disable a transport, or restore an older revision."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _plan_transport(instance: Instance, options: Options) -> StepPlan:
 
 
 def _with_effect(sentence: str, instance: Instance, document: Mapping[str, Any]) -> str:
-    """Append the warnings that the console shows before it applies a document.
+    """Return the sentence followed by the warnings that the console shows before it applies a document.
 
-    Clients come and go, so the plan's hash leaves them out.
+    Connected clients change often, so the plan's hash doesn't cover these warnings.
     """
     warnings = effect_of_ending_rollout(drafts.preview_document(instance, document), document).warnings
     return ". ".join([sentence, *(one.rstrip(".") for one in warnings)])
