@@ -1,4 +1,4 @@
-"""Each kind of act in a tray: which right it needs, what it would do (said before it is done), and doing it."""
+"""Kinds of pending changes: the permission each needs, its preview, and its execution."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ from console.units import labels
 from console.units.format import number_exact, size
 
 MAX_LINES: Final = 12
+"""Maximum lines of one sort in a preview."""
 
 
-# ---------------------------------------------------------------------------------------------------------- clients
+# ------------------------------------------------------------------------------------------- clients
 
 
 def _waiting(client: ClientEntry) -> str:
@@ -54,12 +55,16 @@ def _disconnect(item: PendingChange, _: list[str] | None) -> ChangePreview:
 def _pause(item: PendingChange, _: list[str] | None) -> ChangePreview:
     client = client_queries.client(item.target)
     running = [one for one in client.subscriptions if not one.paused]
-    said = f"{len(running)} of its {len(client.subscriptions)} subscriptions get nothing until they are resumed; {_waiting(client)} now."
+    said = (
+        f"{len(running)} of its {len(client.subscriptions)} subscriptions get "
+        f"nothing until they are resumed; {_waiting(client)} now."
+    )
     lines = [effect_line(said)]
     if client.forecast is not None and client.forecast.mode == "enforce":
         lines.append(
             effect_line(
-                f"What comes meanwhile waits, up to its limits: {client.forecast.rule} is at {client.forecast.percent:.0f} %."
+                "What comes meanwhile waits, up to its limits: "
+                f"{client.forecast.rule} is at {client.forecast.percent:.0f} %."
             )
         )
     blocked = [] if running else [f"{item.target} has no subscription that isn’t paused."]
@@ -83,7 +88,10 @@ def _offline(item: PendingChange, _: list[str] | None) -> ChangePreview:
     blocked = []
     if client.delivery in (DeliveryState.OFFLINED, DeliveryState.DRAINING):
         blocked = [f"{item.target} is offlined already."]
-    said = f"{number_exact(client.outbox_messages)} messages ({size(client.outbox_bytes)}) move from memory to its spool, and are sent in order when it reads."
+    said = (
+        f"{number_exact(client.outbox_messages)} messages ({size(client.outbox_bytes)}) "
+        "move from memory to its spool, and are sent in order when it reads."
+    )
     return ChangePreview(f"Offline {item.target}", "1 client offlined", [effect_line(said)], blocked=blocked)
 
 
@@ -106,7 +114,10 @@ def _durable(item: PendingChange, _: list[str] | None) -> ChangePreview:
     what = f"Delete the durable subscription {name} of {client}"
     if found is None:
         return ChangePreview(what, blocked=[f"{client} has no durable subscription {name}."])
-    said = f"{number_exact(found.behind)} records that it hasn’t read aren’t kept for it any more; the log may then be removed past {found.bookmark}."
+    said = (
+        f"{number_exact(found.behind)} records that it hasn’t read aren’t kept for it "
+        f"any more; the log may then be removed past {found.bookmark}."
+    )
     return ChangePreview(what, "1 durable subscription deleted", [effect_line(said)], severe=True)
 
 
@@ -116,7 +127,7 @@ def _do_durable(actor: Actor, item: PendingChange, _: str) -> str:
     return f"The durable subscription {name} of {client} was deleted."
 
 
-# ---------------------------------------------------------------------------------------------------------- replays
+# ------------------------------------------------------------------------------------------- replays
 
 
 def _replay(word: str) -> Callable[[PendingChange, list[str] | None], ChangePreview]:
@@ -151,7 +162,7 @@ def _do_replay(word: str) -> Callable[[Actor, PendingChange, str], str]:
     return do
 
 
-# --------------------------------------------------------------------------------------------------------- messages
+# ------------------------------------------------------------------------------------------ messages
 
 
 def _publish(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
@@ -189,7 +200,7 @@ def _do_publish(actor: Actor, item: PendingChange, reason: str) -> str:
     return f"The message was published to {item.target}."
 
 
-# --------------------------------------------------------------------------------------------------------- journals
+# ------------------------------------------------------------------------------------------ journals
 
 
 def _journal(item: PendingChange, _: list[str] | None) -> ChangePreview:
@@ -227,7 +238,10 @@ def _journal(item: PendingChange, _: list[str] | None) -> ChangePreview:
 _JOURNAL_SAYS: Mapping[PendingChangeKind, str] = {
     PendingChangeKind.ARCHIVE: "{count} move to the archive directory. They stay part of the log.",
     PendingChangeKind.COMPRESS: "{count} become gzip files in place. They stay readable and replayable.",
-    PendingChangeKind.REMOVE: "{count} are deleted: {records} records. A client that resumes from a bookmark in them gets a gap notice.",
+    PendingChangeKind.REMOVE: (
+        "{count} are deleted: {records} records. A client that resumes "
+        "from a bookmark in them gets a gap notice."
+    ),
 }
 _JOURNAL_DONE: Mapping[PendingChangeKind, str] = {
     PendingChangeKind.ARCHIVE: "archived",
@@ -239,13 +253,13 @@ def _do_journal(actor: Actor, item: PendingChange, _: str) -> str:
     in_lake = bool(item.parameters.get("in_lake"))
     member = str(item.parameters.get("member", ""))
     age = item.parameters.get("age", "")
-    # The tray's digest held it to what was shown; from here on the run is held to this plan.
+    # The digest of the pending changes bound them to the effect shown; from here on this plan binds the run.
     plan = planner.journal_plan(item.kind, age, in_lake=in_lake, member=member)
     run = journals.request(actor, item.kind, age, plan_hash=plan["hash"], in_lake=in_lake, member=member)
     return f"{run.get_kind_display()}: started."
 
 
-# ------------------------------------------------------------------------------------------------------------ policy
+# -------------------------------------------------------------------------------------------- policy
 
 
 def _policy(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
@@ -258,7 +272,8 @@ def _policy(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
     blocked = list(found.problems)
     if draft.base != newest.number:
         blocked.append(
-            f"Revision {newest.number} was published since it was begun with revision {draft.base}: make it anew."
+            f"Revision {newest.number} was published since it was begun "
+            f"with revision {draft.base}: make it anew."
         )
     if not found.differences:
         blocked.append("Nothing differs from the newest revision.")
@@ -284,7 +299,7 @@ def _policy(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
 def _differences(
     found: drafts.DraftPreview, newest: Mapping[str, Any], document: Mapping[str, Any]
 ) -> list[DocumentChange]:
-    """What differs, with the operators' own rules as sentences."""
+    """Return the changed settings. The operators' own rules are compared as sentences."""
     before, after = newest.get("rules") or [], document.get("rules") or []
     told = [
         one
@@ -302,9 +317,8 @@ def _do_policy(actor: Actor, item: PendingChange, reason: str) -> str:
         raise OperatorError("unknown_draft", "The draft is gone.", "Make the change again.")
     number, version = item.draft.pk, item.draft.version  # the version that was shown
     item.draft = None
-    PendingChange.objects.filter(pk=item.pk).update(
-        draft=None
-    )  # publishing deletes the draft, and the item would go before it is done
+    # Publishing deletes the draft, and with it this row if that still referred to the draft.
+    PendingChange.objects.filter(pk=item.pk).update(draft=None)
     try:
         change = drafts.publish(
             actor, number, reason=reason, expected_version=version, rollout=rollout_plan(item.parameters)
@@ -359,4 +373,4 @@ ACTS: Mapping[PendingChangeKind, ChangeKind] = {
     **CONTROL_ACTS,
     **ACCESS_ACTS,
 }
-"""One row for each kind."""
+"""Permission, preview and execution by kind of change."""
