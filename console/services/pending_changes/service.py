@@ -54,7 +54,7 @@ class ApplyOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PendingChanges:
-    """One operator's pending changes with their previews."""
+    """Pending changes of one operator, with their previews."""
 
     planned: list[PlannedChange]
 
