@@ -24,7 +24,7 @@ ROUTES_APART = 2_000
 
 @dataclass(frozen=True, slots=True)
 class MemberInstallation:
-    """One member: its name, its files, and additional environment variables for its processes."""
+    """Member of the group: name, files, and additional environment variables for its processes."""
 
     name: str
     at: Installation
