@@ -32,8 +32,7 @@ from console.supervisor import ports, readiness, redis_source, socket_paths
 from console.supervisor.child_specs import ChildSpec, Installation, all_children
 from console.supervisor.supervisor import Supervisor
 
-# Environment variable for the port of each standard transport. If it is unset, the policy in force has the
-# port.
+# Environment variable for the port of each standard transport. If it is unset, the policy's port applies.
 PORT_VARIABLES = {
     "tcp": "SLUICE_TCP_PORT",
     "websocket": "SLUICE_WEBSOCKET_PORT",

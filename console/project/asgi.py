@@ -28,9 +28,9 @@ application = ProtocolTypeRouter(
     }
 )
 
-# A full collection visits all imported objects. With the snapshots of 10,000 clients one of 100 ms came
-# every five seconds, half of
-# the other costs of a tab. Objects that exist now, with all views, live as long as the process: freeze them.
+# A full collection visits all imported objects. With the snapshots of 10,000 clients, one of 100 ms
+# ran every five seconds, which is half of the other costs of an open page. All objects that exist now, with
+# all views, live as long as the process: freeze them.
 get_resolver().url_patterns  # noqa: B018
 gc.collect()
 gc.freeze()

@@ -57,7 +57,7 @@ def secret_key(home: Path) -> str:
 
     Create it if needed.
 
-    Several processes may start at once on a new machine. Each writes a complete temporary file and links it
+    Several processes may start together on a new machine. Each writes a complete temporary file and links it
     to the final name. The link succeeds for one of them, and every process then reads that key.
     """
     path = home / "secret_key"

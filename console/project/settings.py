@@ -53,7 +53,7 @@ SLUICE_RUN_DIRECTORY = run_directory(SLUICE_HOME, (f"{SLUICE_INSTANCE}.sock", "r
 SLUICE_JOURNAL_DIRECTORY = Path(env.str("SLUICE_JOURNAL_DIRECTORY", default=str(SLUICE_HOME / "journal")))
 SLUICE_ARCHIVE_DIRECTORY = Path(env.str("SLUICE_ARCHIVE_DIRECTORY", default=str(SLUICE_HOME / "archive")))
 SLUICE_SPOOL_DIRECTORY = Path(env.str("SLUICE_SPOOL_DIRECTORY", default=str(SLUICE_HOME / "spool")))
-# Group of brokers that carry this instance on one replicated log (docs/group.md). No engines means no group.
+# Group of brokers that carry this instance on one replicated log (docs/group.md). Without engines, no group.
 SLUICE_GROUP = group_settings(
     SLUICE_INSTANCE,
     env.str("SLUICE_GROUP_MEMBER", default=gethostname().partition(".")[0]),
@@ -63,9 +63,8 @@ SLUICE_GROUP = group_settings(
     env.str("SLUICE_GROUP_CA", default=""),
 )
 # Brokers that console, API and this machine's worker can reach, if not only this machine's (docs/group.md).
-# Each is INSTANCE or
-# INSTANCE/MEMBER with tls://HOST:PORT or unix:PATH. Below, the authority of their certificates and the file
-# of their tokens.
+# Each is INSTANCE or INSTANCE/MEMBER with tls://HOST:PORT or unix:PATH. Below, the authority of their
+# certificates and the file of their tokens.
 SLUICE_BROKERS = broker_addresses(env.list("SLUICE_BROKERS", default=[]), SLUICE_RUN_DIRECTORY)
 SLUICE_BROKERS_CA = env.str("SLUICE_BROKERS_CA", default="")
 SLUICE_BROKERS_TOKENS = env.str("SLUICE_BROKERS_TOKENS", default="")
@@ -82,7 +81,7 @@ SLUICE_LINK_SECRETS = env.str("SLUICE_LINK_SECRETS", default="")
 SLUICE_CONSOLE = env.bool("SLUICE_CONSOLE", default=True)
 # Offset of this machine's transports from the policy's ports, for several members on one machine.
 SLUICE_PORTS_APART = env.int("SLUICE_PORTS_APART", default=0)
-# First port of the engines that `make up GROUP=3` starts.
+# First port of the NATS servers that `make up GROUP=3` starts.
 SLUICE_ENGINE_PORT = env.int("SLUICE_ENGINE_PORT", default=4222)
 # The policy's journal, archive and spool directories must be below one of these.
 SLUICE_DIRECTORY_ROOTS = [
@@ -231,8 +230,8 @@ if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
         "OPTIONS": {
             "timeout": 20,
             # A deferred transaction that reads and then writes fails immediately if another process wrote
-            # in between (SQLITE_BUSY ignores
-            # the time-out there). IMMEDIATE takes the write lock first, and waits for it.
+            # in between (SQLITE_BUSY ignores the time-out there). IMMEDIATE takes the write lock first, and
+            # waits for it.
             "transaction_mode": "IMMEDIATE",
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON;",
         },
@@ -252,8 +251,8 @@ REDIS_URL = env.str("REDIS_URL", default="") or f"unix://{SLUICE_RUN_DIRECTORY /
 CHANNEL_LAYERS = {
     "default": {
         # PubSub instead of the default layer: redis-py 8 sets socket_timeout=5, at which the default
-        # layer's blocking pop raises, so
-        # that every idle WebSocket dies after 5 s. The pub/sub layer has no blocking read with a time-out.
+        # layer's blocking pop raises, so that every idle WebSocket dies after 5 s. The pub/sub layer has no
+        # blocking read with a time-out.
         "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
         "CONFIG": {"hosts": [{"address": REDIS_URL, "socket_timeout": None}], "prefix": "sluice"},
     }

@@ -106,7 +106,7 @@ class EventReporter:
         await self._flush()
 
     def _listen(self) -> None:
-        """Tell the broker which events and messages to record."""
+        """Set the kinds of events and the messages that the broker records."""
         messages = (MessageWatch(*one) for one in self._wanted.messages)
         self._watch.set_interest(self._wanted.kinds, messages)
 
@@ -114,8 +114,7 @@ class EventReporter:
         """Turn all waiting events into runs. An error leaves the unstored events waiting."""
         self._waiting = self._waiting or self._watch.drain()
         while self._waiting:
-            # Take events out before the call: `close` may run meanwhile, and must not start the same ones
-            # again.
+            # Take events out before the call: `close` may run meanwhile and must not start them twice.
             part, self._waiting = self._waiting[:EVENTS_AT_ONCE], self._waiting[EVENTS_AT_ONCE:]
             try:
                 await self._thread.run(

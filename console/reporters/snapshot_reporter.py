@@ -118,6 +118,10 @@ class SnapshotReporter:
         self._show_database()
 
     async def _tell(self, snapshot: Snapshot) -> None:
+        """Send the snapshot and new decisions to the live feed.
+
+        Errors are logged, because the feed may be lost.
+        """
         try:
             await self._layer.group_send(LIVE_GROUP, await self._told_of(snapshot))
             for decision in self._new_decisions(self._told):
@@ -280,8 +284,7 @@ class SnapshotReporter:
         policy = PolicyDocument.from_dict(wanted["policy"])
         stage = parse_stage(wanted["staged"], self._broker.member)
         # Compare whole documents: another database may have another policy under the same number. A
-        # database that lacks the
-        # policy in force isn't followed, because an operator must decide.
+        # database that lacks the policy in force isn't followed, because an operator must decide.
         if engine.policy != policy or not guard.follows(stage):
             shown = guard.stage.document if guard.stage is not None else engine.policy
             if not await self._thread.run(policies.has_policy, engine.instance, shown.to_dict()):

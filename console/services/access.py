@@ -3,11 +3,9 @@
 API, pages and live feed all use `require_permission` or `is_allowed`; no other module decides.
 
 Each URL declares its permission (`needs` on API views, `@requires_permission` on pages; a test checks all
-URLs).
-The request handler then calls `require_permission` with the objects of the request. `Grant` rows store
-which role an
-account has, `console.choices.ROLE_PERMISSIONS` says what a role allows, `console/access/rights.py` explains
-scopes.
+URLs). The request handler then calls `require_permission` with the objects of the request. `Grant` rows
+store which role an account has, `console.choices.ROLE_PERMISSIONS` says what a role allows,
+`console/access/rights.py` explains scopes.
 """
 
 from __future__ import annotations

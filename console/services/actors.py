@@ -20,7 +20,7 @@ class Actor:
     """Person, token, schedule or process that acts, with its origin.
 
     `user_id` is the account of a person or of a token's owner, `source` the caller's IP address. `access`
-    is None for an actor without permissions of its own, such as the system.
+    is None for an actor without stored permissions, such as the system.
     """
 
     kind: ActorKind

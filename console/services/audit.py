@@ -110,8 +110,7 @@ def delete_expired(now: datetime) -> int:
         AuditEvent.objects.filter(expires_at__lte=now).order_by("expires_at").values_list("pk", flat=True)
     )
     expired = AuditEvent.objects.filter(pk__in=list(chosen[:FORGET_AT_ONCE]))
-    # A raw delete bypasses ImmutableQuerySet, which stops every other caller. The database checks
-    # `expires_at`.
+    # A raw delete bypasses ImmutableQuerySet. The database itself refuses to delete unexpired events.
     gone = int(expired._raw_delete(expired.db) or 0)
     if gone:
         audit_chain.delete_expired_links()

@@ -1,8 +1,7 @@
 """Export of audit events to a place that this machine's administrators don't control.
 
 Destinations are a syslog host (RFC 5424) and a webhook. Each event is a Celery task with `MAX_TRIES` tries;
-after
-the last one the event is given up with a line in the log. The database has every event in any case.
+after the last one the event is given up with a line in the log. The database has every event in any case.
 """
 
 from __future__ import annotations

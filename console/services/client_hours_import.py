@@ -1,10 +1,9 @@
 """Import of hourly client history from the lake into the database, for ranges older than the stored minutes.
 
-The pipeline's job `client-history` writes one Parquet file per day and instance. The files are authoritative.
-A file is read again when its stamp (modification time, size, inode) differs from the imported one. Limits:
-the
-`MAX_CLIENTS` worst clients of each hour, `MAX_FILES` files per instance and call. Files past the retention
-are skipped.
+The pipeline's job `client-history` writes one Parquet file per day and instance. The files are
+authoritative. A file is read again when its stamp (modification time, size, inode) differs from the
+imported one. Limits: the `MAX_CLIENTS` worst clients of each hour, `MAX_FILES` files per instance and call.
+Files past the retention are skipped.
 """
 
 from __future__ import annotations
@@ -69,6 +68,7 @@ def _stamp(path: Path) -> str:
 
 
 def _take(instance: Instance, path: Path, stamp: str) -> int:
+    """Import one file in place of its earlier rows, and return the number of rows."""
     table, made = read_hours(path), 0
     for at, rows in _by_hour(table):
         fresh = [_row(instance, at, row) for row in rows]
@@ -84,6 +84,7 @@ def _take(instance: Instance, path: Path, stamp: str) -> int:
 
 
 def _by_hour(table: pa.Table) -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
+    """Yield each hour of a table with its worst clients, at most `MAX_CLIENTS`."""
     if not table.num_rows:
         return
     worst = [("offline_ms", "descending"), ("lag_ms_max", "descending"), ("delivered_messages", "descending")]

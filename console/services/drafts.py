@@ -211,6 +211,7 @@ def preview_document(
 
 
 def _staged(instance: Instance, plan: rollouts.RolloutPlan, document: dict[str, Any]) -> StagedRollout:
+    """Return an unsaved rollout of an unsaved revision, for a preview."""
     rollout = rollouts.planned(instance, plan)
     rollout.revision = PolicyRevision(instance=instance, number=document["revision"], document=document)
     return rollout
@@ -380,6 +381,7 @@ def _misshapen(document: Mapping[str, Any]) -> str:
 
 
 def _expected(draft: PolicyDraft, version: int | None) -> PolicyDraft:
+    """Return the draft. Raises OperatorError `draft_changed` if it has another version than expected."""
     if version is not None and version != draft.version:
         raise OperatorError(
             "draft_changed",

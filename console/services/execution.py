@@ -34,8 +34,7 @@ def execute_run(run_id: UUID | str) -> ActionRun | None:
     """Claim a run, perform it and store its outcome; return None for a cancelled or already claimed run.
 
     An action whose next step must wait for another run is put back and returned in the state waiting. Its
-    plan isn't
-    checked again when it continues.
+    plan isn't checked again when it continues.
     """
     waiting = ActionRun.objects.select_related("instance").filter(pk=run_id, state=RunState.WAITING).first()
     if waiting is not None and runs.is_elsewhere(waiting):

@@ -1,8 +1,7 @@
 """Directories of an instance's segments, and stored facts about its log.
 
 JournalDirectory and JournalArchiveDirectory of the policy name the directories; without them the
-installation's
-settings apply. Commands that read the log without a broker find here how bodies are decoded.
+installation's settings apply. Commands that read the log without a broker find here how bodies are decoded.
 """
 
 from __future__ import annotations

@@ -184,8 +184,7 @@ def _prepare_and_swap(
             prepared = folder / (f"{name}.gz" if run.kind == RunKind.COMPRESS else name)
             facts = _prepare(run.kind, paths[name], prepared, progress)
             progress.check()
-            # From here the broker owns the file: it renames it into place, or refuses and leaves it for
-            # removal below.
+            # From here the broker owns the file: it renames it into place, or refuses and leaves it to us.
             action: SwapAction = "compress" if run.kind == RunKind.COMPRESS else "archive"
             swap = requests.SwapJournal(action=action, name=name, prepared=str(prepared))
             link.call(swap, timeout_s=SWAP_TIMEOUT_S)

@@ -73,6 +73,7 @@ def _publish(
     reason: str,
     instance_name: str | None,
 ) -> PublishReply:
+    """Publish a message through the broker, and record success or refusal in the audit."""
     instance = instance_named(instance_name)
     target = f"{instance.name}: topic {topic}"
     problem = publish_problem(topic, size)

@@ -60,6 +60,11 @@ def account_of(claims: Mapping[str, Any]) -> Any:
 
 
 def _new_account(issuer: str, subject: str, claims: Mapping[str, Any]) -> Any:
+    """Create an account without a role for a subject of the provider, and record it in the audit.
+
+    Raises:
+        OperatorError: `name_taken` or `bad_name`.
+    """
     users = get_user_model()
     name = str(claims.get(settings.SLUICE_OIDC_NAME_CLAIM) or subject)
     try:
@@ -74,8 +79,7 @@ def _new_account(issuer: str, subject: str, claims: Mapping[str, Any]) -> Any:
         )
     with transaction.atomic():
         if users.objects.filter(username__iexact=name).exists():
-            # Users of a provider may choose their name there: an equal name must never give access to an
-            # existing account.
+            # Users may choose their name at the provider: it must never give access to an existing account.
             raise OperatorError(
                 "name_taken",
                 f"There is an account {name!r} here that isn't the provider's.",

@@ -143,6 +143,7 @@ def create_token(
         raise OperatorError(
             "bad_lifetime", "A token's lifetime is at most 366 days.", "Give an age between 1 s and 366d."
         )
+    # `wanted` is in the order of TOKEN_PERMISSIONS. It lacks permissions that tokens can't have: refuse those.
     wanted = [str(one) for one in TOKEN_PERMISSIONS if one in scope]
     if not wanted or len(wanted) != len(set(scope)):
         raise OperatorError(
@@ -163,6 +164,7 @@ def create_token(
         raise OperatorError(
             "bad_networks", " ".join(problem.messages), "Write them like 10.1.0.0/16 or 10.1.2.3."
         ) from problem
+    # The prefix finds the row; only a digest of the secret is stored.
     prefix, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
     with transaction.atomic():
         token = ApiToken.objects.create(

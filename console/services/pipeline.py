@@ -265,8 +265,7 @@ def _checked(job: str, options: Mapping[str, Any]) -> dict[str, str]:
             "unknown_job", f"There is no pipeline job {job[:50]!r}.", f"Use {' or '.join(known)}."
         )
     for name, value in options.items():
-        # Only a custom job knows its options, and refuses unknown ones. Directories are never a request's
-        # choice.
+        # A custom job checks its own options. Directories are never a request's choice.
         takes = {one.name: one for one in JOB_OPTIONS.get(job, ())}
         if not (name in takes if job in JOB_OPTIONS else _named(name)):
             told = ", ".join(takes) or "its own options"
@@ -304,7 +303,10 @@ def backtest(actor: Actor, draft: PolicyDraft, options: Mapping[str, str]) -> Ac
 
 
 def _shelve(documents: Mapping[str, Any]) -> str:
-    """Write policies without their access part into the lake's folder of policies; return the names."""
+    """Write policies without their access part into the lake's folder of policies, and return their names.
+
+    Jobs find policies there by name, without users' secrets. The names are joined with commas.
+    """
     shelf = Path(settings.SLUICE_LAKE_DIRECTORY) / "policies"
     shelf.mkdir(parents=True, exist_ok=True)
     for name, document in documents.items():

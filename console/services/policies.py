@@ -151,7 +151,7 @@ def change_transport(
     expected_revision: int | None = None,
     guard: Guard | None = None,
 ) -> PolicyChange:
-    """Change one transport: its settings, its users, and its own `pool` and `client_policy`.
+    """Change one transport: its listener, its authentication, and its own `pool` and `client_policy`.
 
     Args:
         actor: The operator.
@@ -567,6 +567,7 @@ def _unchanged(newest: PolicyRevision) -> PolicyChange:
 
 
 def _store(instance: Instance, document: dict[str, Any], actor: Actor, reason: str) -> PolicyRevision:
+    """Save a document as a revision, unconditionally. The caller holds the instance's lock."""
     user = get_user_model().objects.filter(pk=actor.user_id).first() if actor.user_id else None
     revision = PolicyRevision(
         instance=instance,
@@ -581,6 +582,7 @@ def _store(instance: Instance, document: dict[str, Any], actor: Actor, reason: s
 
 
 def _make_instance(name: str) -> Instance:
+    """Create an instance with the default policy as revision 1 and the weekly archive action."""
     document = default_policy(
         name,
         tcp_port=settings.SLUICE_TCP_PORT,

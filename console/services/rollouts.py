@@ -205,8 +205,7 @@ def _go_back(
     def ended(_revision: PolicyRevision, _before: PolicyRevision) -> None:
         if StagedRollout.objects.get(pk=rollout.pk).state == RolloutState.PUBLISHED:
             raise _no_rollout(rollout.instance)
-        # In the restoring transaction: a staged revision whose rollout has ended would be in force
-        # everywhere.
+        # In the restoring transaction: a staged revision without a rollout would be in force everywhere.
         _end(rollout, state, why)
         audit.record(actor, f"rollout.{state}", str(rollout), reason=why)
 

@@ -15,8 +15,7 @@ from django.db.models import Avg, Case, IntegerField, Max, QuerySet, Value, When
 from console.models import ClientHour, ClientMinute, ClientSample, ResourceSample
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-# The reporter retries while the database is away, so samples may arrive late: wait a little before the
-# rollup.
+# The reporter retries while the database is away, so samples may arrive late: the rollup waits for them.
 SETTLED = timedelta(seconds=30)
 MAX_MINUTES = 30
 """Maximum minutes that one call rolls up after an interruption; the next call continues."""
@@ -39,7 +38,11 @@ _WORST = ("live", "replaying", "draining", "offlined")
 
 
 def roll_up(now: datetime) -> int:
-    """Roll up all finished minutes and hours that are missing, and return the number of rows. Idempotent."""
+    """Roll up all finished minutes and hours that are missing, and return the number of rows. Idempotent.
+
+    One call makes at most `MAX_MINUTES` minutes and `MAX_HOURS` hours. Minutes of the last 30 s wait for
+    late samples.
+    """
     end = (now - SETTLED).replace(second=0, microsecond=0)
     made, start = 0, _unmade(60, 10, MINUTE)
     for _ in range(MAX_MINUTES):

@@ -75,6 +75,11 @@ class RunProgress:
         self._write(force=True)
 
     def _write(self, *, force: bool) -> None:
+        """Write progress and log into the run's row, unless that was done recently and `force` is False.
+
+        Raises:
+            RunCancelled: an operator cancelled the run, or it was declared lost.
+        """
         now = time.monotonic()
         if not force and now - self._written < WRITE_INTERVAL_S:
             return
@@ -89,6 +94,5 @@ class RunProgress:
         )
         state, cancel = mine.values_list("state", "cancel_requested").get()
         if cancel or state == RunState.LOST:
-            # The run was declared lost and may have been repeated already: two workers must not work side
-            # by side.
+            # A run declared lost may have been repeated already: two workers must not do the same work.
             raise RunCancelled

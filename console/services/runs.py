@@ -104,7 +104,7 @@ def request(
         kind: Kind of the run.
         parameters: Parameters of that kind.
         plan: Plan that the requester has seen.
-        plan_hash: Hash of that plan; required from people for destructive runs.
+        plan_hash: Hash of that plan; people and tokens need it for destructive runs.
         once: Idempotency key of the request.
         **more: Other columns of the row, such as `action` and `due_at`.
 

@@ -117,7 +117,7 @@ def remove(actor: Actor, user: Any, reason: str = "") -> bool:
 
 
 def _lock_account(user: Any) -> None:
-    """Lock the account's row until the transaction ends, so that two devices are never confirmed at once."""
+    """Lock the account's row until the transaction ends, so that two devices can't both be confirmed."""
     get_user_model().objects.select_for_update().get(pk=user.pk)
 
 

@@ -1,8 +1,8 @@
 """Resolution of a database that was set back: brokers have newer policies on disk than the database.
 
 An operator chooses which one applies. Either way the brokers' policies first become revisions of the
-database.
-So no document is lost, brokers find their revision there, and one number never names two policies.
+database. So no document is lost, brokers find their revision there, and one number never names two
+policies.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ def resolve_set_back(
     """Put the preferred policy in force on all brokers of an instance.
 
     `STORED` means the newest stored policy if brokers have several. A staged rollout, in the database or in
-    the
-    brokers' policies, ends: the revision before it is put in force.
+    the brokers' policies, ends: the revision before it is put in force.
 
     Raises:
         OperatorError: `policy_not_set_back` when no answering broker has a newer policy; `bad_policy`.

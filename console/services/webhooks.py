@@ -62,6 +62,7 @@ def post_webhook(
 def _post(
     sockets: CallSockets, address: SplitResult, body: bytes, kind: str, once_key: str
 ) -> WebhookResponse:
+    """Send one POST over the call's sockets, and return the status and the first `MAX_ANSWER` bytes."""
     secure, host = address.scheme == "https", address.hostname or ""
     port = address.port or (443 if secure else 80)
     make = http.client.HTTPSConnection if secure else http.client.HTTPConnection

@@ -20,8 +20,7 @@ from console.services import policies
 from console.services.actors import SYSTEM
 from console.supervisor.child_specs import ChildSpec, Installation
 
-# AMPS's default is a tenth of the host's memory. A subscriber that stops reading would need hours to fill
-# that.
+# AMPS's default, a tenth of the host's memory, would take a subscriber that stops reading hours to fill.
 SMALL_POOL_BYTES = 8 * 1024 * 1024
 REASON = "demo: a small pool, so that the slow subscriber is offlined within seconds"
 
@@ -59,7 +58,7 @@ def start_demo(pace: list[str], *, show_output: bool) -> int:
 
 
 def _join(pace: list[str], *, show_output: bool) -> int:
-    """Add feed and subscribers to a running Sluice, which goes on when they are stopped."""
+    """Add feed and subscribers to a running Sluice, which keeps running when they are stopped."""
     policy = make_pool_small(startup.policy_in_force())
     at = startup.installation_from_settings()
     children = [replace(spec, needs=()) for spec in child_specs(at, tcp_transport(policy), pace)]

@@ -94,8 +94,7 @@ class Command(SafeCommand):
             run[options["command"]](log_location(options), options)
             self.stdout.flush()  # here rather than at Python's exit, so that a closed pipe is handled below
         except BrokenPipeError:
-            # The reader has closed the pipe, like `head`. Nothing may be flushed into the closed pipe at
-            # the exit.
+            # The reader has closed the pipe, as `head` does. Nothing may be flushed into it at the exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except SluiceError as problem:
             raise CommandError(f"{problem.sentence} {problem.fix}".strip()) from problem
@@ -128,6 +127,7 @@ class Command(SafeCommand):
         )
 
     def _verify(self, place: LogLocation, options: dict[str, Any]) -> None:
+        """Print the result for each segment. Raises CommandError if one is damaged."""
         bad = 0
         for report in inspect.verify_segments(*place):
             bad += not report.is_ok

@@ -42,8 +42,7 @@ class Command(SafeCommand):
         words = ["--help"] if options["command"] == "ls" else [options["name"], *options["options"]]
         plain = "--help" in words or "-h" in words
         command = [sys.executable, "-m", "pipeline", *words] + ([] if plain else ["--json"])
-        # Spark's warnings stay on stderr. Ctrl-C reaches the job too, which then stops Spark and reports
-        # that.
+        # Spark's warnings stay on stderr. Ctrl-C reaches the job too, which stops Spark and reports the end.
         with subprocess.Popen(
             command, cwd=settings.BASE_DIR, env=_environment(), stdout=subprocess.PIPE, text=True
         ) as job:

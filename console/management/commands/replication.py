@@ -86,8 +86,8 @@ clients are no longer sent to it. A member that is started again takes part agai
 class Command(SafeCommand):
     """State and repair of the group and of links.
 
-    Exit code 1 of `status`: this member doesn't take part, a member is away or differs, an engine isn't up
-    to date, or a link is away. `links` only checks the last.
+    Exit code 1 of `status`: this member doesn't take part, a member is away or differs, a server of the
+    log service isn't up to date, or a link is away. `links` only checks the last.
     """
 
     help = (
@@ -202,6 +202,7 @@ class Command(SafeCommand):
             raise CommandError(f"{error.sentence} {error.fix}".rstrip()) from None
 
     def _status(self, instance: str, json: bool, **options: Any) -> None:
+        """Print the state of the group and of links. Exit with 1 unless all of it is healthy."""
         try:
             status = current_group(instance)
         except OperatorError as problem:

@@ -54,8 +54,7 @@ class Command(SafeCommand):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
-        # Twisted uses the event loop that exists when its reactor is installed, and importing daphne
-        # installs one.
+        # Twisted uses the event loop that exists when its reactor is installed. Importing daphne installs it.
         from api.broker_websocket import reactor
 
         reactor.install(loop)
@@ -103,6 +102,7 @@ async def _run(instance: str) -> None:
     from console.services.journal_directories import policy_file
 
     limit_waits()
+    # Signals come first: a broker that waits for the database must stop on SIGTERM too.
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -118,6 +118,7 @@ async def _run(instance: str) -> None:
     )
     if orders is None:
         return
+    # The policy names the directories, so the orders are needed before the journal is opened.
     paths = BrokerPaths(
         orders.directories.journal,
         orders.directories.archive,
@@ -168,6 +169,7 @@ async def _run(instance: str) -> None:
     try:
         await stopping.wait()
     finally:
+        # The broker stops first, so that the reporters store its last decisions and events.
         monitor.stop()
         await broker.stop()
         await reporter.close()

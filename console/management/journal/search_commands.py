@@ -107,6 +107,7 @@ def add_parsers(commands: SubCommands) -> list[ArgumentParser]:
 
 
 def _add_query(parser: ArgumentParser) -> None:
+    """Add the options that select records, which grep and stat share."""
     parser.add_argument(
         "--topic", metavar="PATTERN", help="a topic, a.*.b, a.> or ~regex (default: every topic)"
     )
@@ -218,6 +219,7 @@ def run_stat(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> li
 
 
 def _table(by: tuple[str, ...], counts: list[GroupCount], top: int, out: SafeOutput) -> None:
+    """Print counts as a table with at most `top` rows, and a row with the totals."""
     # Hours are in ascending order: show the newest ones, which are last.
     shown = counts[-top:] if by == ("hour",) else counts[:top]
     names = [" ".join(one.values) for one in shown]

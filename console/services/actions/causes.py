@@ -48,8 +48,8 @@ def of_editor(action: Action) -> list[Cause]:
 def of_event(event: TriggerEvent, now: datetime) -> list[Cause]:
     """Return the cause of a broker's event: a client, or a publish through the control plane.
 
-    A publish carries the message's time (ms since 1970), because the run may start much later. `now` stands
-    in if the event has no time.
+    A publish carries the message's time (ms since 1970), because the run may start much later. `now` is used
+    if the event has no time.
     """
     publisher, topic = event.facts.get("publisher", ""), event.variables.get("AMPS_TOPIC", "")
     if publisher == BROKER_NAME:

@@ -47,7 +47,7 @@ def check_steps(given: Any) -> list[Part]:
 
 
 def kinds_for(word: str) -> dict[str, StepKind]:
-    """Return the kinds that can stand under "on", "if" or "do"."""
+    """Return the kinds of parts with the keyword "on", "if" or "do", by name."""
     return {"on": triggers.KINDS, "if": conditions.KINDS, "do": catalogue.KINDS}[word]
 
 
@@ -80,6 +80,11 @@ def _list(given: Any, name: str, most: int) -> list[Any]:
 
 
 def _part(given: Any, allowed: tuple[str, ...], name: str, number: int) -> Part:
+    """Return one validated trigger, condition or step, with its kind under one of the `allowed` keywords.
+
+    Raises:
+        OperatorError: `bad_action`, with the part's position in the details.
+    """
     place = f"{name}.{number}"
     found = [word for word in allowed if isinstance(given, Mapping) and isinstance(given.get(word), str)]
     if not found:

@@ -106,6 +106,11 @@ def _save(actor: Actor, action: Action, values: Mapping[str, Any], what: str) ->
 
 
 def _store(actor: Actor, action: Action, before: Any, what: str) -> Action:
+    """Save an action as a new version, and record it in the audit. Intervals count from this moment.
+
+    Raises:
+        OperatorError: `bad_action` or `name_taken`.
+    """
     action.name = str(action.name).strip()
     action.changed_by, action.changed_by_user_id = actor.name[:200], actor.user_id
     action.started_at = timezone.now()

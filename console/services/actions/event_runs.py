@@ -106,8 +106,7 @@ def start_run(
     if "plan" not in more and chains.is_destructive(action.instance, action.steps):
         more["plan"] = planner.plan_steps(action.instance, action.steps, context)
         # Only a run with a requester or an approver is bound to its plan. Any other run starts immediately,
-        # and also works on
-        # objects that become due after the plan.
+        # and also works on objects that become due after the plan.
         if (
             behind.asks(actor)
             or action.needs_approval

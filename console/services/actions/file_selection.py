@@ -194,7 +194,7 @@ def _is_same(folder: int, found: SelectedFile) -> bool:
 def _opened(folder: Path) -> Iterator[int]:
     """Open a folder, and yield its descriptor.
 
-    Raises OperatorError `folder_refused` if the path now is a link.
+    Raises OperatorError `folder_refused` if the folder was moved meanwhile.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

@@ -131,6 +131,10 @@ def check_options(
 
 
 def _one(kind: StepKind, option: StepOption, value: Any, where: str, expanded: bool) -> str:
+    """Return the text of one option, or its default. Raises OperatorError `bad_action`.
+
+    An unexpanded text with variables is accepted unvalidated, unless the option forbids variables.
+    """
     name = f"{where}: {option.label}"
     if value is None or value == "":
         value = option.default
@@ -157,6 +161,7 @@ def _one(kind: StepKind, option: StepOption, value: Any, where: str, expanded: b
 
 
 def _check(option: StepOption, text: str, name: str) -> None:
+    """Raise OperatorError `bad_action` if a text isn't one of the option's choices or fails its check."""
     if option.choices and text not in [value for value, _ in option.choices]:
         raise bad_action_error(
             f"{name} must be one of {', '.join(value for value, _ in option.choices)}.", option=option.name

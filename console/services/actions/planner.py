@@ -94,7 +94,10 @@ def check_plan_hash(expected: str, found: str) -> None:
 
 
 def check_run_plan(run: ActionRun) -> None:
-    """Raise OperatorError `plan_changed` if a run's plan has changed. An approval may have taken days."""
+    """Raise OperatorError `plan_changed` if a run's plan has changed, for example while it awaited approval.
+
+    Does nothing for a run that isn't bound to a plan.
+    """
     if run.plan_hash:
         check_plan_hash(run.plan_hash, plan_of_rest(run, run.steps)["hash"])
 

@@ -84,6 +84,7 @@ def _told(kind: PendingChangeKind) -> Callable[[PendingChange, list[str] | None]
 
     def preview(item: PendingChange, _: list[str] | None) -> ChangePreview:
         chosen, there = len(item.parameters.get("names", [])), _there(item)
+        # The preview says for how many clients the change does nothing, and how many have disconnected.
         acted = [one for one in there if applies(one)]
         number = len(acted)
         what = (

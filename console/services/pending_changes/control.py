@@ -157,7 +157,7 @@ def _do_alert(actor: Actor, item: PendingChange, reason: str) -> str:
 
 
 def rollout_plan(parameters: Mapping[str, Any]) -> rollouts.RolloutPlan | None:
-    """Return the plan of a staged rollout in a change's parameters; None means all clients at once."""
+    """Return the plan of a staged rollout in a change's parameters; None means all clients."""
     told = parameters.get("rollout")
     if not isinstance(told, Mapping):
         return None

@@ -101,6 +101,8 @@ def _do_disconnect(actor: Actor, item: PendingChange, reason: str) -> str:
 
 
 def _doing(ask: Callable[[str], clients.Act], done: str) -> Callable[[Actor, PendingChange, str], str]:
+    """Return a function that sends the request `ask(name)` for a client, and returns the sentence `done`."""
+
     def do(actor: Actor, item: PendingChange, reason: str) -> str:
         clients.act_on_client(actor, ask(item.target), reason)
         return done.format(item.target)
@@ -131,6 +133,8 @@ def _do_durable(actor: Actor, item: PendingChange, _: str) -> str:
 
 
 def _replay(word: str) -> Callable[[PendingChange, list[str] | None], ChangePreview]:
+    """Return the preview function for a managed replay: "pause" or "cancel"."""
+
     def preview(item: PendingChange, _: list[str] | None) -> ChangePreview:
         client, _slash, name = item.target.partition("/")
         found = replay_queries.replay(name)
@@ -154,6 +158,8 @@ def _replay(word: str) -> Callable[[PendingChange, list[str] | None], ChangePrev
 
 
 def _do_replay(word: str) -> Callable[[Actor, PendingChange, str], str]:
+    """Return the function that applies "pause" or "cancel" to a managed replay."""
+
     def do(actor: Actor, item: PendingChange, _: str) -> str:
         name = item.target.partition("/")[2]
         replays.control_replay(actor, replays.STEER[word](name=name))
@@ -166,6 +172,7 @@ def _do_replay(word: str) -> Callable[[Actor, PendingChange, str], str]:
 
 
 def _publish(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
+    """Return the preview of a publish, with the clients that would get the message."""
     topic, size_of = item.target, len(_body(item))
     what = f"Publish {size(size_of)} to {topic}"
     problem = messages.publish_problem(topic, size_of)
@@ -204,6 +211,7 @@ def _do_publish(actor: Actor, item: PendingChange, reason: str) -> str:
 
 
 def _journal(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    """Return the preview of a journal action: its plan now. Only exactly this plan may be applied."""
     in_lake = bool(item.parameters.get("in_lake"))
     member = str(item.parameters.get("member", ""))
     plan = journals.plan(item.kind, item.parameters.get("age", ""), in_lake=in_lake, member=member)
@@ -263,6 +271,7 @@ def _do_journal(actor: Actor, item: PendingChange, _: str) -> str:
 
 
 def _policy(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
+    """Return the preview of the operator's draft as a policy, computed by the running brokers."""
     draft = item.draft
     if draft is None:
         return ChangePreview("Change the policy", blocked=["The draft is gone."])
@@ -313,6 +322,10 @@ def _differences(
 
 
 def _do_policy(actor: Actor, item: PendingChange, reason: str) -> str:
+    """Publish the draft at the version that was shown.
+
+    A failed publish leaves the pending change as it was.
+    """
     if item.draft is None:
         raise OperatorError("unknown_draft", "The draft is gone.", "Make the change again.")
     number, version = item.draft.pk, item.draft.version  # the version that was shown

@@ -477,6 +477,8 @@ def _leave_out_strategy(imported: ImportReport, entry: _PolicyEntry, strategy: X
 
 def _abort(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, key: str) -> None:
     """Read an abort strategy. Skip it completely if a limit or its period can't be read."""
+    # Results are collected first, because one unreadable limit makes the whole strategy be skipped: without
+    # that limit it would abort consumers earlier than ActiveMQ.
     settings: dict[str, Any] = {key: True}
     taken: list[_Strategy] = []
     for name, leaf in strategy.attributes.items():

@@ -233,6 +233,7 @@ class _QpidReader:
                 why = f"{problem.sentence} {problem.fix}"
         if why or name is None:
             self.imported.record_skipped(element, why)
+            # The skipped entry may be gentler: `whole` puts the entries that overlap it in shadow mode.
             known = any(entry["topic"] == key for entry in self.entries)
             self._has_unknown_topics |= not known
             self._twice |= {key} if known else set()

@@ -44,8 +44,7 @@ class XmlLeaf:
     @property
     def description(self) -> str:
         """The setting as `name=value`, at most `MAX_SHOWN` characters. A secret's value reads "set"."""
-        # Only the text that is shown is searched, because the time of these expressions isn't bounded on
-        # long texts.
+        # Search only the text that is shown: the time of these expressions on long texts isn't bounded.
         told = " ".join(self.value[: MAX_SHOWN * 2].split())
         secret = self.secret or _SECRET_NAME.search(self.name[:MAX_SHOWN]) or _SECRET_VALUE.search(told)
         shown = f"{self.name}={SET if secret else told}" if told else self.name
@@ -154,8 +153,7 @@ class _LeafTreeBuilder:
         name, line = tag.rpartition("}")[2], self.parser.parser.CurrentLineNumber
         self._leaves += 1 + len(attributes)
         self._path += 1 + len(name)
-        # Each element counts as a leaf, even one with children only, so that this limit bounds elements as
-        # well.
+        # Each element counts as a leaf, even one with children only: this limit bounds elements too.
         if self._leaves > MAX_LEAVES:
             raise too_many_leaves_error(line)
         if (

@@ -34,6 +34,7 @@ MAX_BODY = 1024 * 1024
 
 
 def _publish(scene: StepContext, options: Options) -> StepResult:
+    """Publish a message through the broker, and record it in the audit, also if the broker refuses."""
     body = expand_bytes(options["data"], scene.variables)
     if options["topic"].startswith(OWN):
         raise OperatorError(
@@ -90,6 +91,7 @@ def _shut_down(scene: StepContext, options: Options) -> StepResult:
 
 
 def _client(options: Options) -> str:
+    """Return the client's name. Raises OperatorError `unknown_client` if an empty variable made it empty."""
     if not options["client"]:
         raise OperatorError(
             "unknown_client",

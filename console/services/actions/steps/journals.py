@@ -43,6 +43,7 @@ def plan_promise(found: dict[str, Any]) -> Any:
 
 
 def _perform(kind: str, scene: StepContext, options: Options) -> StepResult:
+    """Perform an archive, compress or remove step, and return its result with the numbers as variables."""
     age_s = parse_age(options["age"])
     parameters = {"age": options["age"], "age_s": age_s, "in_lake": options.get("which") == "lake"}
     part = RunStep(kind, parameters, scene.instance, scene.run.member, scene.run.pk)
