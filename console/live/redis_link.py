@@ -1,4 +1,4 @@
-"""This process's connections to Redis for small data that may be lost, such as rings of seconds."""
+"""This process's connections to Redis for small data that may be lost: rings, times of last use."""
 
 from __future__ import annotations
 

@@ -70,7 +70,6 @@ def delete_entry(actor: Actor, draft: PolicyDraft, part: str, place: int, versio
 def transport_settings(document: Mapping[str, Any], name: str) -> list[str]:
     """Return phrases for the settings that apply to one transport only.
 
-
     Limits, rules, entries and entitlements are included. These settings are lost when the transport is
     removed.
     """

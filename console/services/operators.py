@@ -143,7 +143,7 @@ def create_token(
         raise OperatorError(
             "bad_lifetime", "A token's lifetime is at most 366 days.", "Give an age between 1 s and 366d."
         )
-    # `wanted` is in the order of TOKEN_PERMISSIONS. It lacks permissions that tokens can't have: refuse those.
+    # `wanted` lacks permissions that tokens can't have: then it is shorter than the scope, which is refused.
     wanted = [str(one) for one in TOKEN_PERMISSIONS if one in scope]
     if not wanted or len(wanted) != len(set(scope)):
         raise OperatorError(

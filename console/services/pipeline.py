@@ -180,10 +180,7 @@ class JobReport:
             self._error = told
 
     def outcome(self, returncode: int) -> dict[str, Any]:
-        """Return the job's result.
-
-        Raises OperatorError: the job's error, or `pipeline_failed` for a bad exit code.
-        """
+        """Return the job's result. Raises OperatorError: the job's error, or `pipeline_failed`."""
         if self._error:
             told = self._error
             raise OperatorError.from_dict(

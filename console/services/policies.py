@@ -1,6 +1,6 @@
 """Changes of policies.
 
-Each edits the desired rows, stores them as a new immutable revision, and sends it to the broker.
+Each function edits the desired rows, stores them as a new immutable revision, and sends it to the broker.
 
 The database is authoritative. A broker that can't be reached loads the newest revision when it returns;
 `reconcile` sends the revision to a running broker again.

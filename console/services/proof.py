@@ -49,7 +49,10 @@ def counted_guess(request: HttpRequest, name: str) -> Iterator[None]:
 
 
 def refuse_if_locked(request: HttpRequest, name: str) -> None:
-    """Raise OperatorError locked while too many wrong secrets were sent for this name from this address."""
+    """Raise OperatorError `locked` while too many wrong secrets were sent for this name from this address.
+
+    The refused attempt counts as a failure too.
+    """
     if AxesProxyHandler.is_allowed(request, {"username": name}):
         return
     count_failure(request, name)

@@ -1,16 +1,12 @@
 """manage.py policy: an instance's policy as YAML, for configuration under version control.
 
 manage.py policy export > policy.yaml
-manage.py policy export --with-secrets > policy.yaml    with the hashes of passwords and tokens; without
-them they
+manage.py policy export --with-secrets > policy.yaml    with hashes of passwords and tokens; otherwise they
                                                         read "set", and importing that keeps the stored ones
-manage.py policy check policy.yaml                      without a database: is the policy valid, and is it
-wise?
-manage.py policy diff policy.yaml                       against the newest revision; exit code 1 if they
-differ
+manage.py policy check policy.yaml                      without a database: is the policy valid, is it wise?
+manage.py policy diff policy.yaml                       against the newest revision; exit code 1 if different
 manage.py policy import policy.yaml --reason "ticket 7" as a new revision
-manage.py policy import activemq.xml --from activemq    also qpid, amps and xap: merged into the newest
-revision;
+manage.py policy import activemq.xml --from activemq    also qpid, amps and xap: merged into the newest one;
                                                         standard error lists the outcome for each setting
 manage.py policy resolve stored     after the database was replaced: store the brokers' policy in it
 manage.py policy resolve database   or: brokers apply the database's policy

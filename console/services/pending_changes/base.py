@@ -22,8 +22,7 @@ class ChangePreview:
     warnings     sentences that the operator must confirm
     blocked      reasons why it can't be applied
     severe       it disconnects clients, loses records or can't be undone
-    fixed        the digest covers this exact effect: a different one is shown again before anything is
-    applied
+    fixed        the digest covers this exact effect; another effect must be shown again before it is applied
     address      id of the draft, for a change of the policy
     differences  settings that a change of the policy changes
     """
@@ -44,8 +43,7 @@ class ChangeKind:
     """Permission, preview and execution of one kind of pending change.
 
     permission        permission that the operator needs
-    told              returns the preview for an operator who may see clients of the given patterns (None:
-    all)
+    told              returns the preview; names only clients that match the given patterns (None: all)
     do                applies the change with a reason, and returns a sentence about the result
     about_a_client    the target begins with a client's name, which the permission must cover
     about_a_topic     the target is a topic, which the permission must cover

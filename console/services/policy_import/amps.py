@@ -1,6 +1,6 @@
 """Importer of AMPS's configuration XML.
 
-Read are slow-client settings (seed 000), transports, the transaction log (seed 002) and actions.
+It reads slow-client settings (seed 000), transports, the transaction log (seed 002) and actions.
 """
 
 from __future__ import annotations
