@@ -1,7 +1,7 @@
 """Escaping of external text for terminals, logs, JSON lines, CSV cells and mail headers.
 
-A body, a name or a reason may contain newlines, which forge records of line-oriented output, escape
-sequences, which control a terminal, and the first characters of a spreadsheet formula. All code that prints,
+A body, a name or a reason may contain newlines, escape sequences and beginnings of spreadsheet formulas.
+Newlines forge records of line-oriented output, and escape sequences control a terminal. All code that prints,
 logs or exports such text must use this module.
 """
 

@@ -108,7 +108,7 @@ def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 STEPS: Final = 4
-"""Credit is granted in steps of this fraction of the window.
+"""Number of steps in which the credit of a window is granted.
 
 A grant per batch would cost more than the batch.
 """

@@ -445,7 +445,7 @@ class AsyncClient(SubscriptionControl):
             snapshot_key: Start with the last record of each key, such as "/id".
             resume_how: How to continue after a policy has dropped this client: "log" (default) sends the
                 missed interval, "conflated" the last record per key, "now" nothing. `Subscription.resumed`
-                tells what was missed.
+                has the number of missed messages.
             rate: With a bookmark: messages per second ("1000"), bytes per second ("500KB"), or a multiple of
                 the recorded pace ("2X").
             rate_max_gap: With a multiple: longest pause between two records, such as "10s".

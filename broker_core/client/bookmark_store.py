@@ -98,6 +98,11 @@ class MemoryBookmarkStore:
         self._done: dict[tuple[str, str], SequenceSet] = {}
 
     def record(self, subscription: str, instance: str, sequence: int) -> None:
+        """Store that every record up to `sequence` of an instance is processed.
+
+        Raises:
+            OperatorError: `store_full` beyond MAX_POSITIONS; in a file also `store_failed`.
+        """
         known = self._known.get(subscription, {})
         if instance not in known:
             if self._positions >= MAX_POSITIONS:
@@ -116,15 +121,19 @@ class MemoryBookmarkStore:
                 del self._done[subscription, instance]
 
     def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
+        """Store that the records `first` to `last` are processed, but not all earlier ones."""
         self._done.setdefault((subscription, instance), SequenceSet(most=MAX_RANGES)).add(first, last)
 
     def processed_ranges(self, subscription: str, instance: str) -> SequenceSet | None:
+        """Return the ranges processed beyond the most recent bookmark, or None if there are none."""
         return self._done.get((subscription, instance))
 
     def most_recent(self, subscription: str) -> str | None:
+        """Return the bookmark to resume from, or None if the subscription is unknown."""
         return format_positions(self._known.get(subscription, {})) or None
 
     def forget(self, subscription: str) -> None:
+        """Delete all positions of a subscription."""
         self._positions -= len(self._known.pop(subscription, {}))
         for key in [key for key in self._done if key[0] == subscription]:
             del self._done[key]
@@ -224,6 +233,7 @@ class FileBookmarkStore(MemoryBookmarkStore):
             yield b"".join(_line(subscription, instance, first, last) for first, last in done)
 
     def close(self) -> None:
+        """Close the file and release its lock."""
         self._file.close()
 
 

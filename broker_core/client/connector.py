@@ -65,7 +65,7 @@ class ReconnectPolicy:
 
     Attributes:
         enabled: Whether to reconnect after a lost connection.
-        first_delay: Delay after the first failure of all addresses.
+        first_delay: Delay after each failure in the first pass over all addresses.
         longest_delay: Upper limit of the delay.
         factor: Growth of the delay per failed pass over all addresses.
         jitter: Fraction of the delay that is randomly subtracted, to spread clients that lost the same

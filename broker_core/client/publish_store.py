@@ -150,10 +150,12 @@ class BasePublishStore(Generic[E]):
         return [entry for entry in begun if entry.first >= first and entry.last <= last]
 
     def discard(self, first: int, last: int) -> None:
+        """Remove the batches that lie completely within these sequences."""
         if gone := self._within(first, last):
             self._drop(gone, first, last)
 
     def discard_upto(self, last: int) -> None:
+        """Remove the batches that end at or before this sequence."""
         gone: list[E] = []
         for entry in self._kept.values():
             if entry.last > last:
@@ -163,12 +165,14 @@ class BasePublishStore(Generic[E]):
             self._drop(gone, gone[0].first, last)
 
     def pending(self, after: int = 0) -> Iterator[StoredBatch]:
+        """Iterate over the batches that end after this sequence, oldest first."""
         for first in list(self._kept):
             entry = self._kept.get(first)
             if entry is not None and entry.last > after:
                 yield StoredBatch(first, entry.last, self._batch_of(entry))
 
     def oldest(self) -> int:
+        """Return the first stored sequence, or 0 if the store is empty."""
         return next(iter(self._kept), 0)
 
 
@@ -186,11 +190,13 @@ class MemoryPublishStore(BasePublishStore[_MemoryEntry]):
         super().__init__(limit)
 
     def add(self, first: int, last: int, batch: Buffer) -> None:
+        """Store a batch until it is discarded."""
         self._kept[first] = _MemoryEntry(first, last, batch, len(batch))
         self.nbytes += len(batch)
         self.last_sequence = last
 
     def replace(self, batches: Iterable[StoredBatch]) -> None:
+        """Replace all batches by new ones, which may be computed from `pending()`."""
         made = list(batches)
         self._kept.clear()
         self.nbytes = 0
@@ -316,6 +322,11 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
     # Use.
 
     def add(self, first: int, last: int, batch: Buffer) -> None:
+        """Append a batch to the file.
+
+        Raises:
+            OperatorError: `store_failed`; the batch is not stored.
+        """
         at = self._file.append(_head(first, last, batch), batch, sync=self._sync)
         self._keep(_FileEntry(first, last, at, len(batch)))
 
@@ -381,6 +392,7 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
             yield self._file.read(place.at, _ENTRY.size + place.length)
 
     def close(self) -> None:
+        """Close the file and release its lock."""
         self._file.close()
 
 

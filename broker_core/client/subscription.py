@@ -91,7 +91,7 @@ class Subscription(SubscriptionReader):
         self._completed_at: int | None = None
         self.lease_ms = command.lease_ms or 0
         self.comes_back = bool(command.lease_ms or command.snapshot_key)
-        """Whether the client subscribes again automatically after the broker cancelled it."""
+        """Whether the client subscribes again automatically after the broker cancelled the subscription."""
         self._out_of_order = command.conflation is not None or command.snapshot_key is not None
         self.delete = False
         self.resumed: ResumedNotice | None = None
@@ -248,10 +248,7 @@ class Subscription(SubscriptionReader):
         self._wake()
 
     def detach(self) -> None:
-        """Expect no more deliveries.
-
-        Batches in the inbox can still be read; returning their credit has no effect.
-        """
+        """Stop granting credit, because no more deliveries follow. Batches in the inbox can still be read."""
         self._credit.on_unsubscribed()
 
     def subscribe_command(self) -> commands.Subscribe:
@@ -286,7 +283,7 @@ class Subscription(SubscriptionReader):
 
     @property
     def paused(self) -> bool:
-        """Whether it was paused and not resumed."""
+        """Whether the subscription was paused and not resumed."""
         return self._command.paused
 
     @property

@@ -235,6 +235,7 @@ class ActiveSubscriptions:
             self._ask(subscription)
 
     def fail(self, error: SluiceError) -> None:
+        """Fail all subscriptions and all calls that wait for an answer."""
         for waiter in self._asked.values():
             if not waiter.done():
                 waiter.set_exception(error)

@@ -53,7 +53,7 @@ class LoopThread:
 
     @property
     def is_running(self) -> bool:
-        """Whether the loop was started and not stopped."""
+        """Whether the event loop was started and not stopped."""
         return self._loop is not None
 
     @property
@@ -131,7 +131,7 @@ class LoopThread:
             thread.join()
 
     def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run work on the loop and return its result.
+        """Run work on the event loop and return its result.
 
         Raises:
             TimeoutError: After `timeout` seconds. The work is cancelled.
@@ -160,7 +160,7 @@ class LoopThread:
             raise
 
     def refuse_waiting(self) -> None:
-        """Refuse to wait on the loop's own thread, where the wait would never end.
+        """Refuse to wait on the event loop's own thread, where the wait would never end.
 
         Raises:
             OperatorError: `callback_would_wait`.
@@ -173,7 +173,7 @@ class LoopThread:
             )
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start work on the loop without waiting.
+        """Start work on the event loop without waiting.
 
         Raises:
             OperatorError: `client_closed`.
@@ -185,7 +185,7 @@ class LoopThread:
         raise self.closed_error()
 
     def call_soon(self, what: Callable[[], object]) -> None:
-        """Call a function on the loop without waiting.
+        """Call a function on the event loop without waiting.
 
         Raises:
             OperatorError: `client_closed`.
@@ -196,7 +196,7 @@ class LoopThread:
             self._loop.call_soon_threadsafe(what)
 
     def closed_error(self) -> OperatorError:
-        """Return the error for calls while the loop does not run."""
+        """Return the error for calls while the event loop does not run."""
         return OperatorError(
             "client_closed", f"Client {self._name} isn't started or is closed.", "Start it first."
         )
@@ -277,7 +277,7 @@ class SyncClient:
             self._loop.call(self.stop_loop(timeout), timeout + STUCK_S)
 
     async def stop_loop(self, timeout: float | None = None) -> None:
-        """Close on the loop, as `close` does.
+        """Close the client, as `close` does. Runs on the event loop.
 
         Concurrent calls share one close, and each raises its error. A call whose own timeout expires first
         raises for the messages that are unsent then.
@@ -475,7 +475,7 @@ class SyncClient:
         self._loop.call(self.wait_flushed(), timeout)
 
     async def wait_flushed(self) -> None:
-        """Wait on the loop until all messages published so far are acknowledged."""
+        """Wait until all messages published so far are acknowledged. Runs on the event loop."""
         # Shielded: a flush() whose timeout expires must not lose messages that it took from the queue.
         await asyncio.shield(self._send_line())
         self._raise_error()

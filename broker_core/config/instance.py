@@ -105,8 +105,8 @@ LEAST_DOWNGRADE_MS, MAX_DOWNGRADE_MS = 100, 3_600_000
 class InstanceSettings:
     """Settings of an instance: its name, its journaled topics, and the files of its journal.
 
-    Changed directories, segment size and preallocation take effect at the broker's next start. Changed topics
-    take effect immediately.
+    Changed topics take effect immediately. `journal_size` and `preallocated_files` apply from the next
+    segment on, and directories from the broker's next start.
 
     Attributes:
         name: Instance name.
@@ -141,7 +141,9 @@ GROUP_SILENT: Final[dict[str, Any]] = {
     "sync_topics": [],
     "downgrade_after_ms": DOWNGRADE_AFTER_MS,
 }
-"""Default values of the group settings, as JSON. `PolicyDocument.to_dict` omits settings with these values.
+"""Default values of the group settings, as JSON.
+
+`PolicyDocument.to_dict` omits settings with these values.
 """
 
 

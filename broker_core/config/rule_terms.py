@@ -26,7 +26,9 @@ class Signal(StrEnum):
     POOL_DISK = "pool_disk"
     """Bytes of the spool files of the pool's clients."""
     OUTBOUND_BYTES = "outbound_bytes"
-    """Bytes in a client's outbox, including records held back by conflation. 0 while the client is offlined.
+    """Bytes in a client's outbox, including records held back by conflation.
+
+    0 while the client is offlined.
     """
     OUTBOUND_MESSAGES = "outbound_messages"
     """Messages in a client's outbox. 0 while the client is offlined."""
@@ -37,15 +39,13 @@ class Signal(StrEnum):
     CONFLATION_BYTES = "conflation_bytes"
     """Bytes that conflation holds back."""
     BACKLOG_BYTES = "backlog_bytes"
-    """Bytes of the bodies of waiting messages and of delivered messages that the peer has not acknowledged.
-    """
+    """Bytes of the bodies of waiting messages and of delivered, unacknowledged messages."""
     BACKLOG_MESSAGES = "backlog_messages"
-    """Number of waiting messages and of delivered messages that the peer has not acknowledged."""
+    """Number of waiting messages and of delivered, unacknowledged messages."""
     OLDEST_AGE = "oldest_age"
     """Milliseconds since the broker accepted the oldest waiting message, in memory or on disk."""
     DRAIN_RATE = "drain_rate"
-    """Bytes per second that the peer read, over the rule's window or one step of the peer's receive window.
-    """
+    """Bytes per second that the peer read, over the rule's window or one step of its receive window."""
     WRITE_BLOCKED = "write_blocked"
     """Milliseconds for which the socket has accepted no bytes, of the client or of one subscription."""
     WINDOW_FULL = "window_full"
@@ -88,7 +88,7 @@ class Shape(StrEnum):
     SOFT_FOR = "soft_for"
     """The signal is greater than the limit for `hold_ms` without interruption."""
     COUNT_IN_WINDOW = "count_in_window"
-    """The signal became greater than the limit `count` times within `window_ms` (0: since the start)."""
+    """The signal became greater than the limit `count` times within `window_ms` (0: no time limit)."""
     RATE_BELOW = "rate_below"
     """The rate over `window_ms` is below the limit for `hold_ms` and at `count` checks, with a backlog."""
     PERCENT_OF = "percent_of"
@@ -174,7 +174,9 @@ class DecisionReason(StrEnum):
     RESOURCE_ERROR = "slow_client_resource_error"
     """The code for the reason 506 of seed 004."""
     SPOOL_FAILED = "spool_failed"
-    """The disk rejected a write to the spool, so waiting messages could not be moved there. No rule uses it.
+    """The disk rejected a write to the spool, so waiting messages could not be moved there.
+
+    No rule uses it.
     """
 
 

@@ -69,7 +69,7 @@ class RuleSettings:
         window_ms: See `Shape`. Default 0.
         count: See `Shape`. Default 0.
         clear: See `Shape`. Default 0.
-        guard_bytes: Backlog in bytes below which the rule is not judged. Default 1.
+        guard_bytes: Minimum backlog in bytes for judging the signal drain_rate. Default 1.
         check_ms: Milliseconds between two checks. Default 1000.
         cooldown_ms: Milliseconds after a decision before the rule may decide again. Default 0.
         choose: Client to act on. Default self, or largest_in_pool for pool signals.
