@@ -76,7 +76,10 @@ def to_json_line(document: Any) -> bytes:
 
 
 def to_csv_cell(value: Any) -> Any:
-    r"""Return the content of one CSV cell: "" for None, JSON for nested values, one line of text otherwise.
+    r"""Return the content of one CSV cell.
+
+    None becomes "", numbers and booleans are unchanged, nested values become JSON, and other values one line
+    of text.
 
     Formulas are defused by an apostrophe, also after a semicolon. In JSON the semicolon becomes `\u003b`.
     """

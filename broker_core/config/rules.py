@@ -1,8 +1,8 @@
 """Custom rules of a policy document: reading them, merging the entries of a rule, finding contradictions.
 
 An operator's rule has a name and one or several entries, each for a scope. All matching entries are merged
-field by field for each client or subscription, the most specific last (`slow_clients.rules.rulebook`). So an entry
-may set as little as a limit. A document with a contradictory rule is never saved.
+field by field for each client or subscription, the most specific last (`slow_clients.rules.rulebook`). So an
+entry may set as little as a limit. A document with a contradictory rule is never saved.
 """
 
 from __future__ import annotations
