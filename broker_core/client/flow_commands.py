@@ -44,7 +44,7 @@ class _PendingRequest:
 
 
 class SubscriptionControl:
-    """Pauses, resumes and rate-limits subscriptions of a client. Base class of `AsyncClient`."""
+    """Control of subscriptions: pause, resume and rate limits. Base class of `AsyncClient`."""
 
     def __init__(self, request_timeout: float | None) -> None:
         self._asked: list[_PendingRequest] = []

@@ -46,7 +46,7 @@ class TopicRoute(NamedTuple):
 
 
 class TopicRouter:
-    """Finds the group of a topic or pattern."""
+    """Router that finds the group of a topic or pattern."""
 
     def __init__(self, topics: Mapping[str, Sequence[str]]) -> None:
         """Build the routes from the patterns of each group.

@@ -104,7 +104,7 @@ class Rejection:
 
 
 class Publisher:
-    """Numbers, gathers, stores and sends the messages of one client.
+    """Publishing half of a client, which numbers, gathers, stores and sends its messages.
 
     After a permanent failure, `failure` is the reason and nothing can be published.
     """
@@ -138,10 +138,7 @@ class Publisher:
         skipped.
         """
         self._connected: ClientLink | None = None
-        """Current connection, also while stored batches are being sent on it.
-
-        `_link` is only set when they are sent.
-        """
+        """Current connection, also while stored batches are being sent on it. `_link` is set after them."""
         self._sent = 0
         """Last publisher sequence sent on this connection."""
         self._sent_before = store.last_sequence

@@ -36,7 +36,7 @@ def is_list_of(value: Any, kind: type, most: int) -> bool:
 
 
 class DocumentReader:
-    """Reads and validates values of JSON-compatible data.
+    """Reader that validates values of JSON-compatible data.
 
     `problems` collects one sentence for each invalid setting. In all methods `source` is the JSON object,
     `key` the name of the setting, and `where` the part of the document that a problem names.
