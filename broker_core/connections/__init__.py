@@ -1,10 +1,10 @@
-"""One client's connection: its commands, what it publishes, what it is told, leases, resume tokens.
+"""Connections of clients: logons, commands, publishing, notices, leases and resume tokens.
 
-connection           reads commands, holds subscriptions, answers
+connection           executes commands, holds subscriptions, sends replies
 connection_view      a connection as the other modules see it, and its identity
 roster               every connection, and the clients among them by name
-ports                what a connection needs of the engine
-inbox                frames that were read and are not carried out yet
+ports                interfaces that a connection needs of the engine
+inbox                input that was read and is not executed yet
 publisher            published batches on their way to the disk
 decision_notices     notices of decisions, and whether the client has them
 logons               checks of logons, and names that are refused for a while
@@ -15,5 +15,5 @@ quotas               limits of a client, and of a user's clients together, on an
 heartbeats           heartbeats that both sides agreed on
 subscription_setup   subscribes that need preparation, and acknowledgement windows
 subscription_leases  subscriptions that end unless they are renewed
-resume               resume tokens of dropped clients, and resume points of clients without a token
+resume               resume tokens of closed clients, and resume points of clients without a token
 """

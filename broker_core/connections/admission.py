@@ -1,18 +1,19 @@
-"""What may be cost by whom nobody knows yet: connections before their logon, and an address's share.
+"""Admission: limits of connections before their logon, and of the connections and logons of an address.
 
-A frame before the logon has BEFORE_LOGON bytes at most (the transports hold to it). All connections that haven't logged on
-hold BUFFER_BYTES together of what they sent, unfinished frames or such that wait to be taken, and all that have
-INPUT_BYTES, of which UNFINISHED_BYTES are for unfinished frames; who would pass that is closed and may come
-back. MAX_GUESTS wait for their logon at a time: for one more the oldest of the address that has most makes
-room, so that whoever logs on at once comes in, however many others don't. An address has its share of the
-instance's connections, and of logons a second.
+A frame before the logon has at most BEFORE_LOGON bytes (the transports enforce it). Connections that haven't
+logged on buffer at most BUFFER_BYTES of input together, in unfinished frames or in frames that wait.
+Connections that have logged on buffer at most INPUT_BYTES, of which UNFINISHED_BYTES are for unfinished
+frames. A connection that would exceed a limit is closed and may reconnect. At most MAX_GUESTS connections
+wait for their logon. For one more, the oldest one of the address with most of them is closed. So a client
+that logs on immediately gets in, however many others don't. Connections of one address and its logons per
+second are limited, too.
 
-The door: whoever nobody knows yet is heard by turns, and those that are known go first.
-
-A loop calls for everything that is ready in one turn, and a thousand strangers that speak at once would keep it for a second. So their
-sockets are not the loop's. They stand in a line that the kernel keeps, an epoll of their own: of those that have sent something a few are heard in each
-turn of the loop, for no longer than a client's own commands may take (`delivery.scheduling`), and the others a turn later. What they say
-meanwhile waits in the kernel. Who is being closed and still sends stands there too.
+`PreLogonReadQueue` reads from connections before their logon one after another, and clients that have logged
+on go first. An event loop calls the handlers of all ready sockets in one iteration, and a thousand strangers
+that send together would occupy it for a second. So these sockets are not in the loop's own selector. They are
+in a second epoll. Of its ready sockets a few are read in each iteration, within the time of one client's
+commands (`delivery.scheduling`); the others are read in later iterations. Unread input waits in the kernel.
+Connections that are being closed and still send are there, too.
 """
 
 from __future__ import annotations
@@ -30,52 +31,64 @@ from broker_core.delivery.scheduling import TURN_NS
 from broker_core.errors import ClientError
 
 BUFFER_BYTES: Final = 4 * 1024 * 1024
+"""Maximum bytes of buffered input of all connections that haven't logged on."""
 INPUT_BYTES: Final = 1024 * 1024 * 1024
+"""Maximum bytes of buffered input of all connections that have logged on."""
 UNFINISHED_BYTES: Final = 256 * 1024 * 1024
-"""Unfinished frames and open transactions of all connections that have logged on: those of 16 publishers of
-the largest frames. Beyond it the oldest unfinished frame of the user, or address, that has most is given
-up."""
+"""Maximum bytes of unfinished frames and open transactions of all logged-on connections.
+
+That is 16 frames of the maximum size. Beyond it, the broker takes the user, or address, with most bytes, and
+closes the connection of its oldest unfinished frame.
+"""
 MAX_GUESTS: Final = 1_100
-"""Connections before their logon, also such as are still asking for a WebSocket. More than the 1,024 that a listener may take from
-its kernel in one turn, before any of them was heard."""
+"""Maximum number of connections before their logon, including those that are still negotiating a WebSocket.
+
+It is larger than 1,024, the number that a listener may accept in one iteration, before any of them is read.
+"""
 MAX_LEAVING: Final = 200
-"""Those of them that were told to go, and haven't read it yet."""
+"""Maximum number of connections that were closed before their logon and still have a socket."""
 MAX_FROM_ADDRESS: Final = 10_000
-"""Connections of one address: half of the instance's."""
+"""Maximum number of connections of one address: half of the instance's."""
 DESCRIPTORS_KEPT: Final = 2_048
-"""Of the process's, for files, and for connections that are taken from the kernel in one turn and then refused; half of
-them where there are fewer than twice as many. Without one the log can't open its next segment, and the broker ends."""
+"""File descriptors reserved for files, and for connections that are accepted and then refused.
+
+Half of all descriptors if the process has fewer than twice as many. Without a free descriptor the log can't
+open its next segment, and the broker stops.
+"""
 LOGONS_A_SECOND: Final = 1_000
+"""Logons per second of one address in the long run."""
 LOGONS_AT_ONCE: Final = 10_000
-"""Of one address, after it has been quiet: whoever comes back together does so at once."""
+"""Logons that an address may make at once after a quiet period.
+
+Clients that lost a broker reconnect together.
+"""
 MAX_REMEMBERED: Final = 10_000
-"""Addresses whose logons are counted; the longest quiet go first."""
+"""Maximum number of addresses whose logons are counted. Those that are quiet for longest are removed."""
 
 
 def peer_address(remote: str) -> str:
-    """A peer's address without its port."""
+    """Return a peer's address without its port."""
     return remote.rpartition(":")[0]
 
 
 class PendingConnection(Protocol):
-    """A connection that hasn't logged on."""
+    """Connection that hasn't logged on."""
 
     @property
     def remote(self) -> str: ...
 
     def close_for_room(self) -> None:
-        """Another comes: say so, and end."""
+        """Send an error and close, because the limit is reached and a newer connection came."""
 
     def drop(self) -> None:
-        """End at once, whatever the peer has read."""
+        """Close immediately and discard unsent bytes."""
 
 
 class InputBufferUsage:
-    """Bytes that one connection holds in one place of what it sent: of an unfinished frame, or of frames that
-    wait.
+    """Input that one connection buffers in one place, in bytes: an unfinished frame, or frames that wait.
 
-    `give_up` ends the connection and frees those bytes. Without it they wait for the broker, not for the
-    client, and are never given up.
+    `give_up` closes the connection and frees these bytes. Without it the bytes wait for the broker, not for
+    the client, and are never given up.
     """
 
     __slots__ = ("_anteroom", "_give_up", "_logged_on", "nbytes", "share")
@@ -88,38 +101,42 @@ class InputBufferUsage:
         self._logged_on = False
         self.nbytes = 0
         self.share = ""
-        """User, or address of a client without one, in whose share the bytes count after the logon."""
+        """Owner of the bytes after the logon: the user, or the address of a client without a user."""
 
     def set_bytes(self, nbytes: int) -> None:
-        """Set the number of bytes. Raises ClientError input_full when it grows and there is no room."""
+        """Set the number of bytes.
+
+        Raises:
+            ClientError: input_full, when the number grows beyond a limit of the instance.
+        """
         if nbytes != self.nbytes:
             before, self.nbytes = self.nbytes, nbytes
             try:
                 self._anteroom.reserve_input(nbytes - before, logged_on=self._logged_on)
-            finally:  # both count it before either refuses it
+            finally:  # both totals count the bytes before either refuses them
                 if self._logged_on and self._give_up is not None:
                     self._anteroom.pool.change(self, before)
 
     def progress(self) -> None:
-        """Record that a frame became whole: what is held now is of a younger one."""
+        """Record that a frame is complete, so that the buffered bytes belong to a newer one."""
         if self.nbytes and self._logged_on and self._give_up is not None:
             self._anteroom.pool.renew(self)
 
     def on_logged_on(self, share: str = "") -> None:
-        """Count with the connections that have logged on, in the share of a user or an address."""
+        """Count the bytes as those of a logged-on connection, in the share of a user or an address."""
         self._anteroom.on_logged_on(self.nbytes)
         self._logged_on, self.share = True, share
         if self._give_up is not None:
             self._anteroom.pool.change(self, 0)
 
     def give_up(self, error: ClientError) -> None:
-        """Free the bytes, and end the connection with an error."""
+        """Free the bytes, and close the connection with an error."""
         assert self._give_up is not None
         self._give_up(error)
 
 
 class UnfinishedPool:
-    """Unfinished frames of connections that have logged on, by share, the oldest first."""
+    """Unfinished frames of logged-on connections, by owner, oldest first."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -127,14 +144,17 @@ class UnfinishedPool:
         self._share_bytes: Counter[str] = Counter()
 
     def change(self, frame: InputBufferUsage, before: int) -> None:
-        """Count a frame that had `before` bytes.
+        """Update the totals for a frame that had `before` bytes.
 
-        Beyond the pool others are given up, or ClientError input_full is raised.
+        Beyond the limit other frames are given up.
+
+        Raises:
+            ClientError: input_full, when this frame is the oldest one of the owner with most bytes.
         """
         more = frame.nbytes - before
         self.nbytes += more
         self._share_bytes[frame.share] += more
-        if more < 0:  # a part of it was taken: what is left is younger
+        if more < 0:  # a part of it was processed, so the remaining bytes are newer
             self._forget(frame)
         if frame.nbytes:
             self._shares.setdefault(frame.share, {}).setdefault(frame)
@@ -147,11 +167,12 @@ class UnfinishedPool:
             oldest.set_bytes(0)
 
     def renew(self, frame: InputBufferUsage) -> None:
-        """Make a frame the youngest of its share."""
+        """Make a frame the newest of its owner."""
         self._forget(frame)
         self._shares.setdefault(frame.share, {})[frame] = None
 
     def _forget(self, frame: InputBufferUsage) -> None:
+        """Remove a frame from the lists of its owner."""
         of_share = self._shares.get(frame.share, {})
         of_share.pop(frame, None)
         if not of_share:
@@ -161,30 +182,36 @@ class UnfinishedPool:
 
 
 class PendingConnections:
-    """One instance's. Times are milliseconds of the clock that never jumps."""
+    """Connections of one instance that have not logged on yet, and limits per address.
+
+    Times are monotonic milliseconds.
+    """
 
     def __init__(self) -> None:
         self._most = MAX_CONNECTIONS
         self._number = 0
-        """Of all addresses' connections."""
+        """Number of connections of all addresses."""
         self.pool = UnfinishedPool()
         self.held = self.input = 0
-        """Bytes of what is unfinished or waits, before and after the logon."""
+        """Bytes of buffered input: `held` before the logon, `input` after it."""
         self.connections: Counter[str] = Counter()
         self._guests: dict[str, dict[PendingConnection, None]] = {}
-        """By their address, the oldest first."""
+        """Connections before their logon by address, oldest first."""
         self.guests = 0
         self._leaving: dict[PendingConnection, None] = {}
         self._logons: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        """What is left of each address's allowance, and when that was so."""
+        """Remaining logons of each address, and the time of that number, ms."""
 
     def set_descriptor_limit(self, descriptors: int) -> None:
-        """The process may open so many files and sockets."""
+        """Set the number of files and sockets that the process may open."""
         self._most = min(MAX_CONNECTIONS, max(descriptors - DESCRIPTORS_KEPT, descriptors // 2))
 
     def add_connection(self, remote: str) -> None:
-        """A connection was made. ClientError too_many_connections when its address has enough, or all together have; it counts
-        until `went`."""
+        """Count a new connection until `remove_connection`.
+
+        Raises:
+            ClientError: too_many_connections, when its address or the instance has reached its limit.
+        """
         address = peer_address(remote)
         self.connections[address] += 1
         self._number += 1
@@ -202,7 +229,7 @@ class PendingConnections:
             )
 
     def remove_connection(self, remote: str) -> None:
-        """It is gone."""
+        """Stop counting a closed connection."""
         address = peer_address(remote)
         self.connections[address] -= 1
         self._number -= 1
@@ -210,7 +237,11 @@ class PendingConnections:
             del self.connections[address]
 
     def add_pending(self, guest: PendingConnection) -> None:
-        """A connection begins, which is nobody's yet. It counts until it is `known`, `leaves`, or is `gone`."""
+        """Count a connection as pending.
+
+        It counts until `mark_authenticated`, `mark_closing` or `remove_closing`. At the limit, the oldest one
+        of the address with most of them is closed.
+        """
         self._guests.setdefault(peer_address(guest.remote), {})[guest] = None
         self.guests += 1
         if self.guests > min(MAX_GUESTS, self._most // 2):
@@ -218,7 +249,7 @@ class PendingConnections:
             next(iter(most)).close_for_room()
 
     def mark_authenticated(self, guest: PendingConnection) -> None:
-        """It has logged on, or somebody else counts it."""
+        """Stop counting a connection as pending: it has logged on, or another limit applies to it."""
         address = peer_address(guest.remote)
         of_address = self._guests.get(address, {})
         if guest in of_address:
@@ -228,7 +259,10 @@ class PendingConnections:
                 del self._guests[address]
 
     def mark_closing(self, guest: PendingConnection) -> None:
-        """It was told to go, and still has a socket. The longest told is dropped when there are many."""
+        """Count a pending connection as closing.
+
+        Beyond MAX_LEAVING, drop the one that is closing for longest.
+        """
         self.mark_authenticated(guest)
         self._leaving[guest] = None
         if len(self._leaving) > MAX_LEAVING:
@@ -237,12 +271,16 @@ class PendingConnections:
             longest.drop()
 
     def remove_closing(self, guest: PendingConnection) -> None:
-        """Its socket is closed."""
+        """Stop counting a connection whose socket is closed."""
         self.mark_authenticated(guest)
         self._leaving.pop(guest, None)
 
     def check_logon_rate(self, remote: str, now: int) -> None:
-        """ClientError too_many_logons when its address has logged on too often of late."""
+        """Count a logon of the connection's address.
+
+        Raises:
+            ClientError: too_many_logons, when the address has logged on too often recently.
+        """
         address = peer_address(remote)
         left, at = self._logons.pop(address, (float(LOGONS_AT_ONCE), now))
         left = min(left + (now - at) * LOGONS_A_SECOND / 1_000, LOGONS_AT_ONCE)
@@ -259,12 +297,16 @@ class PendingConnections:
             )
 
     def on_logged_on(self, held: int) -> None:
-        """A connection that holds so much has logged on."""
+        """Move a connection's buffered bytes from the total before the logon to the one after it."""
         self.held -= held
         self.input += held
 
     def reserve_input(self, more: int, *, logged_on: bool) -> None:
-        """A connection holds so many bytes more of what it sent, or less. ClientError input_full."""
+        """Add to the bytes of buffered input; negative to subtract.
+
+        Raises:
+            ClientError: input_full, when the total grows beyond its limit.
+        """
         if logged_on:
             self.input += more
         else:
@@ -282,28 +324,35 @@ def _input_full() -> ClientError:
 
 
 HEARD_A_TURN: Final = 8
-"""Sockets at most. asyncio's transports read one turn later, which no clock here measures: some 0.2 ms each."""
+"""Maximum number of sockets read per iteration.
+
+asyncio's transports read one iteration later, some 0.2 ms each. The time budget doesn't include that reading,
+so the number is limited as well.
+"""
 ACCEPTED_A_TURN: Final = 4
-"""Connections that a listener takes from its kernel in a turn; the others wait there."""
+"""Maximum number of connections that a listener accepts per iteration. The others wait in the kernel."""
 GUEST_READ_BYTES: Final = 64 * 1024
-"""What is read at once of somebody whom nobody knows."""
+"""Maximum bytes of one read before the logon."""
 _ONCE: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLONESHOT
 
 Heard = Callable[[], None]
 
 
 class PreLogonReadQueue:
-    """One instance's. Belongs to the loop that runs when the first is watched."""
+    """Fair reading from all connections of one instance before their logon.
+
+    It belongs to the loop of its first reader.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._line = select.epoll()
         self._waiting: dict[int, Heard] = {}
-        """By their descriptors."""
+        """Callbacks by file descriptor."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add_reader(self, descriptor: int, heard: Heard) -> None:
-        """Call this once, in a turn of its own, when the socket has something to be read, or an end."""
+        """Call `heard` once, in a later iteration, when the socket is readable or at its end."""
         self._waiting[descriptor] = heard
         try:
             self._line.modify(descriptor, _ONCE)
@@ -314,14 +363,18 @@ class PreLogonReadQueue:
             self._loop.add_reader(self._line.fileno(), self._turn)
 
     def remove_reader(self, descriptor: int, heard: Heard) -> None:
-        """Don't call it. Harmless when it was called, and when the descriptor is closed and another's."""
+        """Cancel a callback.
+
+        Harmless after the call, and when the closed descriptor was reused for another socket.
+        """
         if self._waiting.get(descriptor) == heard:
             del self._waiting[descriptor]
-            with contextlib.suppress(OSError):  # it is closed
+            with contextlib.suppress(OSError):  # the socket is closed
                 self._line.unregister(descriptor)
             self._rest()
 
     def _turn(self) -> None:
+        """Call readable sockets' callbacks until the number or time budget of an iteration is used up."""
         began = self._clock.monotonic_ns()
         for _ in range(HEARD_A_TURN):
             found = self._line.poll(0, 1)
@@ -335,7 +388,7 @@ class PreLogonReadQueue:
         self._rest()
 
     def _rest(self) -> None:
-        """Nobody is there: the loop needn't look."""
+        """Remove the epoll from the loop if no callback is registered."""
         if not self._waiting and self._loop is not None:
             self._loop.remove_reader(self._line.fileno())
             self._loop = None

@@ -1,7 +1,7 @@
-"""One client's connection: reads its commands, holds its subscriptions, and answers.
+"""Connection of one client: executes its commands, holds its subscriptions, and sends replies.
 
-A command that can't be done is answered with an error and loses nobody else's data. Frames or logons that can't be
-trusted end the connection, after an error that says why.
+A command that fails is answered with an error and harms no other client. A frame or logon that can't be
+trusted ends the connection, after an error with the reason.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from broker_core.replay.client_subscription import ClientSubscription
 
 log = structlog.get_logger("sluice.connection")
 MAX_UNREAD_REPLIES = 1_000
-"""Answers that may wait for a peer whose socket takes nothing."""
+"""Maximum number of replies that may wait for a peer whose socket accepts nothing."""
 
 
 class Connection:
-    """One connection, from its first byte to its last. Others know it as a `ConnectionView`."""
+    """Connection of a client, from its first byte to its last. Other modules see it as a `ConnectionView`."""
 
     def __init__(self, services: ConnectionServices, transport: str, sink: ConnectionSink) -> None:
         self.services = services
@@ -70,9 +70,9 @@ class Connection:
         self.logged_on_at = 0
         self.passing = False
         self.comes_back_as = ""
-        """As whom it will be known again when it comes back without a word of where it was; "" for one that has that word."""
+        """Key of its resume points. "" for a client that resumes by a token of its own."""
         self.durable_owners: dict[str, str] = {}
-        """As whom durable subscriptions are kept that are another's than this client name's, by their names."""
+        """Owners of durable subscriptions that aren't stored under the client's name, by subscription."""
         self.publishing = ConnectionPublisher(self, self.inbox, services)
         self.subscriptions: dict[str, ClientSubscription] = {}
         self.preparing: set[str] = set()
@@ -80,7 +80,7 @@ class Connection:
         self.last_stream = 0
         self._unread_replies = 0
         self._over = False
-        """It ended without ever having logged on, and has no parts any more."""
+        """Whether it ended without a logon and has released its parts."""
 
     @property
     def remote(self) -> str:
@@ -88,7 +88,7 @@ class Connection:
 
     @property
     def input_share(self) -> str:
-        """User, or address of a client without one, whose share of the instance's input this connection uses."""
+        """User, or address of a client without one, to which the connection's buffered input is charged."""
         return self.user or peer_address(self.remote)
 
     @property
@@ -97,23 +97,27 @@ class Connection:
 
     @property
     def is_reading(self) -> bool:
-        """Whether what it sends is read now; while it isn't, its silence says nothing."""
+        """Whether the broker reads from the client now.
+
+        While it doesn't, the client's silence means nothing.
+        """
         return self.inbox.reading
 
     @property
     def is_closed(self) -> bool:
         return self._over or self.backlog.state is ClientState.CLOSED
 
-    # From the transport.
+    # Calls by the transport.
 
     def receive(self, items: Iterable[Item]) -> None:
-        """What the transport has read, in order. Taken now or in later turns, see `inbox`."""
+        """Queue what the transport has read, in order. The inbox executes it now or in later iterations."""
         try:
             self.inbox.put(items)
         except ClientError as error:
             self.fail(error.with_traceback(None))
 
     def _take(self, item: Item) -> None:
+        """Execute one item of the inbox. It never raises: errors are sent to the client."""
         if self._unread_replies > MAX_UNREAD_REPLIES:
             return  # it is about to be closed
         try:
@@ -133,12 +137,12 @@ class Connection:
         except ClientError as error:
             self._refuse(error)
         except Exception:
-            # What one client sends must not end the turn in which others' commands are taken.
+            # A fault caused by one client must not end the iteration that executes others' commands.
             log.exception("command_failed", client=self.name)
             self.close("internal_error", "What this client sent couldn't be carried out.")
 
     def _last_words(self, payload: bytearray | str) -> None:
-        """From a client that is being closed only its answer to the notice counts."""
+        """Process a command of a client that is being closed: only its answer to a decision notice counts."""
         with contextlib.suppress(ClientError):
             command = commands.parse_command(payload)
             if isinstance(command, commands.NoticeReceived):
@@ -149,27 +153,31 @@ class Connection:
             self.backlog.on_writable()
 
     def on_closed(self) -> None:
-        """The transport is gone. What it had read before counts."""
+        """Handle the loss of the transport. Input that was read before is executed first."""
         self.inbox.end(self._gone)
 
     def _gone(self) -> None:
+        """Clean up after the loss of the transport, when all input was executed."""
         self.notices.on_connection_lost()
         self.end_session("closed")
         if not self.logged_on:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Nobody knows one that never logged on but its own parts, in circles. Python's collector comes too seldom for a flood
-        of them (`engine.maintenance`)."""
+        """Release the parts of a connection that never logged on.
+
+        Only its own parts refer to it, in cycles, and Python's collector runs too seldom for a flood of them
+        (`engine.maintenance`).
+        """
         self.services.roster.anteroom.remove_closing(self)
         self.sink.drop_input()
         self._over = True
         del self.backlog, self.inbox, self.publishing, self.notices
 
-    # From the anteroom.
+    # Calls by admission.
 
     def close_for_room(self) -> None:
-        """Another came, and this one hasn't logged on for the longest time."""
+        """Close, because a newer connection came and this one has been without a logon for longest."""
         self.close(
             "too_many_connections",
             "Too many connections are there that haven't logged on.",
@@ -179,12 +187,13 @@ class Connection:
     def drop(self) -> None:
         self.sink.drop()
 
-    # Answers.
+    # Replies.
 
     def reply(self, reply: replies.Reply) -> None:
-        """Send an answer; it doesn't wait behind deliveries.
+        """Send a reply; it doesn't wait behind deliveries.
 
-        A peer that asks and never reads would make answers pile up below the outbox, so their number is bounded.
+        A peer that sends requests and never reads would accumulate replies below the outbox, so their number
+        is limited.
         """
         if self.is_closed or self._unread_replies > MAX_UNREAD_REPLIES:
             return
@@ -196,8 +205,8 @@ class Connection:
         self.sink.send_reply(reply)
 
     def close_unread_replies(self) -> None:
-        """Close a client whose answers wait for it in heaps."""
-        # Not in the middle of what is answered: a subscription that begins there would outlive its client.
+        """Close a client with too many unread replies, in a later iteration."""
+        # Not immediately: a subscription that begins during this reply would outlive its client.
         asyncio.get_running_loop().call_soon(self._end_unread)
 
     def _end_unread(self) -> None:
@@ -206,11 +215,14 @@ class Connection:
             self.sink.close("bad_command", "It asks and doesn't read the answers.")
 
     def _refuse(self, error: ClientError) -> None:
+        """Answer an error with an error reply, or end the connection if it is fatal."""
         if error.code == "behind":
-            # Nothing is refused, or the client would give its subscription up: another broker of the group has got so far.
+            # No error reply, because the client would give its subscription up. Another broker of the group
+            # is up to date.
             self.close(error.code, error.sentence, error.fix)
             return
-        # Before logon nothing can be trusted; afterwards only frames that can't be parsed end the connection.
+        # Before the logon nothing can be trusted; afterwards only frames that can't be parsed end the
+        # connection.
         if not self.logged_on or error.code in ("bad_frame", "frame_too_large", "bad_batch", "input_full"):
             self.fail(error)
             return
@@ -219,19 +231,19 @@ class Connection:
         self.reply(replies.error_reply(error))
 
     def fail(self, error: SluiceError) -> None:
-        """Say what was wrong and end the connection."""
+        """Send an error and end the connection."""
         if not self.is_closed:
             self.reply(replies.error_reply(error))
             self.close(error.code, error.sentence, error.fix, error.details.get("retry_after_ms"))
 
     def close(self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None) -> None:
-        """End the connection with a last word. Everything that waits for it is forgotten, and what that was is said."""
+        """End the connection with a closing notice. The notice reports the undelivered messages."""
         self.close_with_summary(code, message, fix, retry_after_ms)
 
     def close_with_summary(
         self, code: str, message: str, fix: str = "", retry_after_ms: int | None = None
     ) -> UndeliveredSummary:
-        """The same; what was owed to it, for whoever has it closed."""
+        """End the connection like `close`, and return the undelivered messages."""
         if self.is_closed:
             return NOTHING_OWED
         ending = self.end_session(code)
@@ -242,7 +254,12 @@ class Connection:
     def close_by_decision(
         self, identity: str, notice: replies.DecisionNotice, ending: UndeliveredSummary, settled: Settled
     ) -> None:
-        """Tell a client that has left why; its connection is closed when it says that it knows, or at the deadline."""
+        """Send a decision notice to a client whose session has ended.
+
+        Close it when it acknowledges, or at the deadline.
+
+        `settled` is called with the result: yes, no or unknown.
+        """
 
         def close(told: str) -> None:
             self.services.roster.parting.discard(self)
@@ -254,8 +271,12 @@ class Connection:
         self._say_closing(notice.code, notice.message, "", notice.retry_after_ms, ending)
 
     def end_session(self, why: str) -> UndeliveredSummary:
-        """Everything of this client ends; only its last words are still sent. What was owed to it, all together. Calling it
-        twice is harmless."""
+        """End the client's session and return all undelivered messages.
+
+        Only closing notices are still sent.
+
+        A second call has no effect.
+        """
         services = self.services
         services.roster.remove(self)
         services.quotas.on_left(self)
@@ -281,7 +302,7 @@ class Connection:
         target: ClientSubscription | None = None,
         account: DeliveryAccount | None = None,
     ) -> None:
-        """Something happened to this client, or to a subscription of it: a record of the broker's own."""
+        """Record an event of this client, or of one of its subscriptions, as a system record."""
         topic, filter = (target.topic, target.filter_text or "") if target is not None else (None, None)
         now = self._clock.now_ns()
         self.services.note(now, self.name, event, state, topic, filter, self.transport, account)
@@ -289,6 +310,7 @@ class Connection:
     def _say_closing(
         self, code: str, message: str, fix: str, retry_after_ms: int | None, ending: UndeliveredSummary
     ) -> None:
+        """Send the closing notice with the undelivered messages and the advice for reconnecting."""
         come_back = reconnect_after_ms(code) if retry_after_ms is None else retry_after_ms
         following = self.services.publishing.following
         elsewhere = following.addresses(self.transport) if following is not None and code == "behind" else []
@@ -308,7 +330,11 @@ class Connection:
     # Commands.
 
     def execute_command(self, command: commands.Command) -> None:
-        """Do what a client asks for. ClientErrors say why not, and which command they are about."""
+        """Execute a client's command.
+
+        Raises:
+            ClientError: the reason for a refusal, with the command it is about.
+        """
         LAST.latest, LAST.command, LAST.client = "command", type(command), self.name
         try:
             self._carry_out(command)
@@ -316,6 +342,7 @@ class Connection:
             raise commands.with_command(error, command) from None
 
     def _carry_out(self, command: commands.Command) -> None:
+        """Dispatch a command to its handler."""
         match command:
             case commands.Logon():
                 self._logon(command)
@@ -330,8 +357,8 @@ class Connection:
             case commands.Subscribe():
                 self.services.subscribing.subscribe(self, command)
                 if self.preparing and self.services.frontier.end is not None:
-                    # What follows is meant to come after it; but more of them share one read of the log's
-                    # end.
+                    # Later commands must come after this one, except subscribes: they share one read of the
+                    # log's end.
                     self.inbox.pause(InputHold.END, _may_overtake)
             case commands.Unsubscribe():
                 self._unsubscribe(command)
@@ -357,6 +384,7 @@ class Connection:
                 assert_never(command)
 
     def _logon(self, command: commands.Logon) -> None:
+        """Start a logon. Pause the input until the identity and the publisher sequences are known."""
         if self.logged_on:
             raise ClientError("bad_logon", f"This connection is logged on as {self.name}.", "Log on once.")
         identity = self.services.logons.identify(self, command)
@@ -373,7 +401,7 @@ class Connection:
             self.on_identified(command, identity)
 
     def on_identified(self, command: commands.Logon, identity: ClientIdentity) -> None:
-        """It is known who this is: log on, and take what came meanwhile."""
+        """Log the client on, now that its identity is known, and execute the input that came meanwhile."""
         publishing = self.services.publishing
         if publishing.following is None and publishing.is_publisher_sequence_known(command.name):
             self._let_in(command, identity)
@@ -383,9 +411,10 @@ class Connection:
     async def _let_in_after(
         self, publishing: PublishPort, command: commands.Logon, identity: ClientIdentity
     ) -> None:
-        """Let a client in when this broker knows what others told it, and they have what the answer says.
+        """Log a client on when this broker has the publisher sequences that other members acknowledged.
 
-        Without a confirmed read of the log's end the client is told no `sequence`, and may number nothing.
+        Without a confirmed read of the log's end, the reply has no `sequence`, and the client may number
+        nothing.
         """
         end = await self.services.frontier.confirm()
         self.knows_sequence = end is not None and await publishing.wait_publisher_sequence_known(command.name)
@@ -400,6 +429,7 @@ class Connection:
         self.inbox.resume(InputHold.LOGON)
 
     def _log_on(self, command: commands.Logon, identity: ClientIdentity) -> None:
+        """Log the client on: check name and quotas, register it, and reply with its publisher position."""
         self.services.logons.check_name(self, command, identity)
         self.identity, self.rights, self.user = identity, identity.rights, identity.user
         services = self.services
@@ -437,10 +467,10 @@ class Connection:
                 heartbeat_ms=self.heartbeat_ms or None,
             )
         )
-        # Behind the answer: there a protocol may have agreed on something else.
+        # After the reply, because the client's protocol may have changed the intervals there.
         heartbeats.start_heartbeat(self, self._clock.monotonic_ms)
 
-    # What waits for it. Satisfies `delivery.ports.BacklogOwner`.
+    # Backlog. Satisfies `delivery.ports.BacklogOwner`.
 
     def mark_changed(self) -> None:
         self.services.judging.mark_changed(self)
@@ -454,16 +484,17 @@ class Connection:
 
     @property
     def account(self) -> DeliveryAccount:
-        """What became of everything that was for it."""
+        """Sum of the delivery accounts of all subscriptions."""
         return self.backlog.account
 
     # Subscriptions.
 
     def add(self, target: ClientSubscription, command: commands.Subscribe) -> None:
-        """Enter a subscription that can begin. Its window is there before its first delivery."""
+        """Add a subscription that begins. Its window exists before its first delivery."""
         self.subscriptions[target.id] = target
         self.services.quotas.adjust_subscriptions(self, 1)
-        # What is shared isn't this client's to delete, and no policy may delete it because of one consumer.
+        # A consumer must not delete a shared subscription, and a policy must not delete it because of one
+        # consumer.
         target.durable = "" if command.shared else command.durable or ""
         target.snapshot_key = command.snapshot_key
         prefetch = self.services.judging.prefetch_of(self, command.topic)
@@ -472,17 +503,25 @@ class Connection:
         self.services.judging.on_subscribed(self, target, window)
 
     def prepared(self) -> None:
-        """Go on reading from the client when none of its subscribes is being prepared any more."""
+        """Read from the client again if none of its subscribes is being prepared any more."""
         if not self.preparing and not self._over:
             self.inbox.resume(InputHold.END)
 
     def check_numbered(self) -> None:
-        """Raise ClientError behind when the client wasn't told which of its numbers are in the log."""
+        """Check that the client knows its last publisher sequence, so that it may number messages.
+
+        Raises:
+            ClientError: behind.
+        """
         if not self.knows_sequence:
             raise make_behind_error(self._instance)
 
     def _unsubscribe(self, command: commands.Unsubscribe) -> None:
-        """End a subscription; a durable one is kept unless the client says delete. ClientError unknown_subscription."""
+        """End a subscription at the client's request. A durable one stays stored unless `delete` is set.
+
+        Raises:
+            ClientError: unknown_subscription.
+        """
         target = self.subscriptions.get(command.id)
         if target is None:
             raise ClientError(
@@ -506,7 +545,7 @@ class Connection:
             self.reply(answer)
 
     async def reply_when_durable(self, answer: replies.Ack) -> None:
-        """What was deleted doesn't come back by a crash after its client was told."""
+        """Reply when the deletion is on disk. A deleted subscription must not come back after a crash."""
         try:
             await self.services.durables.wait_durable()
         except JournalError as error:
@@ -517,8 +556,11 @@ class Connection:
     def end(
         self, target: ClientSubscription, cause: DiscardCause | None, rule: str = ""
     ) -> UndeliveredSummary:
-        """End a subscription: what is owed to it is gone, and entered in the ledger. `cause` None: it was given all it asked
-        for. Twice is harmless."""
+        """End a subscription, record its undelivered messages as discarded, and return them.
+
+        `cause` None: the subscription is complete, and deliveries in flight stay in flight. A second call has
+        no effect.
+        """
         if self.subscriptions.pop(target.id, None) is None:
             return NOTHING_OWED
         self.services.quotas.adjust_subscriptions(self, -1)
@@ -535,7 +577,7 @@ class Connection:
         return ending
 
     def _put_down(self, target: ClientSubscription) -> None:
-        """Note where a subscription stands while it still stands there: what is ended counts as if it had everything."""
+        """Record a subscription's position before it ends. Afterwards it would count as fully delivered."""
         self.services.managed.on_closed(target)
         if target.durable or target.is_shared:
             self.services.durables.on_closed(target)
@@ -543,7 +585,7 @@ class Connection:
             self.services.leases.end(target)
 
     def durable_owner(self, durable: str) -> str:
-        """As whom a durable subscription of this client is kept."""
+        """Return the name under which a durable subscription of this client is stored."""
         return self.durable_owners.get(durable, self.name)
 
     def subscription_of(self, stream: int) -> ClientSubscription | None:
@@ -551,12 +593,14 @@ class Connection:
         return self.subscriptions.get(found.id) if found is not None else None
 
     def resume_bookmark(self, ending: UndeliveredSummary) -> str | None:
-        """The bookmark after which a new subscription gets what the log keeps of what was owed; None when it keeps nothing."""
+        """Return the bookmark to resume after, or None if the log keeps none of the undelivered records."""
         return str(Bookmark(self._instance, ending.first - 1)) if ending.first else None
 
     def save_resume_points(self) -> None:
-        """It is about to be dropped: where its subscriptions are, for one that won't say so when it is back. Those that are kept
-        anyhow need nothing."""
+        """Save the resume points of a client that is about to be closed and has no token.
+
+        Stored subscriptions need none.
+        """
         services = self.services
         if not self.comes_back_as:
             return
@@ -575,7 +619,7 @@ class Connection:
         services.places.save(self.comes_back_as, left, self._clock.monotonic_ms())
 
     def resume_token(self) -> str:
-        """A token for a client that is about to be dropped; "" when nothing of its subscriptions is journaled."""
+        """Return a token for a client that is about to be closed; "" if no subscription is journaled."""
         services = self.services
         held = [
             TokenSubscription(
@@ -588,7 +632,10 @@ class Connection:
 
 
 def _may_overtake(item: Item) -> bool:
-    """Return whether an item may be taken while a subscribe is prepared: another one, or another protocol's."""
+    """Return whether an item may overtake a subscribe in preparation.
+
+    That is another subscribe, or another protocol's action.
+    """
     if isinstance(item, NativeFrame) and item.kind != COMMAND:
         return False
     if not isinstance(item, NativeFrame | str):

@@ -1,4 +1,7 @@
-"""A connection as everybody but itself sees it, and who it is. `Connection` is one; nobody below it needs to know that."""
+"""Interface of a connection for the other modules, and the identity of its client.
+
+`Connection` implements it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from broker_core.replay.client_subscription import ClientSubscription, Subscript
 
 
 class ClientIdentity(NamedTuple):
-    """Who a client is: what it says, or what it has `proven`."""
+    """Identity of a client: its user name, and whether that was `proven`, which means authenticated."""
 
     user: str
     proven: bool
@@ -25,12 +28,12 @@ class ClientIdentity(NamedTuple):
 
     @property
     def resume_key(self) -> str:
-        """The user whose rights count; "" for somebody who proved nothing."""
+        """User whose rights count; "" for an unauthenticated client."""
         return self.user if self.proven else ""
 
 
 class PublisherView(Protocol):
-    """What a client publishes, as whoever takes it sees that: `publisher`."""
+    """Publishing side of a client, as the dispatcher sees it: `publisher`."""
 
     session: int
     claimed: bool
@@ -54,7 +57,10 @@ class PublisherView(Protocol):
 
 
 class ConnectionView(SubscriptionOwner, Protocol):
-    """One of the roster. Its name is "" and its rights say nothing until it has logged on."""
+    """Connection in the connection table.
+
+    Its name is "" and its rights are meaningless until it has logged on.
+    """
 
     transport: str
     user: str
@@ -62,24 +68,26 @@ class ConnectionView(SubscriptionOwner, Protocol):
     rights: Rights
     notices: DecisionNotices
     connected_at: int
-    """ns UTC"""
+    """Time of the connection, ns UTC."""
     liveness: Liveness
     """Signs of life of the peer."""
     spoke_at: int
-    """When the broker replied last, in monotonic ms."""
+    """Time of the broker's last reply, monotonic ms."""
     heartbeat_ms: int
-    """How often it wants to hear something; 0: it doesn't say."""
+    """Interval in which the client expects to receive something, ms; 0: none."""
     logged_on_at: int
-    """When it took its name, ns UTC: in a group later than that of every client of that name before it. 0
-    for a broker by itself."""
+    """Logon time, ns UTC; in a group later than that of every earlier client of the name.
+
+    0 without a group.
+    """
     passing: bool
-    """Whether its name was made up for it: nobody will come back with it."""
+    """Whether the broker made up its name, so that no client comes back with it."""
     promised_ms: int
-    """How often it promised to say something itself; 0: never."""
+    """Interval in which the client has agreed to send something, ms; 0: none."""
     preparing: set[str]
-    """Ids of the subscribes that haven't begun yet."""
+    """Ids of subscribes in preparation."""
     last_stream: int
-    """The number of its newest subscription."""
+    """Number of its newest subscription."""
 
     @property
     def sink(self) -> ConnectionSink: ...
@@ -98,13 +106,17 @@ class ConnectionView(SubscriptionOwner, Protocol):
 
     @property
     def knows_sequence(self) -> bool:
-        """Whether its logon was answered with a `sequence`, so that it may number its messages."""
+        """Whether the logon was answered with a `sequence`, so that the client may number its messages."""
 
     def check_numbered(self) -> None:
-        """Raise ClientError behind unless the client may number its messages."""
+        """Check that the client may number its messages.
+
+        Raises:
+            ClientError: behind.
+        """
 
     def prepared(self) -> None:
-        """Go on reading from the client when none of its subscribes is being prepared any more."""
+        """Read from the client again if none of its subscribes is being prepared any more."""
 
     def on_identified(self, command: commands.Logon, identity: ClientIdentity) -> None: ...
     def add(self, target: ClientSubscription, command: commands.Subscribe) -> None: ...

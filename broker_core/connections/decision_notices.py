@@ -1,10 +1,10 @@
-"""Notices of decisions: sent past the full outbox, and known to have arrived or not.
+"""Notices of decisions: they overtake the full outbox, and the broker records whether the client got them.
 
-A client that knows the protocol answers a notice with `told`. Until then, or until the deadline, it isn't known:
+A client that knows the protocol answers a notice with `told`. The result is one of:
 
-    yes       the client said so
-    unknown   every byte before and of the notice was handed to the kernel, and the client said nothing
-    no        the deadline passed with bytes still waiting below the outbox, or the connection was lost before
+    yes       the client has answered
+    unknown   every byte up to the end of the notice was handed to the kernel, and the client has not answered
+    no        at the deadline bytes still waited below the outbox, or the connection was lost before
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from broker_core.delivery.sink import Sink
 from broker_core.protocols.replies import Reply
 
 TELL_TIMEOUT_S = 2.0
-"""How long a client has to read a notice before its connection is closed."""
+"""Seconds that a client has to answer a notice before its connection is closed."""
 MAX_UNTOLD = 100
-"""Notices of one client that may wait for an answer; a reserve of some 100 KiB below the outbox."""
+"""Maximum number of one client's unanswered notices: some 100 KiB below the outbox."""
 Settled = Callable[[str], None]
+"""Callback with the result of a notice: yes, no or unknown."""
 
 
 class DecisionNotices:
-    """One connection's notices that aren't answered yet."""
+    """Unanswered notices of one connection."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._waiting: dict[str, tuple[Settled, asyncio.TimerHandle]] = {}
 
     def send(self, identity: str, notice: Reply, settled: Settled) -> None:
-        """Send a notice; `settled` is called once, with yes, no or unknown, within TELL_WITHIN_S."""
+        """Send a notice. `settled` is called once, with yes, no or unknown, within TELL_TIMEOUT_S."""
         if len(self._waiting) >= MAX_UNTOLD:
             settled("no")
             return
@@ -46,6 +47,10 @@ class DecisionNotices:
             self._over(identity)
 
     def _over(self, identity: str) -> None:
+        """Give up waiting for an answer.
+
+        The result is `unknown` if all bytes were handed to the kernel, else `no`.
+        """
         self._settle(identity, "unknown" if self._sink.is_flushed else "no")
 
     def _settle(self, identity: str, told: str) -> None:

@@ -1,7 +1,7 @@
-"""What a connection and its broker promised each other at the logon: to say something at least so often.
+"""Heartbeats: the intervals in which client and broker agreed at the logon to send something.
 
-Most are looked at with everybody else, once a second. That is too seldom for a promise of less than two seconds: such a
-connection has a timer of its own.
+Most connections are checked together, once a second. That is too seldom for an interval of less than two
+seconds: such a connection has its own timer.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from broker_core.protocols import replies
 from broker_core.protocols.liveness import FRAME_GRACE_MS
 
 FAST_MS: Final = 2_000
-"""A shorter promise isn't kept by a look once a second."""
+"""Interval below which a check once a second is too seldom, ms."""
 SLACK_MS: Final = 1_000
-"""A peer may be so much later than twice what it promised."""
+"""Additional time, ms, beyond twice the interval before a silent peer is closed."""
 
 
 def needs_own_timer(connection: ConnectionView) -> bool:
-    """Whether the common look is too seldom for it."""
+    """Return whether the common check is too seldom for a connection."""
     return 0 < _shortest(connection) < FAST_MS
 
 
 def _shortest(connection: ConnectionView) -> int:
-    """Of what both promised; 0: nothing."""
+    """Return the shorter one of both agreed intervals, ms; 0: there is none."""
     return min(filter(None, (connection.heartbeat_ms, connection.promised_ms)), default=0)
 
 
 def check_heartbeat(connection: ConnectionView, now: int, next_look_ms: int) -> None:
-    """Send a heartbeat that would be late at the next look; close a silent peer, or one whose frame does not
-    end.
+    """Send a heartbeat if it is due, or close a peer that is silent or doesn't end its frame.
 
-    Bytes are signs of life in both directions: those that came, and those of ours that the peer's kernel
-    acknowledged. While older bytes wait in front of it a heartbeat would arrive no sooner than they do, so
-    none is sent.
+    A heartbeat is due if it would be late at the next check, in `next_look_ms`.
+
+    Bytes are signs of life in both directions: those that were received, and sent ones that the peer's kernel
+    acknowledged. While older bytes wait to be sent, a heartbeat would arrive no sooner than they do, so none
+    is sent.
     """
     life, sink = connection.liveness, connection.sink
     says, hears = connection.heartbeat_ms, connection.promised_ms
@@ -44,7 +45,7 @@ def check_heartbeat(connection: ConnectionView, now: int, next_look_ms: int) -> 
         life.note_read(now, sink.read_progress())
     else:
         life.restart(now)
-    if hears and life.is_silent(now, hears // 2):  # sooner it makes no difference
+    if hears and life.is_silent(now, hears // 2):  # asking the kernel earlier would change nothing
         life.note_written(now, sink.written_bytes, sink.acked_bytes())
     if hears and life.is_silent(now, hears, SLACK_MS):
         silent_ms = now - life.heard_at
@@ -64,7 +65,7 @@ def check_heartbeat(connection: ConnectionView, now: int, next_look_ms: int) -> 
 
 
 def start_heartbeat(connection: ConnectionView, monotonic_ms: Callable[[], int]) -> None:
-    """After the logon: keep a promise that is too short for the common look."""
+    """Start a timer after the logon if the agreed interval is too short for the common check."""
     if not needs_own_timer(connection):
         return
     pause = _shortest(connection) // 2

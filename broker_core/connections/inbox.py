@@ -1,10 +1,14 @@
-"""What a client has sent and its connection hasn't taken: handed over in order, a part in each turn of the loop.
+"""Inbox of one connection: input that was read and not executed yet.
 
-A read brings up to 256 KiB, which may be thousands of commands. Carried out in one go they would hold everybody else's messages
-up for as long. So a connection has a budget of time a turn; what is left is taken in the next, after all others have had theirs,
-and the client isn't read from until nothing is left. What is left counts in the instance's budgets of input (`anteroom`): a logon
-may be checked for seconds, and a disk be slow. Whether a client is read from is decided here alone, because
-there is more than one reason not to.
+It is executed in order, within a time budget.
+
+A read brings up to 256 KiB, which may be thousands of commands. Executing all of them in one iteration would
+delay all other clients. So a connection has a time budget per event-loop iteration. The remaining input is
+executed in later iterations, after that of other clients, and the broker reads from the client only when none
+remains. The remaining input counts in the instance's input limits (`admission`), because a logon may be
+checked for seconds, and a disk may be slow.
+
+This class alone decides whether a client is read from, because there are several reasons to stop.
 """
 
 from __future__ import annotations
@@ -26,25 +30,29 @@ if TYPE_CHECKING:
 
 
 class ProtocolAction(Protocol):
-    """What was read in a protocol that makes its own of it."""
+    """Input of another protocol than the native one, as an action to execute."""
 
     @property
     def nbytes(self) -> int:
-        """What it holds of what was read, about."""
+        """Approximate memory of the input, bytes."""
 
     def execute(self) -> None:
-        """Do it. ClientErrors say why not."""
+        """Execute the action.
+
+        Raises:
+            ClientError: the reason for a refusal.
+        """
 
 
 ITEM_BYTES = 256
-"""What an item takes besides the bytes that were read: a thousand tiny frames are much more than their bytes."""
+"""Approximate memory of an item besides its bytes. A thousand tiny frames use much more than their bytes."""
 
 Item = NativeFrame | str | ClientError | ProtocolAction
-"""A frame, a command as text, why nothing more can be read, or a deed of another protocol."""
+"""One input: a frame, a command as text, a fatal read error, or an action of another protocol."""
 
 
 class InputHold(Enum):
-    """Why nothing is taken from a client for now."""
+    """Reason why a client's input is not executed for now."""
 
     LOGON = "its logon is being checked"
     JOURNAL = "the disk is behind what was published"
@@ -55,7 +63,7 @@ class InputHold(Enum):
 
 
 def estimate_bytes(items: Iterable[Item]) -> int:
-    """What they take of memory, about."""
+    """Return the approximate memory of some items, bytes."""
     nbytes = 0
     for item in items:
         nbytes += ITEM_BYTES
@@ -69,15 +77,23 @@ def estimate_bytes(items: Iterable[Item]) -> int:
 
 
 class _ReadChunk(NamedTuple):
-    """What one read brought. Made into items as they are taken, which costs time too, or `made` before: all stay until the last is
-    taken. What isn't made yet is counted by whoever makes it."""
+    """Input of one read.
+
+    Items may be parsed one by one as they are executed, because parsing takes time too.
+
+    `made`: the items if they were parsed before; they stay in memory until the last one is executed. The
+    parser counts the bytes of items that are not parsed yet.
+    """
 
     items: Iterator[Item]
     made: Collection[Item] = ()
 
 
 class Inbox:
-    """One connection's. `take` is called for each item and may raise nothing. `held` is told what waits here."""
+    """Inbox of one connection.
+
+    `take` is called for each item and must not raise. `held` counts the waiting bytes.
+    """
 
     def __init__(
         self,
@@ -94,40 +110,48 @@ class Inbox:
         self._turns = turns
         self._coming: deque[_ReadChunk] = deque()
         self._next: Item | None = None
-        """The first of them, when it was looked at and couldn't be taken."""
+        """First item, if it was checked and couldn't be executed."""
         self._holds: dict[InputHold, Callable[[Item], bool] | None] = {}
-        """With what may be taken all the same."""
+        """Active holds, each with a test for items that may be executed in spite of it."""
         self._reading = True
         self._taking = False
         self._scheduled = False
         self._spent_ns = 0
-        """Of the budget, up to `_stopped_at`. Time in which nothing is taken gives it back: then others have had their turn."""
+        """Time used of the budget, up to `_stopped_at`.
+
+        Time without execution restores it, because others ran meanwhile.
+        """
         self._stopped_at = 0
         self._ended: Callable[[], None] | None = None
 
     @property
     def reading(self) -> bool:
-        """Whether its client is read from now."""
+        """Whether the broker reads from the client now."""
         return self._reading
 
     def put(self, items: Iterable[Item]) -> None:
-        """Take what was read: now what the budget allows, the rest in later turns. Items may be made as they are asked for.
-        ClientError input_full when the instance has no room for what waits."""
+        """Add input, and execute it within the budget; the rest is executed in later iterations.
+
+        `items` may be parsed lazily.
+
+        Raises:
+            ClientError: input_full, when the instance has no memory for the rest.
+        """
         self._coming.append(_ReadChunk(iter(items), items if isinstance(items, Collection) else ()))
         self._hand_over()
         if self._coming:
             self._held.set_bytes(sum(estimate_bytes(read.made) for read in self._coming))
 
     def discard_all(self) -> None:
-        """What waits is from nobody, and won't be taken."""
+        """Discard the waiting input, because its sender was not authenticated."""
         self._coming.clear()
         self._next = None
         self._held.set_bytes(0)
 
     def pause(self, why: InputHold, but: Callable[[Item], bool] | None = None) -> None:
-        """Take nothing more, also in this turn, until it is released; `but` says of what comes next that it may be taken."""
+        """Stop executing input until `resume`. `but`: test for items that may be executed nevertheless."""
         self._holds[why] = but
-        if not self._taking:  # else it is settled when nothing more can be taken
+        if not self._taking:  # otherwise it is decided when nothing more can be executed
             self._settle_reading()
 
     def resume(self, why: InputHold) -> None:
@@ -137,9 +161,11 @@ class Inbox:
         self._hand_over()
 
     def end(self, ended: Callable[[], None]) -> None:
-        """Nothing more will come: `ended` is called when everything has been taken, at the latest in later turns.
+        """End the input.
 
-        What came behind a logon that is still being checked is from nobody, and forgotten.
+        `ended` is called when all of it has been executed, possibly in a later iteration.
+
+        Input behind a logon that is still being checked is discarded, because its sender is unknown.
         """
         if InputHold.LOGON in self._holds:
             self.discard_all()
@@ -148,7 +174,7 @@ class Inbox:
         self._hand_over()
 
     def _look(self) -> Item | None:
-        """What comes next; it stays."""
+        """Return the next item without removing it; None if there is none."""
         while self._next is None and self._coming:
             self._next = next(self._coming[0].items, None)
             if self._next is None:
@@ -157,7 +183,7 @@ class Inbox:
 
     @property
     def _may_take(self) -> bool:
-        """Whether there may be something to be taken. Without holds nothing is made to find that out."""
+        """Whether an item may be executable. Without holds, nothing is parsed to find out."""
         while self._next is None and self._coming and not length_hint(self._coming[0].items, 1):
             self._coming.popleft()
         if not self._coming or not self._holds:
@@ -169,8 +195,9 @@ class Inbox:
         return found is not None and all(but(found) for but in buts)
 
     def _hand_over(self) -> None:
+        """Execute items within the time budget, then schedule the rest and pause or resume reading."""
         if self._taking or self._scheduled:
-            return  # called by what is being taken, or it goes on in the next turn
+            return  # called during execution, or scheduled for a later iteration
         self._taking = True
         began = now = self._clock.monotonic_ns()
         spent = max(self._spent_ns - (began - self._stopped_at), 0)
@@ -201,6 +228,7 @@ class Inbox:
         return self._spent_ns
 
     def _settle_reading(self) -> None:
+        """Read from the client only if no input waits and no hold forbids it."""
         reading = not self._coming and all(self._holds.values())
         if reading != self._reading:
             self._reading = reading

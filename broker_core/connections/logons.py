@@ -1,9 +1,11 @@
-"""Logons: who a client is, and what it may do. Passwords are checked in threads, guesses are answered slowly.
+"""Logons: authentication of clients, ownership of client names, and names that a policy bans for a while.
 
-A transport without authentication takes anybody, and everybody there has the rights of nobody in particular. Others
-take a token, a password or the certificate of the TLS handshake. A refusal never says which part was wrong.
+A transport without authentication accepts every client and gives it the rights of an unauthenticated one.
+Other transports require a token, a password or the certificate of the TLS handshake. Passwords are checked in
+threads, and failed attempts are answered with a delay. An error never says which part was wrong.
 
-Names that may not log on for a while, because a policy refused them: a client that is thrown out comes straight back.
+`NameBanList`: clients that were disconnected by a policy reconnect immediately, so their names are refused
+for a while.
 """
 
 from __future__ import annotations
@@ -36,15 +38,15 @@ from broker_core.slow_clients.evaluate.decision import Decision
 
 log = structlog.get_logger("sluice.logons")
 CHECKERS = 2
-"""Passwords that are checked at a time: each takes a core and 16 MiB."""
+"""Number of passwords that are checked at the same time. Each check uses a core and 16 MiB."""
 MAX_WAITING = 200
-"""Passwords that may wait to be checked; after them logons are told to come back."""
+"""Maximum number of passwords that wait for a check. Further logons are refused with a retryable error."""
 _NOBODY = f"scrypt$16384$8$1${'A' * 22}==${'A' * 86}=="
-"""Checked in place of the hash of a user who isn't there, so that the time says nothing."""
+"""Hash that is checked for an unknown user. So the response time doesn't reveal whether the user exists."""
 
 
 class LogonAuthenticator:
-    """The door of one instance."""
+    """Authenticator of one instance's clients."""
 
     def __init__(
         self,
@@ -60,20 +62,23 @@ class LogonAuthenticator:
         self._access = AccessPolicy(policy)
         self._attempts = FailedLogonTracker()
         self.refusals = RefusedLogonLog()
-        """For the audit; whoever stores it takes them."""
+        """Refused logons for the audit. The control plane fetches and stores them."""
         self._proven = VerifiedPasswordCache()
         self._checkers = ThreadPoolExecutor(CHECKERS, "passwords")
         self._turn = asyncio.Semaphore(CHECKERS)
         self._waiting = 0
 
     def apply(self, policy: PolicyDocument) -> None:
-        """Put a revision in force. Clients whose rights it changes are closed, and log on again with the new ones."""
+        """Put a policy revision in force. Clients whose rights change are closed and must log on again."""
         self._access = AccessPolicy(policy)
         for connection in self._changed(self._access):
             connection.close("access_changed", "What you may do here was changed.", "Log on again.")
 
     def _changed(self, access: AccessPolicy) -> Iterator[ConnectionView]:
-        """Those who may do something else there. A transport that is gone closes its clients itself, and says so."""
+        """Yield the connections that would have other rights.
+
+        A removed transport closes its clients itself, so they are left out.
+        """
         for connection in self._roster:
             identity, transport = connection.identity, connection.transport
             if identity is None or access.authentication(transport) is None:
@@ -82,9 +87,10 @@ class LogonAuthenticator:
                 yield connection
 
     def close_unauthorized(self, before: PolicyDocument, after: PolicyDocument) -> dict[str, str]:
-        """The clients that would be closed if another policy came into force, by name, with the code they would be told.
+        """Return the clients that a policy change would close, by name, with the close code.
 
-        Raises OperatorError bad_policy when its access can't be used.
+        Raises:
+            OperatorError: bad_policy, when the new access policy is invalid.
         """
         closed = transports_to_close(before.transports, after.transports)
         codes = {
@@ -98,13 +104,16 @@ class LogonAuthenticator:
         return dict(sorted(codes.items()))
 
     def close(self) -> None:
-        """Check no more passwords."""
+        """Stop checking passwords."""
         self._checkers.shutdown(wait=False, cancel_futures=True)
 
     def identify(self, connection: ConnectionView, command: commands.Logon) -> ClientIdentity | None:
-        """Who it is; None when that takes a while: then `connection.identified` or `connection.fail` is called.
+        """Return a client's identity; None if that takes a while.
 
-        Raises ClientError too_many_attempts or too_many_logons.
+        Then `connection.on_identified` or `connection.fail` is called later.
+
+        Raises:
+            ClientError: transport_closed, too_many_attempts or too_many_logons.
         """
         try:
             return self._identify(connection, command)
@@ -113,6 +122,7 @@ class LogonAuthenticator:
             raise
 
     def _identify(self, connection: ConnectionView, command: commands.Logon) -> ClientIdentity | None:
+        """Authenticate a client by the transport's method, without an entry in the log of refused logons."""
         proof = self._access.authentication(connection.transport)
         if proof is None:
             raise ClientError("transport_closed", f"The transport {connection.transport} is being closed.")
@@ -120,7 +130,8 @@ class LogonAuthenticator:
         if proof == "none":
             return ClientIdentity(command.user or "", False, self._access.rights(connection.transport, ""))
         if proof != "password":
-            # Before any lock-out: what somebody else at this address got wrong isn't this one's, and a look costs nothing.
+            # Before the lock-out check: failures of others at this address don't matter, and this look-up
+            # costs nothing.
             user = self._user(connection, command, proof)
             if user is not None and command.user in (None, user):
                 return self._known(connection, command, user)
@@ -143,7 +154,13 @@ class LogonAuthenticator:
     def check_name(
         self, connection: ConnectionView, command: commands.Logon, identity: ClientIdentity
     ) -> None:
-        """Take a name for a client: a user's is that user's alone. Raises ClientError bad_client_name or name_taken."""
+        """Check that a client may use a name, and claim the name for its user.
+
+        An owned name is for that user alone.
+
+        Raises:
+            ClientError: bad_client_name, name_taken or link_in_use.
+        """
         try:
             self._check_name(connection, command.name, identity)
         except ClientError as error:
@@ -151,6 +168,7 @@ class LogonAuthenticator:
             raise
 
     def _check_name(self, connection: ConnectionView, name: str, identity: ClientIdentity) -> None:
+        """Check a name and claim it, without an entry in the log of refused logons."""
         if not self._access.may_use_client_name(identity.resume_key, name):
             raise ClientError(
                 "bad_client_name",
@@ -177,17 +195,21 @@ class LogonAuthenticator:
             self.owners.claim(name, identity.resume_key)
 
     def owner_of(self, name: str) -> str | None:
-        """Return the user whose alone a client name is; None when anybody may have it."""
+        """Return the user who owns a client name; None when any user may use it."""
         owner = self.owners.names_of(name)
         return owner if owner is not None and self._access.is_user_allowed(owner, name) else None
 
     def _check_link(self, name: str, identity: ClientIdentity, before: ConnectionView | None) -> None:
-        """What comes from another instance stands for its records, so who brings it must have proven to be entitled to that."""
+        """Check that a user may connect as another instance's link, and that the link isn't connected.
+
+        A link's records count as the other instance's, so its user must be authenticated and entitled to it.
+        """
         if not (identity.proven and self._access.may_connect_link(identity.resume_key, name)):
             raise ClientError(
                 "bad_client_name",
                 f"{name} is another instance's link, and this user may not be it.",
-                f"The user's `clients` in the access policy must name {name}, on a transport that asks who its clients are.",
+                f"The user's `clients` in the access policy must name {name}, "
+                "on a transport that asks who its clients are.",
             )
         if before is not None:
             raise ClientError(
@@ -197,15 +219,18 @@ class LogonAuthenticator:
             )
 
     def _user(self, connection: ConnectionView, command: commands.Logon, proof: str) -> str | None:
+        """Return the user of a token or of a certificate; None if there is none."""
         if proof == "token":
             return self._access.user_of_token(command.token) if command.token else None
         return self._access.user_of_certificate(connection.sink.peer_names)
 
     def _known(self, connection: ConnectionView, command: commands.Logon, user: str) -> ClientIdentity:
+        """Return the identity of an authenticated user, and reset the failure count."""
         self._attempts.record_success(_address(connection), command.user or "")
         return ClientIdentity(user, True, self._access.rights(connection.transport, user))
 
     def _begin_check(self, connection: ConnectionView, command: commands.Logon) -> None:
+        """Start a password check in a thread."""
         if self._waiting >= MAX_WAITING:
             raise ClientError(
                 "too_many_logons",
@@ -214,29 +239,31 @@ class LogonAuthenticator:
                 retry_after_ms=1_000,
             )
         self._waiting += 1
-        # It counts with those that wait here, so that who comes meanwhile doesn't drive out who is served next.
+        # It is limited by MAX_WAITING from now on. As a pending connection, newcomers could displace it.
         self._roster.anteroom.mark_authenticated(connection)
         self._spawn(self._check(connection, command))
 
     def _was_right(self, command: commands.Logon) -> bool:
+        """Return whether this password was verified before."""
         user = command.user or ""
         known = self._access.password_hash(user)
         return known is not None and self._proven.is_verified(user, command.password or "", known)
 
     async def _check(self, connection: ConnectionView, command: commands.Logon) -> None:
+        """Check a password in a thread, then continue the logon or refuse it."""
         user, password = command.user or "", command.password or ""
         try:
             async with self._turn:
                 if connection.is_closed:
                     return
                 known = self._access.password_hash(user)
-                # Others of the user may have been served meanwhile.
+                # another client of this user may have been checked meanwhile
                 matches = self._was_right(command) or await asyncio.get_running_loop().run_in_executor(
                     self._checkers, verify_password, password, known or _NOBODY
                 )
         finally:
             self._waiting -= 1
-        # Asked again: a revision may have come meanwhile.
+        # Checked again, because a policy revision may have come meanwhile.
         if matches and known is not None and known == self._access.password_hash(user):
             self._proven.add(user, password, known)
             if not connection.is_closed:
@@ -247,6 +274,7 @@ class LogonAuthenticator:
         await self._refuse(connection, command, "password")
 
     async def _refuse(self, connection: ConnectionView, command: commands.Logon, proof: str) -> None:
+        """Refuse a logon after a delay that grows with the failures."""
         delay = self._attempts.record_failure(
             _address(connection), command.user or "", self._clock.monotonic_ms()
         )
@@ -268,6 +296,7 @@ class LogonAuthenticator:
         connection.fail(commands.with_command(error, command))
 
     def _note(self, connection: ConnectionView, command: commands.Logon, error: ClientError) -> None:
+        """Add an entry to the log of refused logons."""
         minute = self._clock.now_ns() // 60_000_000_000
         self.refusals.add(
             minute,
@@ -284,23 +313,27 @@ def _address(connection: ConnectionView) -> str:
 
 
 MAX_REFUSED: Final = 10_000
-"""Names; with more the one that may return first is let in early."""
+"""Maximum number of banned names. For one more the ban that ends first is lifted early."""
 
 
 class NameBanList:
-    """Times are a clock's that never jumps, in ms."""
+    """Client names that a policy banned for a while. Times are monotonic milliseconds."""
 
     def __init__(self) -> None:
         self._until: dict[str, tuple[int, str]] = {}
 
     def add(self, name: str, decision: Decision, now_ms: int) -> None:
-        """Refuse a name for the decision's `for_ms`."""
+        """Ban a name for the decision's `for_ms`."""
         self._until[name] = (now_ms + decision.for_ms, decision.reason.value)
         if len(self._until) > MAX_REFUSED:
             del self._until[min(self._until, key=lambda known: self._until[known][0])]
 
     def check(self, name: str, now_ms: int) -> None:
-        """ClientError name_refused with retry_after_ms while it is refused."""
+        """Check that a name isn't banned.
+
+        Raises:
+            ClientError: name_refused, with retry_after_ms.
+        """
         until, reason = self._until.get(name, (0, ""))
         if until > now_ms:
             raise ClientError(

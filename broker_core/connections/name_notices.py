@@ -1,14 +1,13 @@
-"""Uniqueness of client names in a group: members tell each other who has logged on, and the newest logon
-stays.
+"""Uniqueness of client names in a group: members notify each other of logons, and the newest logon stays.
 
 Notices aren't entries of the group's log. They travel as the members' statuses do, many in one message, and
 may get lost. Each member sends those of all its clients again whenever it has found the log. During a
 partition a name may have a client on either side; only the side that reaches the log's quorum gets anything
-stored. Numbers are safe in any case: see `journal.publishers`.
+stored. Publisher sequences are safe in any case: see `journal.publishers`.
 
-The moment of a logon is the member's time, moved ahead of every moment it knows. So a client that logs on
-after its member has received another's notice is newer, whatever the clocks say. A name that belongs to a
-user stays that user's: the member that knows so objects, and the other one closes its client.
+The time of a logon is the member's time, moved ahead of every logon time it knows. So a client that logs on
+after its member has received another's notice is newer, whatever the clocks show. A name that belongs to a
+user stays that user's: the member that knows the owner objects, and the other one closes its client.
 """
 
 from __future__ import annotations
@@ -26,12 +25,14 @@ from broker_core.connections.roster import ConnectionTable
 from broker_core.names import LINK_PREFIX, SITE_PREFIX
 
 MAX_NOTICES: Final = 1_000
-"""Notices of one message: some 60 KB."""
+"""Maximum number of notices in one message: some 60 KB."""
 
 
 class LogonNotice(msgspec.Struct, frozen=True, array_like=True):
-    """A client has logged on at a moment (ns). `user` has proven to be one; "" is anybody. With `objects`
-    it says whose the name is."""
+    """Notice that a client has logged on at a time (ns). `user`: its authenticated user, or "".
+
+    With `objects` it says that the name belongs to `user`.
+    """
 
     name: str
     user: str
@@ -40,43 +41,45 @@ class LogonNotice(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NoticeMessage(msgspec.Struct, frozen=True, array_like=True):
-    """Notices of one member's process."""
+    """Message with notices of one member's process."""
 
     run: str
     notices: list[LogonNotice]
 
 
 class NameNotices:
-    """The notices of one member: what it has to send, and what follows from those of others. `run` is its
-    process."""
+    """Name notices of one member: those to be sent, and the reactions to others'.
+
+    `run` identifies its process.
+    """
 
     def __init__(
         self, roster: ConnectionTable, logons: LogonAuthenticator, now_ns: Callable[[], int], run: str
     ) -> None:
         self._roster, self._logons, self._now_ns, self._run = roster, logons, now_ns, run
         self._latest = 0
-        """The latest moment of a logon that is known of."""
+        """Latest logon time that this member knows, ns."""
         self._unsent: deque[LogonNotice] = deque()
         self.wanted = asyncio.Event()
-        """Set while there is something to send."""
+        """Set while there are notices to send."""
         roster.on_logged_on = self.on_logged_on
 
-    # What this member sends.
+    # Notices that this member sends.
 
     def on_logged_on(self, connection: ConnectionView, name: str) -> None:
-        """Note that a client has taken a name."""
+        """Assign the logon time of a client that has logged on, and send a notice."""
         self._latest = max(self._now_ns(), self._latest + 1)
         connection.logged_on_at = self._latest
         self._send_of(name, connection)
 
     def send_all(self) -> None:
-        """Send those of all clients again: some may have been lost."""
+        """Send the notices of all clients again, because some may have been lost."""
         self._unsent.clear()
         for name, connection in self._roster.clients.items():
             self._send_of(name, connection)
 
     def next_message(self) -> bytes | None:
-        """Return the next message, None when everything was sent."""
+        """Return the next message; None when all notices were sent."""
         if not self._unsent:
             self.wanted.clear()
             return None
@@ -91,14 +94,14 @@ class NameNotices:
         self._unsent.append(notice)
         self.wanted.set()
 
-    # What others send.
+    # Notices that other members send.
 
     def receive(self, content: bytes) -> None:
-        """Do what follows from a message of any member."""
+        """Process a message of any member."""
         try:
             message = msgspec.json.decode(content, type=NoticeMessage)
         except msgspec.DecodeError:
-            return  # not a member's: nothing follows from it
+            return  # not a member's message; ignored
         if message.run == self._run:
             return
         for notice in message.notices:
@@ -107,6 +110,10 @@ class NameNotices:
                 self._judge(notice, newer_when_equal=message.run > self._run)
 
     def _judge(self, notice: LogonNotice, *, newer_when_equal: bool) -> None:
+        """React to a notice.
+
+        Object, claim the name, close the older client, or answer with the own client's logon.
+        """
         client, owner = self._roster.clients.get(notice.name), self._logons.owner_of(notice.name)
         if not notice.objects and owner not in (None, notice.user):
             self._send(LogonNotice(notice.name, owner or "", self._latest, objects=True))
@@ -132,6 +139,8 @@ def _proven_user(connection: ConnectionView) -> str:
 
 
 def _is_shared(name: str) -> bool:
-    """Whether a name is one client's in the whole group. Each member has links of its own, and a link's
-    numbers are safe with any."""
+    """Return whether a name must be unique in the group. Links are exempt: each member has its own.
+
+    Links' sequences are safe with several connections.
+    """
     return not name.startswith((LINK_PREFIX, SITE_PREFIX))

@@ -1,15 +1,17 @@
-"""`<instance>.owners`: whose a client name is, with its publisher's numbers, its durable subscriptions and its replays.
+"""Owners of client names, stored in `<instance>.owners`.
 
     +--------------------------------------------------------------------------+
     | 0 magic "SLUICEO1" | 8 crc u32 (CRC32C of the rest) | 12 length u32       |
     | 16 JSON object, client name -> user                                       |
     +--------------------------------------------------------------------------+
 
-A name belongs to the first user who has proven to be one and logged on with it, until the access policy has no such user
-any more, or doesn't let that user be called so. A name that nobody proven ever used is anybody's.
+A name belongs to the first authenticated user who logged on with it. Its publisher sequences, durable
+subscriptions and replays belong to that user, too. The ownership ends when the access policy no longer has
+the user, or no longer lets the user use the name. A name that no authenticated user has used has no owner.
 
-Written whole, at most once a second; a name that was taken in the second before a crash may be taken anew. The names that
-logged on last are kept, 131,072 of them. A damaged file is refused, not guessed.
+The file is written completely, at most once a second. A name claimed in the second before a crash may be
+claimed by another user. It stores the 131,072 names that logged on last. The broker refuses a damaged file
+and does not guess.
 """
 
 from __future__ import annotations
@@ -26,14 +28,19 @@ from broker_core.journal.files import FileSystem, remove_temporaries, replace_du
 
 MAGIC = b"SLUICEO1"
 USER_PREFIX = "user:"
-"""Of names as which things are kept that belong to a user and to no client."""
+"""Prefix of names under which state of a user is stored that belongs to no client."""
 MAX_NAMES = 131_072
-"""As many as publishers are remembered."""
+"""Maximum number of names: as many as remembered publishers."""
 _HEAD = struct.Struct("<8sII")
 
 
 class ClientNameOwners:
-    """One instance's. Raises OperatorError bad_owners when the file is there and can't be read; OSError."""
+    """Client name owners of one instance.
+
+    Raises:
+        OperatorError: bad_owners, when the file exists and can't be read.
+        OSError: the file system failed.
+    """
 
     def __init__(self, path: Path, files: FileSystem | None = None) -> None:
         self._path = path
@@ -41,25 +48,28 @@ class ClientNameOwners:
         remove_temporaries(self._files, path)
         self._users = _read(path)
         self.changed = False
-        """Since it was last encoded."""
+        """Whether the owners changed since the last `encode`."""
         self.on_moved: Callable[[str, str], None] | None = None
-        """A name is another user's, or with "" nobody's."""
+        """Called when a name gets another owner, or with "" none."""
 
     def __len__(self) -> int:
         return len(self._users)
 
     def names_of(self, name: str) -> str | None:
-        """The user whose name it is."""
+        """Return the user who owns a name; None: no user does."""
         return self._users.get(name)
 
     def user_of(self, name: str) -> str:
-        """Whose the things are that are kept by this name; "" when nobody's."""
+        """Return the owner of state that is stored under a name; "" when there is none."""
         if name.startswith(USER_PREFIX):
             return name.removeprefix(USER_PREFIX)
         return self._users.get(name, "")
 
     def claim(self, name: str, user: str) -> None:
-        """A user who has proven to be one logs on with a name that is its own, or nobody's."""
+        """Make an authenticated user the owner of a name.
+
+        The caller has checked that no other user owns it.
+        """
         before = self._users.pop(name, None)
         self._users[name] = user
         if before == user:
@@ -76,17 +86,22 @@ class ClientNameOwners:
             self.on_moved(name, user)
 
     def encode(self) -> bytes:
-        """What is to be written."""
+        """Return the content of the file, and clear `changed`."""
         self.changed = False
         text = msgspec.json.encode(self._users)
         return _HEAD.pack(MAGIC, crc32c(text), len(text)) + text
 
     def write(self, content: bytes) -> None:
-        """Put it in place, in any thread. OSError."""
+        """Write the file durably. May be called in any thread.
+
+        Raises:
+            OSError: the file system failed.
+        """
         replace_durably(self._files, self._path, content)
 
 
 def _read(path: Path) -> dict[str, str]:
+    """Read the file. Return the owners by name; {} if there is no file."""
     try:
         raw = path.read_bytes()
         magic, crc, length = _HEAD.unpack_from(raw)

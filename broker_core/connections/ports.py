@@ -1,4 +1,4 @@
-"""What a connection needs of the engine, and of the rooms below it."""
+"""Interfaces that a connection needs of the engine, and the services that connections share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from broker_core.sync_replication.sync_replication import SyncReplication
 
 
 class ReplicatedLogStatus(Protocol):
-    """A log that other brokers append to as well: `group.member`."""
+    """State of a log that other brokers append to as well: `group.member`."""
 
     @property
     def is_current(self) -> bool:
@@ -35,27 +35,33 @@ class ReplicatedLogStatus(Protocol):
 
     @property
     def run_id(self) -> str:
-        """This process, among all that append."""
+        """Identity of this process among all that append."""
 
     async def wait_caught_up(self) -> int | None:
-        """Read the end of the log with confirmation: wait until all that any broker has acknowledged before is here.
+        """Read the end of the log with confirmation.
 
-        Returns the newest record then, or None when that can't be told within a few seconds.
+        Wait until this broker has every record that a broker acknowledged before.
+
+        Returns the newest record's sequence, or None when that is unknown within a few seconds.
         """
 
     def addresses(self, transport: str) -> list[str]:
-        """Where clients of a transport find the other brokers."""
+        """Return the addresses of the other brokers for clients of a transport."""
 
     def on_current(self, told: Callable[[], None]) -> None:
-        """Call this each time this broker has caught up after it was cut off."""
+        """Call `told` each time this broker has caught up after it was cut off."""
 
 
 class PublisherPosition(NamedTuple):
-    """The numbers of its name that a client learns at logon; its own continue after `sequence`.
+    """Publisher sequences of a client's name, sent at its logon.
 
-    `session` counted up to there; None: no session did, or one whose numbers don't bind this client.
-    `stored` is the newest number of the client's own session. `sequence` None: nothing is known for sure.
-    `forgotten`: other sessions are all that can be remembered of the name, so its own may have published."""
+    Its own numbers continue after `sequence`.
+
+    `session`: the session that counted up to there; None: none did, or one whose numbers don't bind this
+    client. `stored`: the newest number of the client's own session. `sequence` None: nothing is known for
+    sure. `forgotten`: the remembered sessions of the name are all others, so its own may have published
+    before.
+    """
 
     sequence: int | None
     session: int | None
@@ -64,18 +70,22 @@ class PublisherPosition(NamedTuple):
 
 
 UNKNOWN_POSITION: Final = PublisherPosition(None, None, 0)
-"""Told by a member that is cut off: the others may know more of each of the three."""
+"""Position that a cut-off member sends: the other members may know more of each of the three."""
 
 
 class PublishPort(Protocol):
-    """Takes what clients publish: `engine.dispatch`."""
+    """Accepts clients' publishes: `engine.dispatch`."""
 
     @property
     def is_congested(self) -> bool: ...
     def wait_for_room(self, connection: ConnectionView) -> None: ...
     def publish(self, connection: ConnectionView, batch: Batch, answers: Sequence[replies.Ack]) -> None: ...
     def check_queue(self, topic: str) -> None:
-        """Refuse a message for a queue whose topic no journal keeps. ClientError not_journaled."""
+        """Check that a queue's topic is journaled.
+
+        Raises:
+            ClientError: not_journaled.
+        """
 
     def publisher_sequence(self, name: str) -> int: ...
     def taken_number(self, name: str, session: int) -> int: ...
@@ -97,7 +107,7 @@ class SubscribePort(Protocol):
 
 
 class PolicyPort(Protocol):
-    """Keeps what policy knows of clients: `engine.policy_loop`."""
+    """Policy's knowledge of clients: `engine.policy_loop`."""
 
     def on_joined(self, connection: ConnectionView) -> None: ...
     def on_left(self, connection: ConnectionView) -> None: ...
@@ -113,13 +123,16 @@ class PolicyPort(Protocol):
 
 
 Note = Callable[[int, str, str, str, str | None, str | None, str | None, DeliveryAccount | None], None]
-"""Something happened to a client, a record of the broker's own: now (ns), client, event, state, and of a subscription its
-topic and filter; its transport; of a disconnection what it was handed. `engine.system_records`."""
+"""Function that records an event of a client as a system record: `engine.system_records`.
+
+Arguments: time (ns), client, event, state, the topic and filter of a subscription, the transport, and for a
+disconnection the delivery account.
+"""
 
 
 @dataclass(slots=True)
 class ConnectionServices:
-    """What connections of one instance use. The engine fills it, part by part."""
+    """Services that the connections of one instance share. The engine fills it step by step."""
 
     facilities: InstanceResources
     frontier: DurableFrontier

@@ -1,4 +1,4 @@
-"""What one client publishes: its batches on their way to the disk, and the flushes that wait for them."""
+"""Publishing side of one connection: batches on their way to the disk, and replies that wait for them."""
 
 from __future__ import annotations
 
@@ -19,57 +19,67 @@ from broker_core.errors import ClientError
 from broker_core.protocols import commands, replies
 
 MAX_UNCOMMITTED = 256
-"""Batches of one client that may be on their way to the disk, and answers that may wait for them. The log is one line: whoever
-pours thousands of small batches into it would keep everybody behind them waiting. At some 30 µs of the broker's time each, one
-client's share is below 10 ms."""
+"""Maximum number of one client's batches, and of its waiting replies, on the way to the disk.
+
+The log is one queue. A client that adds thousands of small batches would delay all others behind it. At some
+30 µs of the broker's time each, one client's share is below 10 ms.
+"""
 
 
 MAX_TOPICS = 16
-"""Topics that a publisher's account tells apart; further ones are counted by their first word (`prices.>`), as many of those."""
+"""Number of topics that a publisher's counts distinguish.
+
+Further topics are counted by their first word (`prices.>`), up to as many of those.
+"""
 REPORT_AGAIN_S = 60.0
-"""Who publishes faster than its quota is told so no more often than that."""
+"""Minimum seconds between two notices to a client that publishes faster than its quota."""
 
 
 def new_session() -> int:
-    """Return a publisher session for a client that names none."""
+    """Return a new publisher session for a client that names none."""
     return 1 + randbelow(MAX_SESSION)
 
 
 class ConnectionPublisher:
-    """The publishing side of a connection."""
+    """Publishing side of a connection."""
 
     def __init__(self, connection: ConnectionView, inbox: Inbox, services: ConnectionServices) -> None:
         self._connection = connection
         self._inbox = inbox
         self._services = services
         self.named_session = 0
-        """The publisher session that its logon named; 0: none."""
+        """Publisher session that the logon named; 0: none."""
         self.session = 0
-        """The session of everything numbered that this connection publishes, with the bit PROVEN; 0 before
-        the first of it."""
+        """Session of the connection's numbered messages, with the bit PROVEN; 0 before the first one."""
         self.claimed = self.claimed_in_log = False
-        """Whether it has taken its name with a numbered batch, and with one that is journaled."""
+        """Whether the connection has claimed its name with a numbered batch, and with a journaled one."""
         self.held_name = False
         """Whether the log has stored a numbered batch of this connection."""
         self.refused_upto = 0
-        """The last publisher sequence that was refused on this connection and isn't skipped; 0: none. An
-        acknowledgement covers all smaller numbers, so until then no later one is taken."""
+        """Last publisher sequence that was refused and not skipped yet; 0: none.
+
+        An acknowledgement covers all smaller numbers, so no later number is accepted until the skip.
+        """
         self.topics: dict[str, int] = {}
-        """Messages it published, by topic, or by the pattern of many."""
+        """Number of published messages by topic, or by topic pattern."""
         self._submitted = self._committed = 0
-        """Batches that went on their way to the disk, and those that are durable: the same ones first."""
+        """Number of batches submitted to the log, and number of durable ones.
+
+        They become durable in order.
+        """
         self._waiting: deque[tuple[int, replies.Ack]] = deque()
-        """Answers to flushes, and to repeats of what may be on its way to the disk, with how many batches went before."""
+        """Replies to flushes and to repeated batches. Each waits until that number of batches is durable."""
         self._reading = True
         self._paced: asyncio.TimerHandle | None = None
         self._told_until = 0.0
 
     @property
     def messages(self) -> int:
-        """Messages it published."""
+        """Number of published messages."""
         return sum(self.topics.values())
 
     def _count(self, topic: str, number: int) -> None:
+        """Count published messages by topic, or by pattern when there are too many topics."""
         if topic not in self.topics and len(self.topics) >= MAX_TOPICS:
             word, dot, _ = topic.partition(".")
             topic = f"{word}.>" if dot else ">"
@@ -79,18 +89,23 @@ class ConnectionPublisher:
 
     @property
     def pending_batches(self) -> int:
-        """Batches that aren't durable yet."""
+        """Number of batches that aren't durable yet."""
         return self._submitted - self._committed
 
     def publish_batch(self, payload: bytearray) -> None:
-        """A frame of records. ClientError bad_batch, bad_topic, not_logged_on, not_entitled."""
+        """Publish a frame of records.
+
+        Raises:
+            ClientError: bad_batch, bad_topic, not_logged_on, not_entitled, over_quota or behind.
+        """
         if not self._connection.logged_on:
             raise ClientError(
                 "not_logged_on", "The first command must be a logon.", "Log on before publishing."
             )
         batch = Batch.parse(payload)
         try:
-            if not self.session and batch.first_publisher_sequence:  # afterwards it knows
+            # A connection with a session was checked at its first numbered batch.
+            if not self.session and batch.first_publisher_sequence:
                 self._connection.check_numbered()
             self._check(batch.topics, batch)
             self._services.publishing.publish(self._connection, batch, ())
@@ -110,7 +125,11 @@ class ConnectionPublisher:
                 self._count(topic, number)
 
     def publish_one(self, command: commands.Publish) -> None:
-        """One record in a command. ClientErrors as `publish_batch`."""
+        """Publish one record of a command.
+
+        Raises:
+            ClientError: as for `publish_batch`.
+        """
         built = batches.build_single_topic_batch(
             self._connection.name, command.topic, [command.body()], command.sequence or 0
         )
@@ -129,7 +148,11 @@ class ConnectionPublisher:
         headers: Sequence[bytes],
         answers: Sequence[replies.Ack],
     ) -> None:
-        """Records with headers, as one batch: all of them are stored, or none. ClientErrors as `publish_batch`."""
+        """Publish records with headers as one batch: all of them are stored, or none.
+
+        Raises:
+            ClientError: as for `publish_batch`.
+        """
         built = batches.build_batch(self._connection.name, topics, bodies, headers)
         numbers = Counter(topics)
         batch = Batch.parse(built, verify=False)
@@ -139,34 +162,46 @@ class ConnectionPublisher:
             self._count(topic, number)
 
     def check_destination(self, topic: str) -> None:
-        """Refuse a topic that nothing may be published to by this client. ClientError not_entitled,
-        not_journaled."""
+        """Check that this client may publish to a topic.
+
+        Raises:
+            ClientError: not_entitled or not_journaled.
+        """
         self._connection.rights.check_publish((topic,))
         self._services.publishing.check_queue(topic)
 
     def _taken_number(self, session: int) -> int:
-        """Return the newest publisher sequence that was taken of this connection's session; before its first
-        numbered batch that is `session`, or where that is 0 the one that the logon named."""
+        """Return the newest publisher sequence that was accepted in this connection's session.
+
+        Before the connection's first numbered batch, it is that of `session`, or if that is 0, of the session
+        named at the logon.
+        """
         session = self.session or self._with_proof(session & MAX_SESSION or self.named_session)
         return self._services.publishing.taken_number(self._connection.name, session)
 
     def note_refusal(self, sequence: int) -> None:
-        """Record that a publisher sequence is refused: no later one is taken until the client skips it.
+        """Record that a publisher sequence was refused.
 
-        A repeat whose answer is refused was taken before, so it stops nothing.
+        No later one is accepted until the client skips it.
+
+        A repeated batch was accepted before, so its refusal stops nothing.
         """
         if sequence > self._taken_number(0):
             self.refused_upto = max(self.refused_upto, sequence)
 
     def skip(self, sequence: int) -> None:
-        """Take publisher sequences again. ClientError refused_before when some above `sequence` were
-        refused, too: the client has to read those refusals first."""
+        """Accept publisher sequences again.
+
+        Raises:
+            ClientError: refused_before, when later ones than `sequence` were refused, too. The client must
+                read those refusals first.
+        """
         if self.refused_upto > sequence:
             raise self._make_refused_before(f"Publisher sequences up to {self.refused_upto} were refused.")
         self.refused_upto = 0
 
     def make_refused_before(self, first: int, last: int) -> ClientError:
-        """Return why a batch isn't taken although nothing is wrong with it."""
+        """Return the error for a valid batch behind a refused one."""
         return self._make_refused_before(
             f"Publisher sequences {first} to {last} come behind one that was refused on this connection."
         )
@@ -180,8 +215,13 @@ class ConnectionPublisher:
         )
 
     def _check(self, topics: Sequence[str], batch: Batch) -> None:
-        """Check that the client may publish a batch to its topics, and pause reading from one that is faster
-        than its quota. ClientError not_entitled, over_quota; not of what was taken while it was allowed."""
+        """Check that the client may publish a batch. If it exceeds its rate quota, pause reading from it.
+
+        A batch that was accepted before is accepted again, even if the client may not publish it any more.
+
+        Raises:
+            ClientError: not_entitled or over_quota.
+        """
         connection = self._connection
         try:
             connection.rights.check_publish(topics)
@@ -208,18 +248,25 @@ class ConnectionPublisher:
             )
 
     def assign_session(self, session: int) -> int:
-        """Choose the session of this connection at its first numbered batch, and return it with the bit
-        PROVEN: `session`, or where that is 0 the one that the logon named, or a new one."""
+        """Choose the session of this connection at its first numbered batch.
+
+        Return it with the bit PROVEN.
+
+        It is `session`, or if that is 0, the one that the logon named, or a new one.
+        """
         self.session = self._with_proof(session or self.named_session or new_session())
         return self.session
 
     def _with_proof(self, session: int) -> int:
-        """Return a publisher session with the bit PROVEN if the client has proven who it is."""
+        """Return a publisher session with the bit PROVEN if the client is authenticated."""
         identity = self._connection.identity
         return session | PROVEN if identity is not None and identity.proven else session
 
     def on_submitted(self) -> None:
-        """One of its batches is on its way to the disk; read no more from it while too much is, of its own or of all."""
+        """Count a submitted batch.
+
+        Stop reading from the client while too many of its own or of all batches are pending.
+        """
         self._submitted += 1
         self._settle_hold()
         if self._services.publishing.is_congested and self._reading:
@@ -228,20 +275,21 @@ class ConnectionPublisher:
             self._services.publishing.wait_for_room(self._connection)
 
     def may_read(self) -> None:
-        """There is room for what it publishes again."""
+        """Resume reading, because the log has capacity again."""
         if not self._reading:
             self._reading = True
             self._inbox.resume(InputHold.JOURNAL)
 
     def on_committed(self, number: int) -> None:
-        """That many of its batches are done; answer what waited for them."""
+        """Count durable batches, and send the replies that waited for them."""
         self._committed += number
-        # What is published meanwhile isn't waited for: a client that never stops would never be answered.
+        # Batches published later aren't waited for: a client that never stops would never get a reply.
         while self._waiting and self._waiting[0][0] <= self._committed:
             self._connection.reply(self._waiting.popleft()[1])
         self._settle_hold()
 
     def _settle_hold(self) -> None:
+        """Pause or resume reading by the number of the client's pending batches and replies."""
         most = max(self.pending_batches, len(self._waiting))
         if most >= MAX_UNCOMMITTED:
             self._inbox.pause(InputHold.OWN)
@@ -249,15 +297,19 @@ class ConnectionPublisher:
             self._inbox.resume(InputHold.OWN)
 
     def _answer_then(self, answer: replies.Ack) -> None:
+        """Send a reply when all batches submitted so far are durable."""
         self._waiting.append((self._submitted, answer))
 
     def flush(self, id: str) -> None:
-        """Answer when everything published so far is durable."""
+        """Reply when all batches published so far are durable."""
         self._answer_then(replies.Ack(ack="completed", of="flush", id=id))
         self.on_committed(0)
 
     def reply_when_committed(self, answers: Sequence[replies.Ack]) -> None:
-        """To a repeat of what is on disk or on its way there: nothing is called persisted before it is."""
+        """Reply to a repeated batch.
+
+        `persisted` and `completed` wait until the pending batches are durable.
+        """
         for answer in answers:
             if answer.ack == "processed":
                 self._connection.reply(answer)
@@ -266,6 +318,9 @@ class ConnectionPublisher:
         self.on_committed(0)
 
     def on_forwarded(self, answers: Sequence[replies.Ack]) -> None:
-        """What no journal keeps is processed and never persisted, whatever was asked for."""
+        """Reply to an unjournaled batch.
+
+        It is processed and never persisted, whatever ack the client requested.
+        """
         if answers:
             self._connection.reply(msgspec.structs.replace(answers[0], ack="processed"))

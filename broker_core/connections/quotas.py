@@ -1,10 +1,10 @@
-"""Quotas: what one user, and one client, may take of an instance, so that nobody takes it all.
+"""Quotas: limits of what one user and one client may use of an instance.
 
-Whoever proved nothing is a user by its address. What is kept while clients are away belongs to the owner of the client's name;
-what is kept under names that nobody owns is taken together, as one user's.
+An unauthenticated client counts as a user by its address. State stored while clients are away belongs to the
+owner of the client's name. State stored under names without an owner counts together, as one user's.
 
-A quota on publishing is kept to by reading more slowly; all others by refusing what is new. Nothing that is there is taken away
-when a revision makes a quota smaller.
+A quota on publishing slows the reading down. All other quotas refuse new requests. A revision that lowers a
+quota removes nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +28,20 @@ from broker_core.slow_clients.rules.scopes import RuleSubject
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Messages that may still be published at once; below zero they were, and are waited for."""
+    """Token bucket of messages that may be published immediately.
+
+    Below zero it is in debt, and the client must wait.
+    """
 
     left: float = 0.0
     at: int = -1
-    """ns of the clock that never jumps; -1: it was never used."""
+    """Monotonic time of `left`, ns; -1: never used."""
 
     def consume(self, count: int, rate: int, now: int) -> float:
-        """Take so many at so many a second; how long to wait before the next, in seconds."""
+        """Remove `count` tokens at `rate` tokens a second.
+
+        Return the seconds to wait before the next call.
+        """
         if self.at < 0:
             self.left, self.at = float(rate), now
         self.left = min(self.left + (now - self.at) * rate / 1e9, float(rate)) - count
@@ -45,7 +51,7 @@ class TokenBucket:
 
 @dataclass(slots=True)
 class QuotaUsage:
-    """What somebody takes now."""
+    """Current usage of one user or one client."""
 
     connections: int = 0
     subscriptions: int = 0
@@ -54,7 +60,10 @@ class QuotaUsage:
 
 
 class Quotas:
-    """An instance's. Who is connected is in `_users`; the limits of a member are looked up once."""
+    """Quotas of one instance.
+
+    `_users` has the usage of connected users. Limits are looked up once for each user.
+    """
 
     def __init__(
         self,
@@ -73,12 +82,12 @@ class Quotas:
         self.apply(policy)
 
     def apply(self, policy: PolicyDocument) -> None:
-        """Put a revision in force."""
+        """Put a policy revision in force."""
         self._layers = preset_layers(policy, "quotas")
         self._limits: dict[tuple[str, str], Mapping[str, int | None]] = {}
 
     def limits_for(self, transport: str, user: str) -> Mapping[str, int | None]:
-        """The limits of a user's clients on a transport, by the settings' names."""
+        """Return the limits of a user's clients on a transport, by the names of the settings."""
         known = self._limits.get((transport, user))
         if known is None:
             if len(self._limits) >= MAX_KNOWN:
@@ -86,12 +95,18 @@ class Quotas:
             known = self._limits[transport, user] = self._layers.values(RuleSubject(transport, user))
         return known
 
-    # Who is there.
+    # Connections.
 
     def check_logon(
         self, connection: ConnectionView, identity: ClientIdentity, replaces: ConnectionView | None
     ) -> None:
-        """ClientError connections_over_quota when a user has enough connections without this one."""
+        """Check that a user may have one more connection.
+
+        `replaces`: connection of the same name that the new one replaces; it doesn't count.
+
+        Raises:
+            ClientError: connections_over_quota.
+        """
         key = _key(connection, identity)
         use = self._users.get(key)
         used = use.connections if use is not None else 0
@@ -102,13 +117,13 @@ class Quotas:
             raise _over("user_connections", used, limit, "connections_over_quota")
 
     def on_joined(self, connection: ConnectionView, identity: ClientIdentity) -> None:
-        """A client has logged on."""
+        """Count a client that has logged on."""
         key = _key(connection, identity)
         self._users.setdefault(key, QuotaUsage()).connections += 1
         self._clients[connection] = (key, QuotaUsage())
 
     def on_left(self, connection: ConnectionView) -> None:
-        """A client is gone, with its subscriptions."""
+        """Stop counting a disconnected client and its subscriptions."""
         key, own = self._clients.pop(connection, ("", None))
         if own is None:
             return
@@ -118,34 +133,49 @@ class Quotas:
         if not use.connections:
             del self._users[key]
 
-    # What it asks for.
+    # Requests.
 
     def check_subscription(self, connection: ConnectionView, preparing: int = 0) -> None:
-        """ClientError over_quota when a client, or its user, has enough subscriptions with those that are under way."""
+        """Check that a client and its user may have one more subscription.
+
+        `preparing`: subscribes in preparation.
+
+        Raises:
+            ClientError: over_quota.
+        """
         for name, used, limit in self._limited(connection, "subscriptions"):
             if (number := used.subscriptions + preparing) >= limit:
                 raise _over(name, number, limit, "over_quota")
 
     def adjust_subscriptions(self, connection: ConnectionView, number: int) -> None:
-        """It has so many more subscriptions, or less."""
+        """Add to the number of a client's subscriptions; negative to subtract."""
         for used in self._uses(connection):
             used.subscriptions += number
 
     def check_durable(self, connection: ConnectionView, client: str, name: str) -> None:
-        """ClientError over_quota when a durable subscription would be one too many. One that there is may go on."""
+        """Check that a durable subscription may be stored. An existing one always may.
+
+        Raises:
+            ClientError: over_quota.
+        """
         if (client, name) not in self._keeps.durables:
             self._check_kept(connection, client, "durables", self._keeps.durables_of)
 
     def check_replay(self, connection: ConnectionView) -> None:
-        """The same of a new managed replay."""
+        """Check that the client may create one more managed replay.
+
+        Raises:
+            ClientError: over_quota.
+        """
         going_on = Counter(one.client for one in self._keeps.replays.values() if not one.ended)
         self._check_kept(connection, connection.name, "replays", going_on)
 
     def _check_kept(self, connection: ConnectionView, client: str, what: str, numbers: Counter[str]) -> None:
+        """Check the quotas of a client and its owner on durable subscriptions or managed replays."""
         limits, owner = self._limits_of(connection), self._owners.user_of(client)
-        # Who owns what is asked once for each client: one may begin a thousand in a turn.
+        # The owner is looked up once for each client: one may begin a thousand subscriptions in an iteration.
         users = sum(number for name, number in numbers.items() if self._owners.user_of(name) == owner)
-        # What is shared is no single client's, and all of it has one name.
+        # Shared subscriptions belong to no single client, and all of them have one name.
         own = 0 if client == SHARED_OWNER else numbers[client]
         for name, used in ((f"client_{what}", own), (f"user_{what}", users)):
             limit = limits[name]
@@ -154,7 +184,11 @@ class Quotas:
         self.check_pinned(connection, client)
 
     def check_pinned(self, connection: ConnectionView, client: str) -> None:
-        """ClientError over_quota when what is kept for a client's name, or its owner, holds enough of the log."""
+        """Check that stored state of a client's name, and of its owner, doesn't pin too much of the log.
+
+        Raises:
+            ClientError: over_quota.
+        """
         limits = self._limits_of(connection)
         limit = limits["client_pinned_bytes"]
         if limit is not None and (used := self._pinned_by(client)) > limit:
@@ -164,6 +198,7 @@ class Quotas:
             raise _over("user_pinned_bytes", used, limit, "over_quota")
 
     def _pinned_by(self, client: str) -> int:
+        """Return the bytes of the log that the state of a client name pins."""
         kept = (*self._keeps.durables.values(), *self._keeps.replays.values())
         held = [one.pinned_from for one in kept if one.client == client]
         held += [
@@ -176,9 +211,12 @@ class Quotas:
         return self._journal.bytes_held_from(min(firsts)) if firsts else 0
 
     def charge_publish(self, connection: ConnectionView, topics: Sequence[str], count: int) -> float:
-        """A client publishes so many messages to these topics: how long nothing more is to be read from it then, in seconds.
+        """Count published messages and topics.
 
-        ClientError over_quota when that would be one topic too many; then nothing was counted.
+        Return the seconds for which the broker must not read from the client.
+
+        Raises:
+            ClientError: over_quota, when there would be a topic too many. Nothing is counted then.
         """
         found = self._clients.get(connection)
         if found is None:
@@ -199,6 +237,7 @@ class Quotas:
         uses: tuple[tuple[QuotaUsage, str], ...],
         limits: Mapping[str, int | None],
     ) -> None:
+        """Add topics to the published ones, or raise over_quota before any is added."""
         for use, name in uses:
             limit = limits[name]
             used = len(use.topics)
@@ -208,6 +247,7 @@ class Quotas:
             use.topics.update(topics)
 
     def _uses(self, connection: ConnectionView) -> tuple[QuotaUsage, ...]:
+        """Return the usage of a connection's client and of its user; () before the logon."""
         found = self._clients.get(connection)
         return (found[1], self._users[found[0]]) if found is not None else ()
 
@@ -216,6 +256,7 @@ class Quotas:
         return self.limits_for(connection.transport, identity.resume_key if identity is not None else "")
 
     def _limited(self, connection: ConnectionView, what: str) -> Iterable[tuple[str, QuotaUsage, int]]:
+        """Yield name, usage and limit of each quota of one kind that is set."""
         limits = self._limits_of(connection)
         for name, use in zip((f"client_{what}", f"user_{what}"), self._uses(connection), strict=False):
             if (limit := limits[name]) is not None:
@@ -223,11 +264,14 @@ class Quotas:
 
 
 MAX_KNOWN = 10_000
-"""Users whose limits are remembered."""
+"""Maximum number of users whose limits are cached."""
 
 
 def _key(connection: ConnectionView, identity: ClientIdentity) -> str:
-    """As whom it counts. No user's name has an @ at its beginning."""
+    """Return the user of a connection for its quotas; an unauthenticated one is "@" and its address.
+
+    No user name begins with "@".
+    """
     return identity.resume_key if identity.proven else f"@{peer_address(connection.sink.remote)}"
 
 

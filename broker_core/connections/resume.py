@@ -1,15 +1,15 @@
-"""Places of clients that a policy dropped, and that come back as if nothing had been: STOMP's, which subscribe as before and have
-no word for where they were. Native ones take a resume token along.
+"""Resume points and resume tokens: where clients that a policy disconnected continue.
 
-A place is known by who the client is, and by what it subscribes to as what. Clients that are alike in all of that can't be told
-apart: each of them is given the place of the one that was furthest behind, so none misses anything.
+Resume points are for clients that subscribe as before and can't send their position, such as STOMP's. They
+are matched by client, subscription id, topic and filter. Clients that are equal in all of these can't be told
+apart. Each of them gets the position of the one that was furthest behind, so that none misses a record.
 
-Resume tokens: what a client that is dropped takes along, so that it can go on where it was.
+Native clients get a resume token instead:
 
     base64url(JSON) . base64url(HMAC-SHA256 of it)        RFC 4648 without padding, RFC 2104
 
-The JSON holds the instance, the client, when the token expires, and each subscription's id, topic, filter and
-position. A token is for the client it was given to; nothing of it is stored at the broker but the key.
+The JSON has the instance, the client, the expiry, and each subscription's id, topic, filter and position. A
+token is valid only for the client it was issued to. The broker stores nothing but the key.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from broker_core.errors import ClientError
 from broker_core.journal.files import FileSystem, replace_durably
 
 RESUME_POINT_VALID_MS: Final = 60_000
-"""For so long a place is kept: who is closed for being slow comes back at once, or isn't the same any more."""
+"""How long a resume point is kept, ms. Clients closed for slowness normally reconnect within seconds."""
 MOST: Final = 10_000
-"""Places; for one more the oldest is forgotten."""
+"""Maximum number of resume points. For one more the oldest is removed."""
 
 
 class SuspendedSubscription(NamedTuple):
-    """A subscription, as it was left. `position` is the first record that its client needs again; up to `had_upto` it may
-    have had some of those behind, 0: none."""
+    """Subscription of a disconnected client.
+
+    `position` is the first record that the client needs again. The client may already have some records
+    behind it, up to `had_upto`; 0: none.
+    """
 
     id: str
     topic: str
@@ -47,25 +50,27 @@ class SuspendedSubscription(NamedTuple):
 
 @dataclass(slots=True)
 class _ResumePoint:
+    """Position of equal clients that were disconnected. Times are monotonic milliseconds."""
+
     position: int
     had_upto: int
     clients: int
-    """How many of that kind were dropped and aren't back."""
+    """Number of equal clients that were disconnected and are not back."""
     until_ms: int
 
 
 class ResumePoints:
-    """An instance's. Of a client it asks for no more than a key: whoever comes back with it is taken for it."""
+    """Resume points of one instance. A client is matched by its key alone."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, _ResumePoint] = {}
-        """Who was dropped longest ago comes first."""
+        """Resume points by key, oldest first."""
 
     def __len__(self) -> int:
         return len(self._known)
 
     def save(self, who: str, subscriptions: Iterable[SuspendedSubscription], now_ms: int) -> None:
-        """A client is dropped."""
+        """Save the resume points of a client that is about to be closed."""
         for left in subscriptions:
             key = who, left.id, left.topic, left.filter
             place = self._known.pop(key, None)
@@ -82,7 +87,7 @@ class ResumePoints:
     def claim(
         self, who: str, id: str, topic: str, filter: str | None, now_ms: int
     ) -> SuspendedSubscription | None:
-        """The place of a client that is back; None: nothing is known of it."""
+        """Return the suspended subscription of a client that is back; None: there is no valid one."""
         key = who, id, topic, filter
         place = self._known.get(key)
         if place is None:
@@ -98,13 +103,14 @@ class ResumePoints:
 
 
 TOKEN_VALID_MS: Final = 24 * 3_600_000
+"""How long a resume token is valid, ms."""
 MAX_TOKEN: Final = 8_000
-"""Characters; subscriptions that don't fit are left out, the last first."""
+"""Maximum characters of a token. Subscriptions that don't fit are left out, the last first."""
 KEY_BYTES: Final = 32
 
 
 class TokenSubscription(NamedTuple):
-    """One subscription in a token; `position` is the sequence of the first record it hasn't been sent."""
+    """Subscription in a token. `position`: sequence of the first record that was not sent."""
 
     id: str
     topic: str
@@ -113,30 +119,32 @@ class TokenSubscription(NamedTuple):
 
 
 class _TokenContent(msgspec.Struct):
+    """Content of a token. One-letter names keep it short."""
+
     i: str
     """Instance."""
     c: str
-    """Client."""
+    """Client name."""
     e: int
-    """When it expires, ms UTC."""
+    """Expiry, ms UTC."""
     s: list[TokenSubscription]
 
 
 class ResumeTokens:
-    """Makes and reads the tokens of one instance."""
+    """Issues and verifies the resume tokens of one instance."""
 
     def __init__(self, instance: str, key: bytes) -> None:
         self._instance = instance
         self._keys = [key]
-        """The first signs; what any has signed is read."""
+        """Signing keys: the first one signs, and tokens signed by any are accepted."""
 
     def set_key(self, key: bytes) -> None:
-        """Sign with a key that all members of a group have, from now on."""
+        """Sign from now on with a key that all members of a group share."""
         if key != self._keys[0]:
             self._keys = [key, self._keys[-1]]
 
     def issue(self, client: str, subscriptions: list[TokenSubscription], now_ms: int) -> str:
-        """A token; "" when there is nothing to resume."""
+        """Return a token; "" when there is nothing to resume."""
         listed = subscriptions
         while listed:
             text = _encode(
@@ -149,7 +157,11 @@ class ResumeTokens:
         return ""
 
     def verify(self, token: str, client: str, now_ms: int) -> list[TokenSubscription]:
-        """The subscriptions in it. ClientError bad_resume_token or resume_token_expired."""
+        """Return the subscriptions in a token.
+
+        Raises:
+            ClientError: bad_resume_token or resume_token_expired.
+        """
         text, _, signature = token.partition(".")
         try:
             signed = _decode(signature)
@@ -177,7 +189,7 @@ def _sign(key: bytes, text: str) -> bytes:
 
 
 def load_or_create_key(path: Path) -> bytes:
-    """The instance's key, made the first time, readable by its owner only."""
+    """Return the instance's signing key. Create the file the first time, readable by its owner only."""
     try:
         key = path.read_bytes()
     except FileNotFoundError:

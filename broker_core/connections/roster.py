@@ -1,4 +1,4 @@
-"""Who is connected: every connection, and the clients among them by name."""
+"""Table of all connections, and of the logged-on clients by name."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from broker_core.errors import ClientError
 
 
 class ConnectionTable:
-    """One instance's."""
+    """Connections of one instance."""
 
     def __init__(self, anteroom: PendingConnections) -> None:
         self.anteroom = anteroom
         self.connections: set[ConnectionView] = set()
         self.clients: dict[str, ConnectionView] = {}
-        """Those that are logged on."""
+        """Logged-on clients by name."""
         self.parting: set[ConnectionView] = set()
-        """Clients that were told why they are closed, and may still answer."""
+        """Clients that were sent the reason of their closing and may still answer."""
         self.gone = DeliveryAccount()
-        """What became of everything that was for clients that have left."""
+        """Sum of the delivery accounts of all disconnected clients."""
         self.on_connected: Callable[[ConnectionView], None] | None = None
         self.on_logged_on: Callable[[ConnectionView, str], None] | None = None
-        """Called when a client has taken a name; set in a group."""
+        """Called when a client has logged on; set in a group."""
 
     def __iter__(self) -> Iterator[ConnectionView]:
         return iter(list(self.connections))
 
     def add(self, connection: ConnectionView) -> None:
-        """A transport has a new connection; it is closed at once when there are too many."""
+        """Add a new connection of a transport. It is closed immediately when there are too many."""
         self.connections.add(connection)
         if self.on_connected is not None:
             self.on_connected(connection)
@@ -42,7 +42,10 @@ class ConnectionTable:
         self.anteroom.add_pending(connection)
 
     def log_on(self, connection: ConnectionView, name: str) -> None:
-        """A client takes a name. One of the same name that is connected is told, and replaced."""
+        """Register a client under its name.
+
+        A connected client of the same name gets a notice and is closed.
+        """
         before = self.clients.get(name)
         if before is not None:
             before.close(
@@ -54,6 +57,10 @@ class ConnectionTable:
         self.anteroom.mark_authenticated(connection)
 
     def remove(self, connection: ConnectionView) -> None:
+        """Remove a connection that has ended.
+
+        Before its logon, it stays counted as closing until its socket is closed.
+        """
         if connection in self.connections:
             self.connections.discard(connection)
             self.anteroom.remove_connection(connection.remote)
@@ -63,7 +70,7 @@ class ConnectionTable:
             del self.clients[connection.name]
 
     def close_transport(self, name: str) -> None:
-        """A transport was disabled or moved: its clients are told and closed."""
+        """Close the clients of a transport that was disabled or moved."""
         for connection in self:
             if connection.transport == name:
                 connection.close("transport_closed", f"The transport {name} was closed by an operator.")

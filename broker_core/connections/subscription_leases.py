@@ -1,4 +1,7 @@
-"""Leases on subscriptions: a client that doesn't renew one loses the subscription, and its other ones go on (seed 001)."""
+"""Leases on subscriptions.
+
+A subscription ends if its client doesn't renew the lease; others continue (seed 001).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from broker_core.replay.client_subscription import ClientSubscription
 
 
 class SubscriptionLeases:
-    """The subscriptions that have one, each with its holder and the moment it ends (ms of the clock that never jumps)."""
+    """Subscriptions with a lease, each with its client and its expiry (monotonic ms)."""
 
     def __init__(self) -> None:
         self._held: dict[ClientSubscription, tuple[ConnectionView, int]] = {}
@@ -22,7 +25,11 @@ class SubscriptionLeases:
         self._held[target] = (connection, now_ms + lease_ms)
 
     def renew(self, connection: ConnectionView, id: str, now_ms: int) -> None:
-        """Extend a lease by its length. ClientError unknown_subscription: it was cancelled, or has no lease."""
+        """Extend a lease by its length and reply.
+
+        Raises:
+            ClientError: unknown_subscription, when it was cancelled or has no lease.
+        """
         target = connection.subscriptions.get(id)
         if target is None or target not in self._held:
             raise ClientError(
@@ -37,7 +44,7 @@ class SubscriptionLeases:
         self._held.pop(target, None)
 
     def expire(self, now_ms: int) -> None:
-        """Cancel those that weren't renewed. Once a second."""
+        """Cancel the subscriptions whose lease has expired. Called once a second."""
         for target, (connection, ends) in list(self._held.items()):
             if ends >= now_ms:
                 continue

@@ -1,10 +1,10 @@
-"""Subscriptions with acknowledgements or credit: what they begin with, and the commands by which they get more.
+"""Setup of subscriptions: acknowledgement windows and credit, and subscribes that need preparation.
 
-Subscribes that need something before they begin: a durable subscription, a managed replay, a resume token, a snapshot.
-
-Each ends as an ordinary subscribe with a bookmark, and with what is delivered before it. What takes long (the disk,
-the log) happens before the subscription exists; then, in one turn of the loop, it is entered, its first deliveries
-are queued, and the log goes on behind the last record they stand for: no gap, and nothing twice.
+A durable subscription, a managed replay, a resume token and a snapshot need preparation. Each ends as an
+ordinary subscribe with a bookmark, and with deliveries before it. The slow part (disk, log) happens before
+the subscription exists. Then, in one event-loop iteration, the subscription is added, its first deliveries
+are queued, and the log continues behind the last record that they include. So there is no gap and no
+duplicate.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ from broker_core.subscriptions.topics import TopicPattern
 
 
 def open_window(backlog: Backlog, stream: int, command: commands.Subscribe, prefetch: int | None) -> int:
-    """Give a subscription that acknowledges, or has credit, its lane. `prefetch` is the policy's, for one that names none.
+    """Create the queue of a subscription with acknowledgements or credit.
 
-    A durable subscription acknowledges unless it says otherwise: what it hasn't acknowledged is what it gets when it comes back.
-    Returns the window's size, 0 for a subscription without acknowledgements.
+    Return its window size, 0: no acknowledgements.
+
+    A durable subscription acknowledges unless it says otherwise, because it resumes with the first
+    unacknowledged record. `prefetch` is the policy's default.
     """
     word = command.ack or ("auto" if command.durable else None)
     window = None
@@ -53,7 +55,11 @@ def open_window(backlog: Backlog, stream: int, command: commands.Subscribe, pref
 
 
 def grant_credit(connection: ConnectionView, now_ns: int, command: commands.GrantCredit) -> None:
-    """Carry out a `credit`. ClientError unknown_subscription."""
+    """Execute a `credit` command.
+
+    Raises:
+        ClientError: unknown_subscription.
+    """
     target = connection.subscriptions.get(command.id)
     lane = connection.backlog.lanes.get(target.stream) if target is not None else None
     if lane is None or lane.credit is None:
@@ -74,9 +80,13 @@ def reject_message(
     *,
     for_good: bool = False,
 ) -> None:
-    """A client won't have a message of a subscription with acknowledgements, and where one stands for all before, those. Shared
-    ones go to another, unless it is said `for_good`. ClientError bad_ack, and unknown_subscription of one without
-    acknowledgements."""
+    """Reject a message of a subscription with acknowledgements; in a cumulative mode also all before it.
+
+    Messages of a shared subscription go to another consumer, unless `for_good`.
+
+    Raises:
+        ClientError: bad_ack; unknown_subscription, when it has no acknowledgements.
+    """
     _window(connection, target, target.id)
     sequences = _sequences(connection, target, number, number)
     connection.backlog.reject(target.stream, number)
@@ -89,8 +99,11 @@ def reject_message(
 def acknowledge(
     connection: ConnectionView, services: ConnectionServices, command: commands.Acknowledge
 ) -> None:
-    """Carry out an `ack`. ClientError unknown_subscription, bad_ack or bad_bookmark; what came before the error in the
-    command is acknowledged."""
+    """Execute an `ack` command. Numbers before a wrong one are acknowledged.
+
+    Raises:
+        ClientError: unknown_subscription, bad_ack or bad_bookmark.
+    """
     target = connection.subscriptions.get(command.id)
     target, window = _window(connection, target, command.id)
     try:
@@ -107,7 +120,11 @@ def acknowledge(
 def _window(
     connection: ConnectionView, target: ClientSubscription | None, id: str
 ) -> tuple[ClientSubscription, AckWindow]:
-    """A subscription and its window. ClientError unknown_subscription, also of one that has none."""
+    """Return a subscription and its window.
+
+    Raises:
+        ClientError: unknown_subscription, also when the subscription has no window.
+    """
     lane = connection.backlog.lanes.get(target.stream) if target is not None else None
     if target is None or lane is None or lane.window is None:
         raise ClientError(
@@ -119,7 +136,7 @@ def _window(
 
 
 def _sequences(connection: ConnectionView, target: ClientSubscription, first: int, last: int) -> list[int]:
-    """Which records an acknowledgement of these numbers is for; asked by those that share them alone."""
+    """Return the sequences of message numbers of a shared subscription; [] for other subscriptions."""
     lane = connection.backlog.lanes.get(target.stream)
     if target.shared is None or lane is None or lane.window is None:
         return []
@@ -127,6 +144,7 @@ def _sequences(connection: ConnectionView, target: ClientSubscription, first: in
 
 
 def _numbers(window: AckWindow, command: commands.Acknowledge, instance: str) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of message numbers that an `ack` command names."""
     if command.upto is not None:
         yield command.upto, command.upto
     elif command.bookmark is not None:
@@ -142,10 +160,11 @@ def _numbers(window: AckWindow, command: commands.Acknowledge, instance: str) ->
 
 log = structlog.get_logger("sluice.subscribe")
 Begin = Callable[[ConnectionView, commands.Subscribe, int], None]
+"""Function that adds a prepared subscription: connection, command, stream."""
 
 
 def needs_preparation(command: commands.Subscribe) -> bool:
-    """Whether a subscribe isn't an ordinary one."""
+    """Return whether a subscribe needs preparation."""
     return any(
         asked is not None
         for asked in (command.durable, command.managed, command.snapshot_key, command.resume)
@@ -155,7 +174,7 @@ def needs_preparation(command: commands.Subscribe) -> bool:
 def needs_end(command: commands.Subscribe, services: ConnectionServices, topics: JournaledTopics) -> bool:
     """Return whether a subscribe needs a confirmed read of the end of a log that other brokers append to.
 
-    Live delivery begins there, and the log tells what other brokers keep for a client under a name.
+    Live delivery begins at that end. Also, the log has what other brokers stored for a client under a name.
     """
     if services.frontier.end is None:
         return False
@@ -168,15 +187,15 @@ def needs_end(command: commands.Subscribe, services: ConnectionServices, topics:
             return not topics.covers_nothing(TopicPattern.parse(command.topic))
         return depends_on_end(parse_bookmark(command.bookmark), log)
     except ClientError:
-        return False  # which is said where it is looked up
+        return False  # the error is reported where the bookmark is used
 
 
 def is_foreign_bookmark(command: commands.Subscribe, services: ConnectionServices) -> AfterBookmarks | None:
-    """The list of bookmarks that a subscribe begins with, where a link has brought records of one of their instances."""
+    """Return a subscribe's bookmarks if a link has brought records of an instance in them; else None."""
     try:
         start = parse_bookmark(command.bookmark) if command.bookmark is not None else None
     except ClientError:
-        return None  # which is said where it is looked up
+        return None  # the error is reported where the bookmark is used
     if not isinstance(start, AfterBookmarks):
         return None
     known = (services.publishing.publisher_sequence(link_client_name(one.origin)) for one in start.bookmarks)
@@ -184,7 +203,7 @@ def is_foreign_bookmark(command: commands.Subscribe, services: ConnectionService
 
 
 def make_behind_error(instance: str) -> ClientError:
-    """Make the error of a member that can't read the end of its group's log with confirmation."""
+    """Return the error of a member that can't read the end of its group's log with confirmation."""
     return ClientError(
         "behind",
         f"This broker of {instance} can't be sure that it has all of the log.",
@@ -194,7 +213,7 @@ def make_behind_error(instance: str) -> ClientError:
 
 @dataclass(slots=True)
 class SubscribePreparation:
-    """One subscribe that is made ready: what it delivers first, and what the client is told about that."""
+    """Preparation of one subscribe: its first deliveries, and the notice to the client about them."""
 
     connection: ConnectionView
     services: ConnectionServices
@@ -207,7 +226,7 @@ class SubscribePreparation:
     resumed: replies.ResumedNotice | None = None
 
     async def run(self, begin: Begin) -> None:
-        """Make ready, and `begin`; or say what is wrong."""
+        """Prepare, and call `begin`; or send the client an error."""
         connection, command = self.connection, self.command
         try:
             if self.at_end and await self.services.frontier.confirm() is None:
@@ -224,6 +243,7 @@ class SubscribePreparation:
             if position is not None:
                 bookmark = self._bookmark(position - 1) if position > 1 else "0"
                 command = msgspec.structs.replace(command, bookmark=bookmark)
+            # No await from here on: the log continues behind the first deliveries, with no gap or duplicate.
             begin(connection, command, self.stream)
             for entry in self.first:
                 if entry.stream in connection.backlog.recipients:
@@ -237,7 +257,7 @@ class SubscribePreparation:
                 return
             connection.reply(replies.error_reply(error, of="subscribe", id=command.id))
         except Exception:
-            # Nobody awaits this: a client that is never answered would wait in silence.
+            # No caller awaits this task. A client that is never answered would wait in silence.
             log.exception("subscribe_failed", client=connection.name, id=command.id)
             connection.close("internal_error", "What this client asked to subscribe to couldn't be prepared.")
         finally:
@@ -245,7 +265,7 @@ class SubscribePreparation:
             connection.prepared()
 
     async def _position(self) -> int | None:
-        """The first record that it gets from the log; None: what its bookmark says."""
+        """Return the first record to read from the log; None: the command's own bookmark decides."""
         if not needs_preparation(self.command):
             return None
         command, pattern = self.command, TopicPattern.parse(self.command.topic)
@@ -261,12 +281,13 @@ class SubscribePreparation:
             None, command.id, self.stream, granted.pattern, granted.filter, self.topics.decoder_of
         )
         if command.snapshot_key is not None:
-            parse_key(command.snapshot_key)  # a policy may conflate by it later, whatever else is asked for
+            parse_key(command.snapshot_key)  # checked now, because a policy may conflate by it later
         if command.durable is not None:
             if command.shared and (granted.narrowed or granted.filter is not chosen):
                 raise ClientError(
                     "not_entitled",
-                    f"You aren't entitled to all of {command.topic[:80]!r}, which {command.durable} shares out.",
+                    f"You aren't entitled to all of {command.topic[:80]!r}, "
+                    f"which {command.durable} shares out.",
                     "An entitlement to all of it would allow it; or subscribe without sharing.",
                 )
             begins_at = await self._begins_at()
@@ -281,19 +302,26 @@ class SubscribePreparation:
         if command.resume is not None:
             return await self._resume(command.resume, subscription, newest)
         if command.bookmark is not None:
-            # With a bookmark the log itself is delivered; the key only says what conflation would keep.
+            # With a bookmark the log itself is delivered; the key only determines a later conflation.
             return None
         return await self._fold(
             subscription, fold_start(self.services.facilities.journal, newest), newest, "snapshot"
         )
 
     def _look_up_new(self) -> SpanResult:
-        """What a managed replay that isn't there yet is of. ClientError over_quota, and of what is asked for."""
+        """Return the span of a new managed replay.
+
+        Raises:
+            ClientError: over_quota, or an error of the command's options.
+        """
         self.services.quotas.check_replay(self.connection)
         return self.services.subscribing.find(self.command)
 
     async def _begins_at(self) -> int:
-        """The first record of a durable subscription that is new: from the bookmark given, or now; a moment to come is now."""
+        """Return the first record of a new durable subscription: from its bookmark, or now.
+
+        A time in the future is now.
+        """
         now = self.services.frontier.durable + 1
         if self.command.bookmark is None:
             return now
@@ -304,6 +332,7 @@ class SubscribePreparation:
         return min(await reader.run(self.services.facilities.journal.sequence_at, span.not_before), now)
 
     async def _resume(self, resume: str, subscription: Subscription[object], newest: int) -> int:
+        """Verify a resume token. Return the first record to read from the log, as `resume_how` requires."""
         command, now = self.command, self.services.facilities.clock.now_ns()
         listed = self.services.tokens.verify(resume, self.connection.name, now // 1_000_000)
         held = next((held for held in listed if held.id == command.id), None)
@@ -320,7 +349,7 @@ class SubscribePreparation:
         if how == "log":
             self._say(how, 0, held.position, newest, exact=True)
             return held.position
-        # Nothing of the interval is delivered; how much that is, is counted where the log still has it.
+        # No record of the interval is delivered; the missed ones are counted where the log still has them.
         first = max(held.position, fold_start(self.services.facilities.journal, newest))
         matched, _ = await fold_latest(
             self.services.facilities, subscription, first, newest, lambda topic, body: 0
@@ -330,7 +359,10 @@ class SubscribePreparation:
         return newest + 1
 
     async def _fold(self, subscription: Subscription[object], first: int, newest: int, how: str) -> int:
-        """The last record per key of a stretch, then the log behind it."""
+        """Queue the last record per key of an interval as first deliveries.
+
+        Return the sequence behind the interval.
+        """
         key_of = parse_key(self.command.snapshot_key or "topic").key_of_record(subscription.decoder_of)
         matched, self.first = await fold_latest(self.services.facilities, subscription, first, newest, key_of)
         missed = matched - sum(entry.count for entry in self.first)
@@ -339,6 +371,7 @@ class SubscribePreparation:
         return newest + 1
 
     def _say(self, how: str, missed: int, first: int, newest: int, *, exact: bool) -> None:
+        """Set the notice about skipped records."""
         ends = (self._bookmark(first - 1), self._bookmark(newest)) if first <= newest else ("", "")
         self.resumed = replies.ResumedNotice(
             id=self.command.id, how=how, missed=missed, exact=exact, first=ends[0], last=ends[1]

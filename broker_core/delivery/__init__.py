@@ -1,9 +1,9 @@
-"""What waits for a client, what becomes of it, and where the client stands.
+"""Backlogs and delivery states of clients: queues, windows, spools, conflation, accounts and losses.
 
 account              counts of every message of a subscription, by outcome; all reports read this
 backlog              deliveries of one client: in memory, on disk, in flight below the socket
 discards             messages that one client will not get
-entries              deliveries, batches that many clients share, and parts of a batch of the log
+entries              deliveries, batches that many clients share, and slices of a batch of the log
 outbox               deliveries in memory, in order, and those in flight without a window
 subscription_queues  queues of subscriptions that can't share the outbox; the earliest of many deadlines
 window               acknowledgements of one subscription
@@ -14,7 +14,7 @@ offline              spooling to disk, and the drain back to live delivery
 spool                the backlog of an offlined client on disk
 latency              the time that records take to a socket, as percentiles
 loss_ledger          every interval that a subscription will not get, and the cause
-scheduling           turns of the event loop, and shares of replays beside live delivery
+scheduling           time budgets on the event loop, and shares of replays beside live delivery
 sink                 the interface of a transport, and the receive window of a peer
-ports                what this package needs of others
+ports                interfaces that this package needs of others
 """

@@ -1,14 +1,18 @@
-"""One subscription's account: what became of every message that was for it. Everything that is said of it reads this.
+"""Delivery account of one subscription: counts of every matched message by outcome.
 
-    matched = acknowledged by the peer + in flight (handed over, not acknowledged) + waiting + gone (by cause)
+Every report reads these counts.
 
-holds at every moment, in messages and in bytes of bodies, for what the log keeps and for what it doesn't alike. Only
-`matched`, what was handed over, what was acknowledged and what is gone are counted; the rest follows from them, so that
-no two figures can disagree. What waits lies in memory, in the spool, or in the log only: given back to the log to be read
-again, it goes on waiting, and reading it again doesn't match it a second time (`Reread`).
+    matched = acknowledged by the peer + in flight (handed over, unacknowledged) + waiting + discarded
 
-"Acknowledged by the peer" is the application's word where a subscription has a window, otherwise that of the peer's kernel
-(`peer_progress`). The unit is the batch: nothing here is done per message.
+The equation holds at every moment, in messages and in bytes of bodies. It holds separately for journaled and
+for unjournaled messages. Only `matched`, `handed`, `acknowledged` and the discarded messages are counted. The
+other figures are derived, so that no two figures can disagree.
+
+Waiting messages are in memory, in the spool, or in the log only. A message that is given back to the log
+keeps waiting. Reading it again does not count it as matched a second time.
+
+With an acknowledgement window, the application acknowledges; otherwise the peer's kernel does
+(`peer_progress`). The unit is the batch: no code of this module runs once per message.
 """
 
 from __future__ import annotations
@@ -22,62 +26,75 @@ from broker_core.batch import Batch, Rows
 
 
 class DiscardCause(StrEnum):
-    """Why messages will not be delivered."""
+    """Reason why messages will not be delivered."""
 
     DISCARDED = "discarded"
-    """A policy discarded the oldest."""
+    """A policy discarded the oldest messages."""
     CONFLATED = "conflated"
-    """A later message of the same key took its place."""
+    """A policy's conflation replaced the message by a later one with the same key."""
     CONFLATED_AS_ASKED = "conflated_as_asked"
-    """The same, because the subscriber asked for conflation: nothing is lost by it."""
+    """The subscriber's own conflation replaced the message by a later one with the same key.
+
+    This is no loss.
+    """
     EXPIRED = "expired"
-    """It waited longer than a policy allows."""
+    """The message waited longer than a policy allows."""
     DISCONNECTED = "disconnected"
-    """The connection ended, and no bookmark brings it back."""
+    """The connection ended, and no journal keeps the message: a bookmark can't bring it back."""
     KEPT = "kept_in_log"
-    """The connection or the subscription ended: a bookmark brings it back, as long as the log holds it."""
+    """The connection ended, and the log keeps the message.
+
+    A bookmark brings it back until the log removes it.
+    """
     UNSUBSCRIBED = "unsubscribed"
-    """The subscription was ended by its client."""
+    """The client ended the subscription."""
     CANCELLED = "cancelled"
-    """A policy, or the end of its lease, ended the subscription."""
+    """A policy ended the subscription, or its lease expired."""
     REFUSED = "refused"
-    """Its subscriber said that it won't have it."""
+    """The subscriber rejected the message."""
     RETURNED = "returned"
-    """Its subscriber shares a subscription and gave it back, or left with it: it goes to another, or comes again."""
+    """A consumer of a shared subscription gave the message back, or disconnected.
+
+    Another consumer gets it, or it comes again.
+    """
     REMOVED = "removed"
-    """It was to be read from the log, and has been removed there or is damaged."""
+    """The message was only in the log, and was removed there or is damaged."""
 
 
 _NOT_LOST: Final = (DiscardCause.CONFLATED_AS_ASKED, DiscardCause.RETURNED)
+"""Causes that don't count as losses."""
 
 
 class MessageVolume(NamedTuple):
-    """Messages, and the bytes of their bodies."""
+    """Number of messages, and the bytes of their bodies."""
 
     messages: int = 0
     nbytes: int = 0
 
     def plus(self, other: MessageVolume) -> MessageVolume:
-        """Both together."""
+        """Return the sum of both volumes."""
         return MessageVolume(self.messages + other.messages, self.nbytes + other.nbytes)
 
     def minus(self, other: MessageVolume) -> MessageVolume:
-        """The difference."""
+        """Return this volume minus `other`."""
         return MessageVolume(self.messages - other.messages, self.nbytes - other.nbytes)
 
 
 NOTHING = MessageVolume()
+"""Empty volume."""
 
 
 def batch_volume(batch: Batch) -> MessageVolume:
-    """All of a batch."""
+    """Return the messages of a batch and the bytes of their bodies."""
     return MessageVolume(batch.count, batch.header.bodies_length)
 
 
 @dataclass(slots=True)
 class AccountTotals:
-    """One half of an account: of what the log keeps, or of what it doesn't. Plain sums that only grow, but for `handed`,
-    which shrinks by what didn't leave after all."""
+    """Half of an account: journaled or unjournaled messages.
+
+    All fields only grow, except that `handed` shrinks when the transport gives deliveries back.
+    """
 
     matched: int = 0
     matched_bytes: int = 0
@@ -86,13 +103,13 @@ class AccountTotals:
     acknowledged: int = 0
     acknowledged_bytes: int = 0
     lost_waiting: MessageVolume = NOTHING
-    """Gone before it was handed over."""
+    """Messages that were discarded before they were handed to the transport."""
     lost_in_flight: MessageVolume = NOTHING
-    """Gone after it was handed over: the peer hasn't acknowledged it."""
+    """Messages that were handed to the transport and discarded before the peer acknowledged them."""
 
     @property
     def waiting(self) -> MessageVolume:
-        """Not handed over yet."""
+        """Messages that are not handed to the transport yet."""
         lost = self.lost_waiting
         return MessageVolume(
             self.matched - self.handed - lost.messages, self.matched_bytes - self.handed_bytes - lost.nbytes
@@ -100,7 +117,7 @@ class AccountTotals:
 
     @property
     def in_flight(self) -> MessageVolume:
-        """Handed over and not acknowledged."""
+        """Messages that were handed to the transport and are not acknowledged."""
         lost = self.lost_in_flight
         return MessageVolume(
             self.handed - self.acknowledged - lost.messages,
@@ -110,49 +127,62 @@ class AccountTotals:
 
 @dataclass(slots=True)
 class OutstandingTotals:
-    """What several subscriptions are owed together, and isn't in the log only; their accounts keep it."""
+    """Sum of unacknowledged messages over several subscriptions, kept up to date by their accounts."""
 
     messages: int = 0
     nbytes: int = 0
 
     def add(self, what: MessageVolume) -> None:
-        """So much more."""
+        """Add a volume."""
         self.messages += what.messages
         self.nbytes += what.nbytes
 
     def remove(self, what: MessageVolume) -> None:
-        """So much less."""
+        """Subtract a volume."""
         self.messages -= what.messages
         self.nbytes -= what.nbytes
 
 
 @dataclass(slots=True)
 class DeliveryAccount:
-    """What was for one subscription. Those who deliver write it; everybody reads it."""
+    """Delivery account of one subscription.
+
+    Delivery code writes it; rules, the console and the API read it.
+    """
 
     journaled: AccountTotals = field(default_factory=AccountTotals)
     unjournaled: AccountTotals = field(default_factory=AccountTotals)
     gone: dict[DiscardCause, MessageVolume] = field(default_factory=dict)
+    """Discarded messages by cause."""
     matched_upto: int = 0
-    """Sequence of the last journaled record that was counted as matched: what is read again up to it isn't new."""
+    """Sequence of the last journaled record that was counted as matched.
+
+    Reading it or earlier records again adds nothing.
+    """
     in_log: MessageVolume = NOTHING
-    """The part of what waits that is in the log only: it was given back, or came while the subscription was behind."""
+    """Waiting messages that are in the log only.
+
+    They were given back to it, or matched while the subscription was behind.
+    """
     together: OutstandingTotals | None = field(default=None, compare=False)
-    """What it is owed is part of that."""
+    """Totals over several subscriptions, with this account's unacknowledged messages except `in_log`."""
     behind: OutstandingTotals | None = field(default=None, compare=False)
-    """And what of it is in the log only of that."""
+    """Totals over several subscriptions, including this account's `in_log`."""
 
     def side(self, journaled: bool) -> AccountTotals:
-        """The half that such messages belong to."""
+        """Return the half of the account for journaled or unjournaled messages."""
         return self.journaled if journaled else self.unjournaled
 
-    # What happens.
+    # Changes.
 
     def match(self, batch: Batch) -> None:
-        """A batch is for the subscription; of journaled ones only what hasn't been counted before is new."""
+        """Count a batch as matched.
+
+        A journaled record that was counted before is moved out of `in_log` instead.
+        """
         header = batch.header
         messages, nbytes, first = header.count, header.bodies_length, header.first_sequence
-        if (together := self.together) is not None:  # what was counted before was in the log only
+        if (together := self.together) is not None:  # records that were counted before are in the log only
             together.messages += messages
             together.nbytes += nbytes
         if not first:
@@ -170,7 +200,10 @@ class DeliveryAccount:
         side.matched_bytes += nbytes
 
     def match_rows(self, batch: Batch, rows: Rows | None) -> MessageVolume:
-        """Some rows of a batch (None: all) are for the subscription, and held back to be conflated. How much that is."""
+        """Count some rows of a batch (None: all) as matched and held back for conflation.
+
+        Return their volume.
+        """
         what = (
             batch_volume(batch)
             if rows is None
@@ -185,8 +218,12 @@ class DeliveryAccount:
         return what
 
     def match_shared(self, batch: Batch) -> None:
-        """A batch of the log is for the subscription, whatever was before: it shares what it gets with others, so that what has
-        a lower sequence may come later, and what it gave back once more."""
+        """Count a journaled batch as matched for a consumer of a shared subscription.
+
+        Batches that were counted before count again.
+
+        A consumer may get records out of order, and may get a record again that it gave back.
+        """
         header = batch.header
         self.journaled.matched += header.count
         self.journaled.matched_bytes += header.bodies_length
@@ -194,7 +231,7 @@ class DeliveryAccount:
             self.together.add(batch_volume(batch))
 
     def match_in_log(self, batch: Batch) -> None:
-        """The same for what isn't queued: the subscription is behind, and will read it from the log."""
+        """Count a batch as matched that is in the log only, because the subscription is behind."""
         fresh = slice_after(batch, self.matched_upto)
         self.journaled.matched += fresh.messages
         self.journaled.matched_bytes += fresh.nbytes
@@ -202,13 +239,16 @@ class DeliveryAccount:
         self._goes_to_log(fresh)
 
     def return_to_log(self, batch: Batch) -> None:
-        """A queued batch of the log isn't queued any more: it will be read again."""
+        """Count a queued batch as in the log only: it was unqueued and will be read again."""
         self._goes_to_log(batch_volume(batch))
         if self.together is not None:
             self.together.remove(batch_volume(batch))
 
     def drop_log_only(self) -> MessageVolume:
-        """Nothing of what waits is in the log only any more: it doesn't have it, or isn't asked. How much that was."""
+        """Stop counting any waiting messages as in the log only. Return their volume.
+
+        The log no longer has them, or the subscription no longer reads it. The caller then discards them.
+        """
         what = self.in_log
         self._leaves_log(what)
         if self.together is not None:
@@ -216,24 +256,26 @@ class DeliveryAccount:
         return what
 
     def _goes_to_log(self, what: MessageVolume) -> None:
+        """Count messages as in the log only."""
         self.in_log = self.in_log.plus(what)
         if self.behind is not None:
             self.behind.add(what)
 
     def _leaves_log(self, what: MessageVolume) -> None:
+        """Stop counting messages as in the log only."""
         self.in_log = self.in_log.minus(what)
         if self.behind is not None:
             self.behind.remove(what)
 
     def hand_over(self, batch: Batch) -> None:
-        """A batch was given to the transport."""
+        """Count a batch as handed to the transport."""
         header = batch.header
         side = self.journaled if header.first_sequence else self.unjournaled
         side.handed += header.count
         side.handed_bytes += header.bodies_length
 
     def acknowledge(self, messages: int, nbytes: int, journaled: bool) -> None:
-        """The peer has so much more."""
+        """Count messages as acknowledged by the peer."""
         side = self.journaled if journaled else self.unjournaled
         side.acknowledged += messages
         side.acknowledged_bytes += nbytes
@@ -242,46 +284,47 @@ class DeliveryAccount:
             together.nbytes -= nbytes
 
     def lose_waiting(self, cause: DiscardCause, what: MessageVolume, journaled: bool) -> None:
-        """What waited will not be delivered."""
+        """Count waiting messages as discarded."""
         if what.messages:
             side = self.side(journaled)
             side.lost_waiting = side.lost_waiting.plus(what)
             self._lose(cause, what)
 
     def lose_in_flight(self, cause: DiscardCause, what: MessageVolume, journaled: bool) -> None:
-        """What was handed over was not acknowledged, and never will be."""
+        """Count messages in flight as discarded: the peer did not acknowledge them and never will."""
         if what.messages:
             side = self.side(journaled)
             side.lost_in_flight = side.lost_in_flight.plus(what)
             self._lose(cause, what)
 
     def _lose(self, cause: DiscardCause, what: MessageVolume) -> None:
+        """Count messages as discarded."""
         self.gone[cause] = self.gone.get(cause, NOTHING).plus(what)
         if self.together is not None:
             self.together.remove(what)
 
-    # What is said of it.
+    # Figures.
 
     @property
     def matched(self) -> MessageVolume:
-        """All that was for the subscription."""
+        """Messages that matched the subscription."""
         kept, other = self.journaled, self.unjournaled
         return MessageVolume(kept.matched + other.matched, kept.matched_bytes + other.matched_bytes)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was for it yet: then every other figure is nothing too."""
+        """Whether no message has matched yet. Every other figure is 0 then."""
         return not (self.journaled.matched or self.unjournaled.matched)
 
     @property
     def delivered(self) -> MessageVolume:
-        """Handed over, whether or not the peer has acknowledged it."""
+        """Messages that were handed to the transport, acknowledged or not."""
         kept, other = self.journaled, self.unjournaled
         return MessageVolume(kept.handed + other.handed, kept.handed_bytes + other.handed_bytes)
 
     @property
     def acknowledged(self) -> MessageVolume:
-        """What the peer has."""
+        """Messages that the peer has acknowledged."""
         kept, other = self.journaled, self.unjournaled
         return MessageVolume(
             kept.acknowledged + other.acknowledged, kept.acknowledged_bytes + other.acknowledged_bytes
@@ -289,26 +332,30 @@ class DeliveryAccount:
 
     @property
     def in_flight(self) -> MessageVolume:
-        """Handed over and not acknowledged."""
+        """Messages that were handed to the transport and are not acknowledged."""
         return self.journaled.in_flight.plus(self.unjournaled.in_flight)
 
     @property
     def waiting(self) -> MessageVolume:
-        """Not handed over yet: in memory, in the spool, or in the log only."""
+        """Messages that are not handed to the transport yet: in memory, in the spool, or in the log only."""
         return self.journaled.waiting.plus(self.unjournaled.waiting)
 
     @property
     def owed(self) -> MessageVolume:
-        """Waiting, or in flight: what rules call a backlog."""
+        """Messages that wait or are in flight. Rules call this the backlog."""
         return self.waiting.plus(self.in_flight)
 
     @property
     def lost_volume(self) -> MessageVolume:
-        """Gone, and neither because the subscriber asked for it nor because another gets it."""
+        """Discarded messages that are lost to this subscriber.
+
+        These are all but those that the subscriber asked to conflate and those that another consumer gets.
+        Messages that the log keeps (`KEPT`) are included.
+        """
         return sum_volumes(what for cause, what in self.gone.items() if cause not in _NOT_LOST)
 
     def merge(self, other: DeliveryAccount) -> None:
-        """All of another account: of a client whose subscriptions come and go."""
+        """Add all counts of another account to this one."""
         for mine, its in ((self.journaled, other.journaled), (self.unjournaled, other.unjournaled)):
             if not its.matched:
                 continue
@@ -326,7 +373,7 @@ class DeliveryAccount:
 
 
 def slice_after(batch: Batch, upto: int) -> MessageVolume:
-    """What of a journaled batch has a greater sequence."""
+    """Return the volume of a journaled batch's records with a sequence greater than `upto`."""
     if batch.last_sequence <= upto:
         return NOTHING
     first = int(batch.sequences().searchsorted(upto, side="right"))
@@ -334,7 +381,7 @@ def slice_after(batch: Batch, upto: int) -> MessageVolume:
 
 
 def sum_volumes(amounts: Iterable[MessageVolume]) -> MessageVolume:
-    """All of them together."""
+    """Return the sum of some volumes."""
     messages = nbytes = 0
     for amount in amounts:
         messages += amount.messages
@@ -343,16 +390,19 @@ def sum_volumes(amounts: Iterable[MessageVolume]) -> MessageVolume:
 
 
 def sum_accounts(accounts: Iterable[DeliveryAccount]) -> DeliveryAccount:
-    """One account of them all: a client's, from those of its subscriptions."""
+    """Return a new account with the sum of the given ones, such as a client's from its subscriptions."""
     made = DeliveryAccount()
     for one in accounts:
-        if not one.is_empty:  # of a client's thousand subscriptions that are most
+        if not one.is_empty:  # most of a client's thousand subscriptions are empty
             made.merge(one)
     return made
 
 
 def total_delivered(accounts: Iterable[DeliveryAccount]) -> MessageVolume:
-    """What was handed over of all of them: asked for every second, of everybody."""
+    """Return the volume handed over by all the given accounts.
+
+    Called every second for every client, so it builds no account.
+    """
     messages = nbytes = 0
     for one in accounts:
         kept, other = one.journaled, one.unjournaled
@@ -362,7 +412,7 @@ def total_delivered(accounts: Iterable[DeliveryAccount]) -> MessageVolume:
 
 
 def account_parts(account: DeliveryAccount) -> Iterator[tuple[str, MessageVolume]]:
-    """The named parts of `matched`, for whoever shows or checks them."""
+    """Yield the named parts of `matched`. Their sum equals `matched`."""
     yield "acknowledged", account.acknowledged
     yield "in_flight", account.in_flight
     yield "waiting", account.waiting

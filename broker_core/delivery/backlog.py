@@ -1,14 +1,14 @@
-"""What waits for one client, and its way to the socket: outbox and lanes in memory, spool on disk, live again.
+"""Backlog of one client: outbox and subscription queues in memory, spool on disk, and deliveries in flight.
 
-    LIVE      offer → lane or outbox → send → socket
+    LIVE      offer → subscription queue or outbox → send → socket
     OFFLINED  offer → spool; nothing is sent
-    DRAINING  offer → spool; `offline` sends from the spool's front as fast as the socket takes it
+    DRAINING  offer → spool; `offline` sends from the spool's front as fast as the socket accepts bytes
 
-The order of a subscription's deliveries never changes: what waits goes to the spool whole and first, everything new
-goes behind it, and the client is live again only when the spool is empty.
+The order of a subscription's deliveries never changes. The queued deliveries go to the spool completely and
+first, and new ones go behind them. The client is live again only when the spool is empty.
 
-What becomes of each subscription's messages stands in its account, which is written here: matched when they are offered,
-handed over when the socket takes them, acknowledged when the peer has them, and gone when they are given up (`gone`).
+This module writes each subscription's account. Messages are matched when they are offered, handed over when
+the socket accepts them, acknowledged when the peer has them, and discarded through `DiscardRecorder`.
 """
 
 from __future__ import annotations
@@ -42,86 +42,111 @@ from broker_core.delivery.window import AckMode
 from broker_core.slow_clients.evaluate.signals import BacklogCounts
 
 LANE_BYTES = PULL_BYTES // 8
-"""What each of many lanes may move to the outbox before its neighbours have their turn."""
+"""Minimum bytes that each of many subscription queues may move to the outbox per pass."""
 LUMP_BYTES = PULL_BYTES // 4
-"""What waits for a client that reads nothing before it is handed over at once."""
+"""Queued bytes at which a client that isn't reading is sent its deliveries immediately.
+
+Below it they are coalesced.
+"""
 RESTS_NS = 50_000_000
-"""So does a client whose socket has taken nothing for so long."""
+"""How long a socket must have accepted nothing before its client counts as not reading, ns."""
 DUE_NS = 500_000_000
-"""Who has been looked at within so long needn't be because a second has passed."""
+"""Age of the last progress check below which `update_progress_if_due` skips the next one, ns."""
 
 
 class Backlog:
-    """One client's deliveries. Satisfies `slow_clients.evaluate.signals.BacklogView`."""
+    """Deliveries of one client. Satisfies `slow_clients.evaluate.signals.BacklogView`."""
 
     def __init__(self, owner: BacklogOwner, sink: Sink, facilities: InstanceResources) -> None:
         self._owner = owner
         self._sink = sink
         self._facilities = facilities
         self.recipients: dict[int, DeliveryTarget] = {}
-        """The client's subscriptions by stream."""
+        """Subscriptions of the client, by stream."""
         self._of_the_log: set[int] = set()
-        """Streams of those whose client is never slow by them: what it doesn't take is read from the log when it does."""
+        """Streams of subscriptions that can fall back to the log and have no acknowledgement window.
+
+        They never make their client slow: records that it doesn't read in time are read from the log again
+        later.
+        """
         self._owed = OutstandingTotals()
-        """Of the others, without what waits in the log only."""
+        """Unacknowledged messages of the other subscriptions, without those that are in the log only."""
         self._behind = OutstandingTotals()
-        """What waits there for those who say themselves what they have."""
+        """Messages in the log only, of subscriptions with an acknowledgement window."""
         self._ended = DeliveryAccount()
-        """Of the subscriptions that it had."""
+        """Sum of the accounts of subscriptions that have ended."""
         self._gone = DiscardRecorder(owner, facilities)
         self._finished: dict[int, DeliveryTarget] = {}
-        """Those that were given all they asked for, while some of it is on its way."""
+        """Completed subscriptions whose last deliveries are still in flight, by stream."""
         self.outbox = Outbox()
         self.lanes = SubscriptionQueues()
-        """Of the subscriptions that have one."""
+        """Queues of the subscriptions that have one, by stream."""
         self.in_flight = InFlight()
         self.conflated_bytes = 0
-        """What conflated subscriptions hold back; kept by `conflating`."""
+        """Bytes that conflated subscriptions hold back; `conflation` updates it."""
         self.offline: SpooledBacklog | None = None
         self.state = ClientState.CONNECTED
         self.offlined_at = 0
         self.unwritable_since = 0
-        """From when the transport has taken nothing more, ns: it passes on what it was handed; 0 while it takes."""
+        """Time since which the transport has accepted nothing more, ns; 0 while it is writable.
+
+        The transport still passes on the bytes that it holds.
+        """
         self.silent_since = 0
-        """From when the peer's kernel has acknowledged nothing while something is on its way to it, ns, as far as looks tell;
-        0: it has all. A transport that takes nothing says little: a peer may be taking steadily what that was handed."""
+        """Time since which the peer's kernel has acknowledged no bytes in flight, ns, as of the last check.
+
+        0: everything is acknowledged. A transport that isn't writable says less: the peer may be reading
+        steadily what the transport holds.
+        """
         self.acked_bytes = 0
-        """Bytes of the connection that the peer's kernel had acknowledged at the last look: asking it takes nine microseconds."""
+        """Bytes of the connection that the peer's kernel had acknowledged at the last check.
+
+        A check costs 9 µs.
+        """
         self._looked_at = 0
         self.touched: set[int] = set()
-        """Streams with a lane for which something came or was acknowledged, since whoever judges looked last."""
+        """Streams whose queue got deliveries or acknowledgements since the policy loop checked last."""
         self._unread = ReadDetector()
         self._rests_below = 0
-        """While less waits in the outbox nobody need look at this client: it doesn't read, and what comes is handed over in lumps."""
+        """Outbox bytes below which the policy loop need not visit this client; 0 while the client reads.
+
+        The client isn't reading then, and new deliveries are coalesced.
+        """
         self._paced: list[tuple[Callable[[], bool], Callable[[], None]]] = []
 
-    # What is said of it.
+    # Figures.
 
     @property
     def account(self) -> DeliveryAccount:
-        """All of the client's subscriptions together, those that have ended too. Made when asked for."""
+        """Sum of the accounts of all subscriptions of the client, ended ones included.
+
+        Computed at each call.
+        """
         return sum_accounts((self.ended_account, *(one.account for one in self.recipients.values())))
 
     @property
     def ended_account(self) -> DeliveryAccount:
-        """Of the subscriptions that it had."""
+        """Sum of the accounts of ended subscriptions."""
         if not self._finished:
             return self._ended
         return sum_accounts((self._ended, *(one.account for one in self._finished.values())))
 
     @property
     def delivered(self) -> MessageVolume:
-        """What of all of them was handed over."""
+        """Messages that were handed over, of all subscriptions."""
         return total_delivered((self.ended_account, *[one.account for one in self.recipients.values()]))
 
     @property
     def spool(self) -> Spool | None:
-        """The backlog on disk; None while the client is live."""
+        """Spool with the backlog on disk; None while the client is live."""
         return self.offline.spool if self.offline is not None else None
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory: outbox, lanes, what is held back, and what is on its way back from the spool."""
+        """Bytes in memory.
+
+        They are in the outbox, in queues, held back for conflation, or being loaded from the spool.
+        """
         nbytes = self.outbox.nbytes + self.conflated_bytes
         if self.lanes.filled:
             nbytes += self.lanes.nbytes
@@ -129,23 +154,23 @@ class Backlog:
 
     @property
     def messages(self) -> int:
-        """Messages in memory."""
+        """Messages in memory, without those held back for conflation."""
         chunk = self.offline.chunk_messages if self.offline is not None else 0
         return self.outbox.messages + self.lanes.messages + chunk
 
     @property
     def spool_bytes(self) -> int:
-        """Bytes of the spool file."""
+        """Bytes of the spool's files and of its unwritten entries."""
         return self.offline.spool.disk_bytes if self.offline is not None else 0
 
     @property
     def window_step_bytes(self) -> int:
-        """The step in which the peer's window moves; 0 while that isn't known."""
+        """Step in which the peer's receive window moves, bytes; 0 while it is unknown."""
         return self._sink.window_step_bytes
 
     @property
     def outstanding(self) -> MessageVolume:
-        """As rules count it, of all subscriptions: the sum of what is owed of each."""
+        """Unacknowledged messages of all subscriptions, as rules count them: the sum of `outstanding_of`."""
         owed = MessageVolume(self._owed.messages, self._owed.nbytes)
         if not self._behind.messages:  # almost always
             return owed
@@ -155,8 +180,12 @@ class Backlog:
         return owed.plus(sum_volumes(one.account.in_log for one in read))
 
     def outstanding_of(self, one: DeliveryTarget) -> MessageVolume:
-        """Waiting or in flight, as rules count it. What waits in the log only makes nobody slow, nor does what is on its way from
-        there; but where the application itself says what it has, all counts that it may have."""
+        """Return the unacknowledged messages of one subscription, as rules count them.
+
+        Messages in the log only don't make a client slow. Neither do deliveries of a subscription that can
+        fall back to the log. With an acknowledgement window all of them count, because the application itself
+        reports its progress; a pause excludes those in the log only.
+        """
         by_its_word, account = self.has_ack_window(one.stream), one.account
         if one.can_fall_back and not by_its_word:
             return NOTHING
@@ -172,7 +201,7 @@ class Backlog:
 
     @property
     def oldest_at(self) -> int:
-        """From when the oldest waiting delivery's age counts, ns; 0 when nothing waits."""
+        """Time from which the age of the oldest queued delivery counts, ns; 0 when none is queued."""
         oldest = self.outbox.oldest_at
         if self.lanes.filled or self.offline is not None:
             moments = [oldest, self.lanes.oldest_at]
@@ -183,15 +212,19 @@ class Backlog:
 
     @property
     def unacked_at(self) -> int:
-        """From when the age of the oldest delivery counts that was handed over and isn't acknowledged, ns; 0: there is none.
-        Without what is on its way from the log."""
+        """Time from which the age of the oldest unacknowledged delivery counts, ns; 0: there is none.
+
+        Deliveries of subscriptions that can fall back to the log are excluded.
+        """
         oldest, by_its_word = self.in_flight.oldest_excluding(self._of_the_log), self.lanes.unacked_at
         return min(oldest, by_its_word) or oldest or by_its_word
 
     @property
     def blocked_since(self) -> int:
-        """From when the peer takes nothing, ns, as rules see it: not where all that it is owed here is of the log; 0 while it
-        takes."""
+        """Time since which the peer has read nothing, ns, as rules see it; 0 while it reads.
+
+        0 also if all of its backlog in memory belongs to subscriptions that can fall back to the log.
+        """
         if not self.silent_since or not self.in_flight or not (of_the_log := self._of_the_log):
             return self.silent_since
         waits = (
@@ -202,22 +235,25 @@ class Backlog:
         return self.silent_since if waits or self.unacked_at else 0
 
     def waiting_of(self, stream: int) -> tuple[int, int, int]:
-        """What waits in memory for one subscription: messages, bytes, and from when the oldest one's age counts (0: none)."""
+        """Return one subscription's messages in memory, their bytes, and oldest age start (ns, 0: none)."""
         lane = self.lanes.get(stream)
         return self.outbox.of_stream(stream) if lane is None else (lane.messages, lane.nbytes, lane.oldest_at)
 
     def blocked_since_of(self, stream: int) -> int:
-        """From when its peer takes nothing for one subscription, ns: its connection does, or there is no credit; 0: it takes."""
+        """Return the time since which one subscription can't be sent, ns; 0: it can.
+
+        Either the connection's peer reads nothing, or the subscription's credit is used up.
+        """
         lane = self.lanes.get(stream)
         spent_since = lane.spent_since if lane is not None else 0
         return min(filter(None, (self.silent_since, spent_since)), default=0)
 
     def is_spooled(self, stream: int) -> bool:
-        """Whether something waits for one subscription in the spool, or is on its way back from there."""
+        """Whether deliveries of one subscription are in the spool or are being loaded from it."""
         return self.offline is not None and self.offline.has_pending(stream)
 
     def waiting(self) -> BacklogCounts:
-        """The counts for a decision: of all that isn't acknowledged, as far as it isn't in the log only."""
+        """Return the counts for a decision: unacknowledged messages that are not in the log only."""
         account, spooled = (
             sum_accounts(one.account for one in self.recipients.values()),
             self._spooled_messages,
@@ -239,7 +275,10 @@ class Backlog:
         return sum(spool.tallies[stream].messages for stream in spool.tallies.keys() & self.recipients.keys())
 
     def first_pending_sequences(self) -> dict[int, int]:
-        """For each subscription of which a journaled record waits here or isn't acknowledged: the first one's sequence."""
+        """Return the sequence of the first waiting or unacknowledged journaled record by stream.
+
+        Streams without one are missing.
+        """
         found = self.in_flight.first_sequences()
 
         def note(stream: int, first: int) -> None:
@@ -258,7 +297,7 @@ class Backlog:
         return found
 
     def first_pending_sequence(self, stream: int) -> int:
-        """The same for one subscription; 0 when there is none."""
+        """Return the sequence of a subscription's first waiting or unacknowledged record; 0: none."""
         lane = self.lanes.get(stream)
         window = lane.window if lane is not None else None
         firsts = [
@@ -270,10 +309,13 @@ class Backlog:
             firsts.append(self.offline.first_of(stream))
         return min((first for first in firsts if first), default=0)
 
-    # The way in and out.
+    # Subscriptions, queueing and sending.
 
     def add_subscription(self, recipient: DeliveryTarget) -> None:
-        """A subscription begins. If it acknowledges, its lane is there."""
+        """Add a subscription.
+
+        If it has an acknowledgement window, the caller has created its queue before.
+        """
         stream = recipient.stream
         self.recipients[stream] = recipient
         if recipient.can_fall_back and not self.has_ack_window(stream):
@@ -284,7 +326,7 @@ class Backlog:
                 recipient.account.behind = self._behind
 
     def _forget(self, recipient: DeliveryTarget) -> None:
-        """It is no longer one of the client's; what it may still be owed isn't either."""
+        """Remove a subscription from the client and its unacknowledged messages from the client's totals."""
         account = recipient.account
         if account.together is not None:
             account.together.remove(account.owed.minus(account.in_log))
@@ -296,12 +338,12 @@ class Backlog:
         del self.recipients[recipient.stream]
 
     def offer(self, entry: OutboxEntry) -> None:
-        """What matched a subscription, queued behind everything that waits."""
+        """Count a delivery as matched and queue it behind all others of its subscription."""
         self.recipients[entry.stream].account.match(entry.batch)
         self.offer_counted(entry)
 
     def offer_counted(self, entry: OutboxEntry) -> None:
-        """The same for what has been counted as matched before."""
+        """Queue a delivery that has been counted as matched before."""
         if self.offline is None and not self.lanes:  # almost always
             self.outbox.offer(entry)
             if self.outbox.nbytes < self._rests_below:
@@ -315,11 +357,11 @@ class Backlog:
             elif not self.offline.extend_last(entry):
                 self.offline.append(entry)
             elif not self.touched:
-                return  # there is nothing to send, and nothing that a limit counts
+                return  # nothing can be sent, and no limit counts anything of it
         self._owner.mark_changed()
 
     def queue_in_memory(self, entry: OutboxEntry) -> None:
-        """Queue one delivery in memory, in its lane if it has one."""
+        """Queue one delivery in memory: in its subscription's queue, or in the outbox if it has none."""
         lane = self.lanes.get(entry.stream)
         if lane is None or lane.can_bypass(entry, self._facilities.clock.now_ns()):
             self.outbox.offer(entry)
@@ -327,17 +369,20 @@ class Backlog:
             self.lanes.offer(lane, entry)
 
     def adjust_held_bytes(self, nbytes: int) -> None:
-        """A conflated subscription holds so much more, or less."""
+        """Add to the bytes that conflated subscriptions hold back; negative to subtract."""
         self.conflated_bytes += nbytes
         self._owner.mark_changed()
 
     def send(self) -> None:
-        """Hand the socket what it takes of what waits for a live client."""
+        """Hand queued deliveries of a live client to the socket, as far as it accepts them."""
         if self.offline is None and self.state is not ClientState.CLOSED:
             self.send_waiting()
 
     def send_waiting(self) -> None:
-        """Hand the socket what it takes of what waits in memory."""
+        """Hand deliveries in memory to the socket, as far as it accepts them.
+
+        If the socket is full afterwards, `unwritable_since` has the time since when.
+        """
         sink, outbox = self._sink, self.outbox
         while sink.is_writable:
             if self.lanes.filled:
@@ -362,6 +407,7 @@ class Backlog:
             self.unwritable_since = self._facilities.clock.now_ns()
 
     def _send(self, entries: list[OutboxEntry], nbytes: int) -> None:
+        """Hand entries to the socket and count them; note where each ends in the connection."""
         sink, recipients, lanes, in_flight = self._sink, self.recipients, self.lanes, self.in_flight
         ends_at = sink.written_bytes
         sizes = sink.send_entries(entries)
@@ -379,13 +425,16 @@ class Backlog:
             self.update_progress()
 
     def is_coalescing(self) -> bool:
-        """Whether its client is live and leaves unread what it has, as the last look tells. From now on what comes for it waits until it is a
-        lump, or until somebody settles it: who finds it so comes back for that soon, and asks again."""
+        """Check and return whether the client is live and isn't reading from its socket.
+
+        If so, new deliveries are coalesced from now on: the policy loop need not visit the client before
+        LUMP_BYTES are queued. The caller must come back soon, send the queued deliveries and ask again.
+        """
         now, blocked = self._facilities.clock, self.unwritable_since
         rests = self._unread.update(self._sink.receive_window, now.monotonic_ns())
         if blocked and not self._sink.is_writable:
             rests = rests or now.now_ns() - blocked >= RESTS_NS
-        rests = rests and self.offline is None  # what comes goes to the spool then
+        rests = rests and self.offline is None  # an offlined client's deliveries go to the spool
         if not rests:
             self._rests_below = 0
         elif not self._rests_below:
@@ -393,12 +442,12 @@ class Backlog:
         return rests
 
     def update_progress_if_due(self) -> None:
-        """Look, unless somebody has in the last half of a second."""
+        """Call `update_progress` unless the last check is less than DUE_NS ago."""
         if self._facilities.clock.monotonic_ns() - self._looked_at >= DUE_NS:
             self.update_progress()
 
     def update_progress(self) -> None:
-        """Note what the peer has acknowledged. Cheap while nothing is on its way."""
+        """Record the bytes that the peer has acknowledged. Cheap while nothing is in flight."""
         handed = self._sink.written_bytes
         if self.acked_bytes < handed:
             taken = self._sink.acked_bytes()
@@ -415,12 +464,12 @@ class Backlog:
                 del self._finished[stream]
 
     def on_writable(self) -> None:
-        """The socket takes bytes again."""
+        """Resume sending, because the socket accepts bytes again."""
         self.unwritable_since = 0
         self.resume_sending()
 
     def resume_sending(self) -> None:
-        """Something that held deliveries back has changed: the socket, a window, a pause."""
+        """Resume sending, because a socket, a window or a pause that blocked deliveries has changed."""
         if self.state is ClientState.LIVE:
             self.send_waiting()
         elif self.offline is not None:
@@ -429,10 +478,11 @@ class Backlog:
         self._owner.mark_changed()
 
     async def wait_drained(self, streams: Sequence[int] = (), *, more: bool = False) -> None:
-        """Wait until the client has taken everything and is live: how replays are paced by the socket.
+        """Wait until the client is live and has read everything. Replays are paced by the socket this way.
 
-        Where the subscriptions of these streams have lanes, until nothing waits there either; with `more`, until they also
-        have credit.
+        Args:
+            streams: the queues of these subscriptions must be empty, too.
+            more: these subscriptions must also have credit.
         """
         ready = partial(self.can_send if more else self.has_room_for, streams)
         while self.state is not ClientState.CLOSED and not ready():
@@ -441,26 +491,31 @@ class Backlog:
             await waiter
 
     def call_when(self, ready: Callable[[], bool], then: Callable[[], None]) -> None:
-        """Call `then` once when the socket takes bytes, or something that held deliveries back has changed, and it is `ready`;
-        or closed."""
+        """Call `then` once, when `ready` returns true or the client is closed.
+
+        `ready` is evaluated whenever the socket, a window or a pause allows more deliveries.
+        """
         self._paced.append((ready, then))
 
     @property
     def has_waiters(self) -> bool:
-        """Whether something waits here to be sent, or somebody until more can be."""
+        """Whether deliveries are queued in the outbox, or a caller waits until more can be sent."""
         return bool(self.outbox.nbytes or self._paced)
 
     @property
     def has_room(self) -> bool:
-        """Whether the client is live and has taken everything, lanes apart."""
+        """Whether the client is live, its outbox is empty and its socket is writable.
+
+        Subscription queues don't count.
+        """
         return self.offline is None and not self.outbox.nbytes and self._sink.is_writable
 
     def has_room_for(self, streams: Sequence[int]) -> bool:
-        """The same, and nothing waits in the lanes of these subscriptions."""
+        """Whether `has_room` is true and the queues of these subscriptions are empty."""
         return self.has_room and self.lanes.filled.keys().isdisjoint(streams)
 
     def can_send(self, streams: Sequence[int]) -> bool:
-        """The same, and each of them may be sent something."""
+        """Whether `has_room_for` is true and each of these subscriptions has credit."""
         lanes = self.lanes
         return self.has_room_for(streams) and not (
             lanes
@@ -468,7 +523,11 @@ class Backlog:
         )
 
     def can_send_with(self, stream: int) -> bool:
-        """Whether something for a subscription leaves at the end of the turn, beside what others have queued in it."""
+        """Whether a delivery of a subscription would be sent at the end of this event-loop iteration.
+
+        Other subscriptions may have deliveries in the outbox, as long as they fit into one call to the
+        transport.
+        """
         lane = self.lanes.get(stream)
         return (
             self.offline is None
@@ -478,8 +537,12 @@ class Backlog:
         )
 
     def sendable_bytes(self, streams: Sequence[int]) -> int:
-        """How many bytes for these subscriptions leave at once when it `can_send`, or `can_send_with`; an entry always does,
-        however large."""
+        """Return how many bytes of these subscriptions can be sent immediately.
+
+        The caller has checked `can_send` or `can_send_with`.
+
+        One entry is always sent, however large.
+        """
         lanes = self.lanes
         if not lanes:
             return PULL_BYTES - self.outbox.nbytes
@@ -491,17 +554,22 @@ class Backlog:
         return min([LANE_BYTES, *credits])
 
     def sendable_messages(self, stream: int) -> int | None:
-        """How many messages of a subscription leave at once then; None: as many as there are. One when nothing does: that it
-        waits is how a full window and a pause are seen."""
+        """Return how many messages of a subscription can be sent immediately; None: unlimited.
+
+        At least 1, even if a full window or a pause blocks the subscription: only a queued message lets rules
+        see that.
+        """
         lane = self.lanes.get(stream)
         if lane is None or (lane.window is None and not lane.is_blocked):
             return None
         return max(lane.window.free_slots, 1) if lane.window is not None and not lane.is_blocked else 1
 
     def return_to_log(self, stream: int) -> list[OutboxEntry]:
-        """Take a subscription's unsent deliveries of the log out again: it goes on reading there, from the first of them.
+        """Remove a subscription's unsent deliveries of the log, and return them.
 
-        What stands before something that the log doesn't bring back stays, and is sent first.
+        It resumes reading the log at the first of them.
+
+        Deliveries before one that the log doesn't bring back stay queued and are sent first.
         """
         if self.offline is not None:
             return []
@@ -514,6 +582,7 @@ class Backlog:
         return taken
 
     def _take_from(self, lane: SubscriptionQueue) -> list[OutboxEntry]:
+        """Remove and return the deliveries of a queue that reading the log brings back."""
         self._back_to_lane(lane)
         waits = lane.take_all()
         taken = rereadable_entries(waits)
@@ -523,16 +592,17 @@ class Backlog:
         return taken
 
     def _back_to_lane(self, lane: SubscriptionQueue) -> None:
-        """What the lane has given and the socket hasn't taken waits there again, before the rest."""
+        """Put unsent deliveries of a queue from the outbox back to the front of the queue."""
         unsent = self.outbox.take_stream(lane.stream)
         if unsent:
             self.lanes.requeue(lane.stream, unsent)
 
     def take_pending(self) -> list[OutboxEntry]:
-        """Take everything that waits in memory, each subscription's in its order: it goes to the spool."""
+        """Remove and return all deliveries in memory for the spool, each subscription's in order."""
         return self.lanes.take_all(self.outbox.take_all())
 
     def _wake_paced(self) -> None:
+        """Call the callbacks of `call_when` that are ready, or all of them once the client is closed."""
         waiters, self._paced = self._paced, []
         for ready, then in waiters:
             if self.state is not ClientState.CLOSED and not ready():
@@ -540,24 +610,30 @@ class Backlog:
             else:
                 then()
 
-    # Lanes and windows.
+    # Queues and windows.
 
     def has_ack_window(self, stream: int) -> bool:
-        """Whether a subscription says itself what it has."""
+        """Whether a subscription has an acknowledgement window."""
         lane = self.lanes.get(stream)
         return lane is not None and lane.window is not None
 
     def sent_upto(self, stream: int) -> int:
-        """Up to which sequence the application may have records that it hasn't acknowledged; 0: none."""
+        """Return the last sequence that the application may have received and not acknowledged; 0: none."""
         lane = self.lanes.get(stream)
         return lane.window.last_sent if lane is not None and lane.window is not None else 0
 
     def acknowledge(self, stream: int, first: int, last: int) -> None:
-        """A subscription with a window acknowledges messages by number. ClientError bad_ack; `go_on` sends what it made
-        room for."""
+        """Acknowledge messages of a subscription with a window by number.
+
+        The caller then sends what the window allows.
+
+        Raises:
+            ClientError: bad_ack.
+        """
         lane, account = self.lanes[stream], self.recipients[stream].account
         assert lane.window is not None
-        # What the window has let through and the socket hasn't taken can't have been received.
+        # The window counts messages that the socket hasn't accepted yet; the client can't have received
+        # those.
         lane.window.check(first, last, account.delivered.messages)
         done = lane.window.acknowledge(first, last)
         account.acknowledge(*done.journaled, journaled=True)
@@ -565,8 +641,13 @@ class Backlog:
         self.touched.add(stream)
 
     def reject(self, stream: int, number: int) -> None:
-        """A subscription with a window won't have a message, and, where one stands for all before, those: gone, as its
-        client says. ClientError bad_ack; `go_on` sends what it made room for."""
+        """Record a message as rejected by the application, and with a cumulative window all before it.
+
+        The caller then sends.
+
+        Raises:
+            ClientError: bad_ack.
+        """
         lane, recipient = self.lanes[stream], self.recipients[stream]
         assert lane.window is not None
         lane.window.check(number, number, recipient.account.delivered.messages)
@@ -578,7 +659,10 @@ class Backlog:
         self.touched.add(stream)
 
     def ensure_queue(self, stream: int) -> SubscriptionQueue:
-        """The lane of a subscription, made when it has none: what waits for it moves there, and is looked at from now on."""
+        """Return the queue of a subscription; create it if missing.
+
+        Its deliveries in the outbox move to the queue, and `touched` reports its changes from now on.
+        """
         lane = self.lanes.get(stream)
         if lane is None:
             lane = self.lanes[stream] = SubscriptionQueue(stream)
@@ -590,11 +674,13 @@ class Backlog:
             self._back_to_lane(lane)
         return lane
 
-    # What is given up.
+    # Discards and ends.
 
     def discard_oldest(self, stream: int, messages: int, nbytes: int, rule: str) -> int:
-        """Discard the oldest of a subscription's waiting messages, at least so many and of so many bytes of bodies, as far
-        as they are in memory; how many that were."""
+        """Discard the oldest messages of a subscription in memory. Return the number.
+
+        At least `messages` messages and `nbytes` bytes of bodies are discarded, as far as they are in memory.
+        """
         lane, tally = self.ensure_queue(stream), DiscardTally()
         self._back_to_lane(lane)
         for entry in lane.discard_oldest(messages, nbytes):
@@ -604,7 +690,7 @@ class Backlog:
         return tally.messages
 
     def discard(self, stream: int, what: DiscardTally, cause: DiscardCause, rule: str) -> None:
-        """Some of a subscription's waiting messages will not be delivered: into its account, and into the ledger."""
+        """Record waiting messages of a subscription as discarded, in its account and in the loss ledger."""
         recipient = self.recipients.get(stream)
         if recipient is not None:
             self._gone.discard_waiting(recipient, what, cause, rule)
@@ -612,10 +698,15 @@ class Backlog:
     def remove_subscription(
         self, recipient: DeliveryTarget, cause: DiscardCause, rule: str
     ) -> UndeliveredSummary:
-        """A subscription ends: what of it waits or isn't acknowledged is gone, and where it would go on is said."""
+        """End a subscription: discard its waiting and unacknowledged messages.
+
+        Return them with the sequence to resume with.
+        """
+        # First, so that deliveries that the peer has acknowledged meanwhile don't count as discarded.
         self.update_progress()
         stream, account = recipient.stream, recipient.account
-        # Whoever is owed nothing needn't be looked for among what is on its way to others: many may end at once.
+        # A subscription with nothing in memory isn't searched for in the lists of all: many may end in one
+        # iteration.
         holds = account.owed.messages > account.in_log.messages
         ending = self._end(recipient, self.first_pending_sequence(stream) if holds else 0, cause, rule)
         if holds:
@@ -624,12 +715,16 @@ class Backlog:
         self.lanes.remove(stream)
         self._forget(recipient)
         if self.offline is not None:
-            self.offline.resume_drain()  # what is behind it may come back now
+            self.offline.resume_drain()  # the entries behind its own may be loaded now
         return ending
 
     def complete_subscription(self, recipient: DeliveryTarget) -> UndeliveredSummary:
-        """A subscription has been given all it asked for: what its peer doesn't have yet is on its way, and not gone. With a
-        window nobody acknowledges it any more."""
+        """End a subscription whose replay is complete.
+
+        Deliveries in flight stay in flight and are not discarded.
+
+        With a window they are discarded, because no acknowledgement will come any more.
+        """
         if recipient.account.waiting.messages or self.has_ack_window(recipient.stream):
             return self.remove_subscription(recipient, DiscardCause.UNSUBSCRIBED, "")
         self.lanes.remove(recipient.stream)
@@ -640,6 +735,7 @@ class Backlog:
     def _end(
         self, recipient: DeliveryTarget, waiting: int, cause: DiscardCause, rule: str
     ) -> UndeliveredSummary:
+        """Discard a subscription's outstanding messages, and keep its account with the ended ones."""
         ending = self._gone.discard_outstanding(recipient, waiting, cause, rule)
         if not recipient.account.is_empty:
             self._ended.merge(recipient.account)
@@ -648,7 +744,10 @@ class Backlog:
     # Offline, drain, live again.
 
     def go_offline(self, spool: Spool) -> None:
-        """Move everything that waits to the spool, in order, and drain it from now on when the client reads."""
+        """Move all deliveries in memory to the spool, in order.
+
+        From now on the spool is drained whenever the client reads.
+        """
         self.state = next_state(self.state, ClientStateEvent.OFFLINE)
         self.offlined_at = self._facilities.clock.now_ns()
         self.offline = SpooledBacklog(self, self._owner, self._sink, self._facilities, spool)
@@ -656,7 +755,7 @@ class Backlog:
         self._owner.mark_changed()
 
     def on_spool_empty(self) -> None:
-        """The spool is empty."""
+        """Return to live delivery, because the spool is empty."""
         self.state = next_state(self.state, ClientStateEvent.DRAINED)
         self._end_offline()
         self.offlined_at = 0
@@ -670,7 +769,7 @@ class Backlog:
             offline.close()
 
     def close(self) -> UndeliveredSummary:
-        """Give up everything that isn't acknowledged, and remove the spool. All that was owed, together."""
+        """Discard all unacknowledged messages and remove the spool. Return the sum over all subscriptions."""
         together = NOTHING_OWED
         if self.state is ClientState.CLOSED:
             return together
@@ -692,5 +791,6 @@ class Backlog:
 
 
 def _done(waiter: asyncio.Future[None]) -> None:
+    """Wake a waiter, unless its task was cancelled."""
     if not waiter.done():
         waiter.set_result(None)

@@ -1,14 +1,14 @@
-"""Conflation: of the records with one key, a subscriber gets the last of each interval. Pure: batches in, batches out.
+"""Conflation that a subscriber asked for: of the records with one key, it gets the last of each interval.
 
-Intervals are cut on the timeline of the records (accepted_at), at multiples of the interval, so that a replay
-conflates as it would have been conflated when the records were new, however fast it runs and wherever it starts. A
-record that is held takes its place in the order, and its bookmark, from the first record it stands for (seed 002): a
-subscriber that resumes after that bookmark misses nothing, and may get the rest of the interval once more.
+`Conflator` is pure: batches in, batches out. Intervals are cut on the timeline of the records (accepted_at),
+at multiples of the interval. So a replay conflates as the live stream did, however fast it runs and wherever
+it starts. A held record takes its position in the order, and its bookmark, from the first record that it
+stands for (seed 002). A subscriber that resumes after that bookmark misses nothing, and may get the rest of
+the interval once more.
 
-Conflation of one subscription, carried out: what it holds back, when that is delivered, and what it takes in memory.
-
-During a replay the intervals end on the recorded timeline, when a later record comes. When the subscription has caught
-up they end by the clock. While the client is offlined nothing is held: its memory is what must become less.
+`SubscriptionConflator` applies it to one subscription: it delivers held records and counts their memory.
+During a replay an interval ends when a later record is read. When the subscription has caught up, intervals
+end by the clock. While the client is offlined nothing is held, because the broker wants its memory back.
 """
 
 from __future__ import annotations
@@ -32,25 +32,28 @@ from broker_core.subscriptions.keys import RecordKey, parse_key
 from broker_core.subscriptions.subscription import Subscription
 
 HELD_OVERHEAD: Final = 200
-"""Bytes of memory that a held record takes besides its topic, headers and body; measured, rounded up."""
+"""Memory that a held record uses besides its topic, headers and body, bytes: measured, rounded up."""
 FULL_BATCH: Final = MAX_BATCH_BYTES // 4
-"""Bytes of records at which a batch of conflated records is closed and the next begun."""
+"""Bytes of records at which a batch of conflated records is closed and the next one begins."""
 MAX_BATCH_RECORDS: Final = 10_000
+"""Maximum number of records in a batch of conflated records."""
 MAX_BATCH_TOPICS: Final = 1_000
+"""Maximum number of topics in a batch of conflated records."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConflationOptions:
-    """What a subscriber asked for: the interval in ns, and the key."""
+    """Conflation options of a subscription: the interval in ns, and the key."""
 
     interval_ns: int
     key: RecordKey
 
 
 def parse_conflation(interval: str, key: str | None) -> ConflationOptions:
-    """The options `conflation` ("1s", "250ms") and `conflation_key` ("topic", "/id", or "/desk,/id").
+    """Parse the options `conflation` ("1s", "250ms") and `conflation_key` ("topic", "/id", or "/desk,/id").
 
-    Raises ClientError bad_interval or bad_conflation.
+    Raises:
+        ClientError: bad_interval or bad_conflation.
     """
     interval_ns = parse_client_interval(interval, "conflation")
     if not key:
@@ -71,8 +74,10 @@ def parse_conflation(interval: str, key: str | None) -> ConflationOptions:
 
 
 class _HeldRecord(NamedTuple):
+    """Last record of a key in the current interval."""
+
     sequence: int
-    """Of the first record it stands for; 0 when that isn't journaled."""
+    """Sequence of the first record that it stands for; 0 when that is unjournaled."""
     topic: str
     headers: bytes
     body: bytes
@@ -83,12 +88,16 @@ class _HeldRecord(NamedTuple):
 
 
 class Conflator:
-    """The records one subscription holds back. `nbytes` counts as its client's memory."""
+    """Held records of one subscription: the last one by key. `nbytes` counts as its client's memory."""
 
     __slots__ = ("_conflation", "_held", "_key_of", "_newest", "_window", "nbytes", "replaced")
 
     def __init__(self, conflation: ConflationOptions, decoder_of: DecoderOf | None) -> None:
-        """`decoder_of` says how a topic's bodies are read; where it, or what it says, is None they are JSON."""
+        """Create an empty conflator.
+
+        `decoder_of` returns the decoder of a topic's bodies. Without it, or if it returns None, bodies are
+        JSON.
+        """
         self._conflation = conflation
         self._key_of = conflation.key.key_of_record(decoder_of)
         self._held: dict[object, _HeldRecord] = {}
@@ -96,7 +105,7 @@ class Conflator:
         self._newest: BatchHeader | None = None
         self.nbytes = 0
         self.replaced = NOTHING
-        """Of what `take` was given last, and what was held before: what a later record has taken the place of."""
+        """Records that the last call of `add` replaced by later ones of the same key."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -107,21 +116,23 @@ class Conflator:
 
     @property
     def first_sequence(self) -> int:
-        """Where to read again to get what is held; 0 when nothing journaled is."""
+        """Sequence from which the log brings back the held records; 0 when no held record is journaled."""
         return next((held.sequence for held in self._held.values() if held.sequence), 0)
 
     @property
     def ends_at(self) -> int:
-        """When the interval of what is held ends, ns on the records' timeline; 0 when nothing is held."""
+        """End of the current interval, ns on the records' timeline; 0 when nothing is held."""
         return (self._window + 1) * self._conflation.interval_ns if self._held else 0
 
     def add(self, batch: Batch, rows: Rows | None) -> list[Batch]:
-        """Hold the given rows (None: all); what earlier intervals held comes out, in order of bookmarks.
+        """Hold the given rows (None: all).
+
+        Return the records of ended intervals as batches, in order of bookmarks.
 
         All records of a batch were accepted at one moment, so they belong to one interval.
         """
         window = batch.accepted_at // self._conflation.interval_ns
-        # An interval that has ended doesn't open again, though a record may be late or a clock be set back.
+        # An interval that has ended is not reopened, even if a record is late or a clock was set back.
         ended = self.release() if window > self._window else []
         self._window = max(window, self._window)
         self._newest = batch.header
@@ -129,7 +140,10 @@ class Conflator:
         return ended
 
     def take_due(self, now: int) -> list[Batch]:
-        """What is held, when its interval ended before `now` (ns): for records that are as new as the clock."""
+        """Return the held records as batches if their interval has ended by `now` (ns).
+
+        Only for live records, which are as new as the clock.
+        """
         if not self._held or now < self.ends_at:
             return []
         released = self.release()
@@ -137,9 +151,11 @@ class Conflator:
         return released
 
     def release(self) -> list[Batch]:
-        """Everything that is held, whether its interval has ended or not; nothing is held afterwards.
+        """Return all held records as batches, even if their interval has not ended.
 
-        Records that aren't journaled come first, as a batch without sequences.
+        Nothing is held afterwards.
+
+        Unjournaled records come first, as a batch without sequences.
         """
         held = list(self._held.values())
         newest = self._newest
@@ -151,22 +167,22 @@ class Conflator:
         return [_batch(part, newest) for part in (*_parts(plain), *_parts(journaled))]
 
     def drop(self) -> None:
-        """Forget what is held."""
+        """Discard the held records."""
         self._held.clear()
         self.nbytes = 0
 
     def _hold(self, batch: Batch, rows: Any) -> None:
+        """Hold rows of a batch. Each replaces the held record of its key and keeps that record's position."""
         names, indexes = batch.topics, batch.topic_indexes.tolist()
         bodies, sequences = batch.bodies(), batch.sequences().tolist()
         headers = batch.headers() if batch.header.headers_length else None
         replaced = replaced_bytes = 0
         for row in rows:
             topic, body = names[indexes[row] - 1], bodies[row]
-            # What the log keeps never takes the place of what it doesn't: each is accounted for by itself.
+            # A journaled record never replaces an unjournaled one: each kind is accounted for separately.
             found = self._key_of(topic, body)
-            key = (
-                object() if found is None else (batch.first_sequence > 0, found)
-            )  # without a key it replaces nothing
+            # A record without a key replaces nothing.
+            key = object() if found is None else (batch.first_sequence > 0, found)
             before = self._held.get(key)
             if before is not None:
                 replaced, replaced_bytes = replaced + 1, replaced_bytes + len(before.body)
@@ -179,7 +195,7 @@ class Conflator:
 
 
 def _parts(held: list[_HeldRecord]) -> Iterator[list[_HeldRecord]]:
-    """Cut where a batch would have too many bytes, records or topics."""
+    """Split the records where a batch would have too many bytes, records or topics."""
     start, nbytes, topics = 0, 0, set[str]()
     for end, one in enumerate(held):
         nbytes += len(one.body) + len(one.headers)
@@ -194,9 +210,10 @@ def _parts(held: list[_HeldRecord]) -> Iterator[list[_HeldRecord]]:
 
 
 def _batch(held: list[_HeldRecord], newest: BatchHeader) -> Batch:
+    """Build a batch of held records, stamped like the newest source batch."""
     numbers, topics, headers, bodies = zip(*held, strict=True)
     sequences = numbers if numbers[0] else ()
-    # From the broker: the records come from several publishers.
+    # The publisher is the broker, because the records come from several publishers.
     batch = Batch.parse(build_batch(BROKER_NAME, topics, bodies, headers, sequences=sequences), verify=False)
     batch.stamp(
         origin=newest.origin, epoch=newest.epoch, first_sequence=numbers[0], accepted_at=newest.accepted_at
@@ -205,7 +222,7 @@ def _batch(held: list[_HeldRecord], newest: BatchHeader) -> Batch:
 
 
 class SubscriptionConflator:
-    """The held records of one subscription."""
+    """Conflation of one subscription: held records, their timer, their memory and their account entries."""
 
     def __init__(
         self,
@@ -221,33 +238,38 @@ class SubscriptionConflator:
         self._subscription = subscription
         self._conflator = Conflator(conflation, subscription.decoder_of)
         self._kept: list[BatchSlice] = []
-        """Conflated already, when the replay was paused."""
+        """Conflated slices that were not delivered when the replay was paused."""
         self.nbytes = 0
-        """What it holds, in memory."""
+        """Bytes of memory that the held records use."""
         self.first_sequence = 0
-        """The first record that is kept back and not delivered yet; 0 when there is none."""
+        """Sequence of the first held record that isn't delivered yet; 0 when there is none."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def ends_at(self) -> int:
-        """When the interval of what is held ends, ns; 0 when nothing is held."""
+        """End of the current interval, ns; 0 when nothing is held."""
         return self._conflator.ends_at
 
     @property
     def is_stranded(self) -> bool:
-        """Whether something is held that no clock will release. Of a live subscription this must never be so."""
+        """Whether records are held that no timer will release.
+
+        It must never be true for a live subscription.
+        """
         return self._timer is None and self.ends_at > 0
 
     def first_of(self, waiting: Sequence[BatchSlice]) -> int:
-        """The first record that isn't delivered, of those waiting and those held; 0 when there is none."""
+        """Return the sequence of the first undelivered record, waiting or held; 0 when there is none."""
         return waiting[0].first_sequence if waiting else self._conflator.first_sequence
 
     # During a replay.
 
     def add_replayed(self, pieces: Iterable[BatchSlice], caught_up: bool, release: bool) -> list[BatchSlice]:
-        """What may be delivered now that these were read.
+        """Hold replayed slices and return the slices that may be delivered now.
 
-        Once the replay has caught up, intervals that the clock has ended are; with `release` everything that is held.
+        Args:
+            caught_up: the replay has caught up, so intervals also end by the clock.
+            release: also return all held records.
         """
         ready, self._kept = self._kept, []
         for piece in pieces:
@@ -263,16 +285,23 @@ class SubscriptionConflator:
         return ready
 
     def hold_batch(self, pieces: Sequence[BatchSlice]) -> None:
-        """The replay is paused: these were conflated and not delivered; they come first when it goes on."""
+        """Keep conflated slices that were not delivered, because the replay is paused.
+
+        They come first when it resumes.
+        """
         self._kept += [piece.first(piece.batch.count - piece.start) for piece in pieces]
         self._count()
         self._disarm()
 
     def _pieces(self, batches: list[Batch], recorded_at: int) -> list[BatchSlice]:
+        """Return batches as slices without a source in the log."""
         return [BatchSlice(self._subscription, None, 0, None, batch, recorded_at) for batch in batches]
 
     def _take(self, batch: Batch, rows: Rows | None) -> list[Batch]:
-        """Hold what matched; into the account goes what came, and what it took the place of: no loss, it was asked for."""
+        """Hold matched rows.
+
+        Count them as matched, and replaced ones as conflated at the subscriber's request (no loss).
+        """
         account = self._recipient.account
         account.match_rows(batch, rows)
         ended = self._conflator.add(batch, rows)
@@ -284,21 +313,23 @@ class SubscriptionConflator:
     # Live.
 
     def add_live(self, batch: Batch, rows: Rows | None) -> None:
-        """Take what matched of a batch, and queue what its coming ends."""
+        """Hold matched rows of a live batch, and queue the records of the intervals that it ends."""
         self._offer(self._take(batch, rows))
         if self._backlog.spool is not None:
             self._offer(self._conflator.release())
         self.start_timer()
 
     def start_timer(self) -> None:
-        """See to it that what is held is delivered when its interval ends."""
+        """Start the timer that delivers held records at the end of their interval."""
         self._count()
         if self._timer is None and self.ends_at:
-            # Records come as new as the clock; where it is behind theirs, an interval still lasts no longer than it says.
+            # Live records are as new as the clock. If the clock is behind them, an interval still lasts no
+            # longer than set.
             left = min(max(self.ends_at - self._clock.now_ns(), 0), self._conflator.interval_ns)
             self._timer = asyncio.get_running_loop().call_later(left / 1e9 + 0.001, self._ended, self.ends_at)
 
     def _ended(self, armed_for: int) -> None:
+        """Queue the records of ended intervals, and restart the timer."""
         self._timer = None
         if self._backlog.state is ClientState.CLOSED:
             return
@@ -306,6 +337,7 @@ class SubscriptionConflator:
         self.start_timer()
 
     def _offer(self, batches: list[Batch]) -> None:
+        """Queue batches that are already counted as matched."""
         now = self._clock.now_ns()
         for batch in batches:
             since = age_start_ns(batch.accepted_at, now)
@@ -314,12 +346,12 @@ class SubscriptionConflator:
             )
 
     def on_offlined(self) -> None:
-        """The client is offlined: what is held goes to its spool with everything else."""
+        """Queue all held records for the spool, because the client is offlined."""
         self._offer(self._conflator.release())
         self.start_timer()
 
     def close(self) -> None:
-        """The subscription has ended."""
+        """Discard all held records, because the subscription has ended."""
         self._disarm()
         self._conflator.drop()
         self._kept.clear()
@@ -331,7 +363,7 @@ class SubscriptionConflator:
             self._timer = None
 
     def _count(self) -> None:
-        """Keep the client's memory true, and the record that it would have to start from again."""
+        """Update the client's memory and `first_sequence`."""
         nbytes = self._conflator.nbytes + sum(piece.batch.nbytes for piece in self._kept)
         if nbytes != self.nbytes:
             self._backlog.adjust_held_bytes(nbytes - self.nbytes)

@@ -1,6 +1,7 @@
-"""What one client will not get: into the account of its subscription and into the ledger, always both.
+"""Discards of one client, recorded in the subscription's account and in the loss ledger, always both.
 
-What the log keeps is never lost with a connection: there it is called kept. What is shared with others goes back to them.
+A connection's end never loses records that the log keeps: their cause becomes `DiscardCause.KEPT`. Messages
+of a shared subscription return to its other consumers.
 """
 
 from __future__ import annotations
@@ -14,24 +15,30 @@ from broker_core.delivery.window import AckResult
 
 
 class UndeliveredSummary(NamedTuple):
-    """What a subscription leaves behind that has ended: what the log keeps and what nothing brings back, of all that its
-    peer hasn't acknowledged; `first` is the sequence to go on with, 0 when it has had everything that the log keeps."""
+    """Messages that an ended subscription did not deliver: those that the log keeps, and those that are lost.
+
+    `first` is the sequence to resume with; 0 when the peer has acknowledged everything that the log keeps.
+    """
 
     kept: MessageVolume
     lost: MessageVolume
     first: int
 
     def plus(self, other: UndeliveredSummary) -> UndeliveredSummary:
-        """Both together: who goes on with both begins with the earlier record."""
+        """Return the sum of both.
+
+        `first` is the earlier one, because a client that resumes both begins there.
+        """
         first = min((one for one in (self.first, other.first) if one), default=0)
         return UndeliveredSummary(self.kept.plus(other.kept), self.lost.plus(other.lost), first)
 
 
 NOTHING_OWED: Final = UndeliveredSummary(NOTHING, NOTHING, 0)
+"""Summary of a subscription without undelivered messages."""
 
 
 class DiscardRecorder:
-    """One client's."""
+    """Writes the discards of one client into accounts and into the loss ledger."""
 
     def __init__(self, owner: BacklogOwner, facilities: InstanceResources) -> None:
         self._owner = owner
@@ -40,7 +47,7 @@ class DiscardRecorder:
     def discard_waiting(
         self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str
     ) -> None:
-        """Some of what waited for a subscription."""
+        """Record waiting messages of a subscription as discarded."""
         for part, journaled in zip(what.split_journaled(), (False, True), strict=True):
             if part.messages:
                 named = DiscardCause.KEPT if journaled and cause is DiscardCause.DISCONNECTED else cause
@@ -50,7 +57,10 @@ class DiscardRecorder:
     def discard_rejected(
         self, recipient: DeliveryTarget, done: AckResult, cause: DiscardCause, first: int, last: int
     ) -> None:
-        """What its application had and won't have; of what the log keeps those from `first` to `last`."""
+        """Record messages that the application received and rejected as discarded.
+
+        `first` to `last`: their log sequences.
+        """
         for what, journaled in ((done.journaled, True), (done.unjournaled, False)):
             if what.messages:
                 recipient.account.lose_in_flight(cause, what, journaled)
@@ -61,9 +71,12 @@ class DiscardRecorder:
     def discard_outstanding(
         self, recipient: DeliveryTarget, waiting: int, cause: DiscardCause, rule: str
     ) -> UndeliveredSummary:
-        """All that waits and isn't acknowledged: it ends. `waiting` is the sequence of the first of these records; 0: none."""
+        """Record every waiting or unacknowledged message of an ending subscription as discarded.
+
+        `waiting` is the sequence of the first such journaled record; 0: there is none.
+        """
         account, first = recipient.account, recipient.first_needed(waiting)
-        if account.is_empty:  # of a client's thousand subscriptions that are most
+        if account.is_empty:  # most of a client's thousand subscriptions are empty
             return UndeliveredSummary(NOTHING, NOTHING, 0 if recipient.is_shared else first)
         kept, lost = (side.waiting.plus(side.in_flight) for side in (account.journaled, account.unjournaled))
         for side, amount, journaled in ((account.unjournaled, lost, False), (account.journaled, kept, True)):
@@ -82,5 +95,6 @@ class DiscardRecorder:
         return UndeliveredSummary(kept, lost, 0 if recipient.is_shared else first)
 
     def _enter(self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str) -> None:
+        """Record a discard in the loss ledger."""
         now, name = self._clock.now_ns(), self._owner.name
         self._ledger.record_loss(now, name, recipient.id, recipient.topic, cause, rule, what)

@@ -1,8 +1,8 @@
-"""One delivery: a batch for a stream, and where it came from. What waits for a client is made of these.
+"""Deliveries: backlog entries, batches shared by many clients, and slices of a batch of the log.
 
-What one subscription is given of one batch of the log, on its way to becoming a delivery.
-
-One batch on its way to many subscriptions: those that want the same rows on the same stream share one delivery.
+`OutboxEntry` is one delivery: a batch for a stream, and its position in the journal. `BatchSlice` is the
+selection of a log batch for one subscription, before it becomes a delivery. `SharedDelivery` is one live
+batch for many subscriptions: those that want the same rows on the same stream number share one `OutboxEntry`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from broker_core.subscriptions.subscription import Subscription
 
 @dataclass(slots=True, eq=False)
 class OutboxEntry:
-    """Never changed, so clients may share it.
+    """Delivery to a client: a batch for one stream. Immutable by convention, so clients may share it.
 
-    `nbytes` is what the delivery takes from the pool: the batch that will be sent. `accepted_at` (ns) is the
-    moment from which the delivery's age counts: when the broker accepted the batch, or, for a batch read from
-    the journal, when it was queued, because a replayed record isn't late by being old.
+    `nbytes` is the delivery's charge to the memory pool: the size of the batch that will be sent.
+    `accepted_at` (ns) is the time from which the delivery's age counts. That is when the broker accepted the
+    batch, or, for a batch read from the journal, when it was queued: a replayed record isn't late by being
+    old.
     """
 
     stream: int
@@ -33,8 +34,11 @@ class OutboxEntry:
     rows: Rows | None
     """Row numbers in the source batch that `batch` was selected from; None: `batch` is the whole source."""
     source: tuple[int, int] | None
-    """The journal's Position (segment, offset) of the source batch; None when reading the log doesn't bring this back as it
-    is: no journal keeps it, or it is what conflation or a snapshot left of a stretch of the log."""
+    """Position (segment, offset) of the source batch in the journal.
+
+    None when reading the log does not bring the same delivery back: no journal keeps it, or it is the result
+    of conflation or of a snapshot.
+    """
     source_length: int
     """Bytes of the source batch in the journal; 0 without one."""
     count: int
@@ -43,19 +47,27 @@ class OutboxEntry:
 
     @property
     def conflated(self) -> bool:
-        """Whether it is left of a conflated backlog: read again from the log it would be another one."""
+        """Whether the delivery is the result of a conflated backlog.
+
+        Reading the log again would give a different one.
+        """
         return self.batch.flags & CONFLATED != 0
 
     def with_conflation_mark(self, mark: int) -> OutboxEntry:
-        """The same delivery with a mark in a copy of its batch, which no log has."""
+        """Return this delivery with a conflation mark in a copy of its batch.
+
+        The copy has no source in the log.
+        """
         return replace(
             self, batch=self.batch.with_conflation_mark(mark), rows=None, source=None, source_length=0
         )
 
 
 def rereadable_entries(entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
-    """Those of one subscription's deliveries that are had again by reading the log from the first of them on: what comes
-    behind the last that isn't."""
+    """Return the deliveries of one subscription that reading the log brings back.
+
+    These are the deliveries behind the last one without a source.
+    """
     start = len(entries)
     while start and entries[start - 1].source is not None:
         start -= 1
@@ -63,10 +75,11 @@ def rereadable_entries(entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
 
 
 class BatchSlice(NamedTuple):
-    """What one subscription is given of one batch: where that stands, the rows of it (None: all), and these as a batch.
+    """Records of a log batch for one subscription: position, row numbers (None: all), batch of the rows.
 
-    `source` None: the records were conflated and stand nowhere as they are. `recorded_at` (ns) is their moment on the
-    recorded timeline. A piece that a rate has cut goes on with its record number `start`.
+    `source` None: the records were conflated and are in no journal in this form. `recorded_at` (ns) is their
+    time on the recorded timeline. `start` is the index of the first record that remains, when a rate limit
+    has delivered some already.
     """
 
     subscription: Subscription[object]
@@ -78,13 +91,13 @@ class BatchSlice(NamedTuple):
     start: int = 0
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Bytes of headers and body of each record that is left."""
+        """Return the bytes of headers and body of each remaining record."""
         rows = self.batch.rows[self.start :]
         sizes: npt.NDArray[np.int64] = rows["headers"].astype(np.int64) + rows["body"]
         return sizes
 
     def first(self, number: int) -> BatchSlice:
-        """The next so many records as a piece of their own."""
+        """Return the next `number` records as a slice of their own."""
         if self.start == 0 and number == self.batch.count:
             return self
         chosen = np.arange(self.start, self.start + number)
@@ -92,27 +105,43 @@ class BatchSlice(NamedTuple):
         return self._replace(rows=rows, batch=self.batch.select(chosen), start=0)
 
     def rest_after(self, number: int) -> BatchSlice:
-        """What is left behind these. Nothing is copied, so that a large batch can be cut a thousand times."""
+        """Return this slice without its next `number` records.
+
+        It copies nothing, so a large batch can be cut a thousand times.
+        """
         return self._replace(start=self.start + number)
 
     @property
     def first_sequence(self) -> int:
-        """Of the first record that is left."""
+        """Sequence of the first remaining record."""
         return int(self.batch.sequences()[self.start]) if self.start else self.batch.first_sequence
 
 
 APART_NS: Final = 10_000_000_000
-"""More than a record takes from its acceptance to here, unless this broker was away from its group, stood still, or its clock isn't the
-one that the record was stamped with."""
+"""Longest plausible time between acceptance and delivery matching, ns.
+
+A larger difference means that this broker was away from its group, was suspended, or has another clock than
+the broker that stamped the record.
+"""
 
 
 def age_start_ns(accepted_at: int, now: int) -> int:
-    """From when the age of what comes live counts, ns: its acceptance, or now where that says nothing of how long it waits for its clients."""
+    """Return the time from which a live record's age counts, ns.
+
+    That is `accepted_at`, or `now` if the two are too far apart to say how long the record has waited for its
+    clients.
+    """
     return accepted_at if 0 <= now - accepted_at <= APART_NS else now
 
 
 class SharedDelivery:
-    """`position` is where the batch stands in the journal; None while it isn't there, or never will be. `now` (ns): of that moment."""
+    """Live batch and the deliveries made from it.
+
+    All clients that want the same rows on the same stream number share one delivery.
+
+    `position` is the batch's position in the journal, None while it isn't written or if it never will be.
+    `now` (ns) is the current time.
+    """
 
     __slots__ = ("_entries", "_parts", "_since", "batch", "journaled", "position")
 
@@ -125,7 +154,7 @@ class SharedDelivery:
         self._entries: dict[tuple[int, int], OutboxEntry] = {}
 
     def slice(self, rows: Rows | None) -> Batch:
-        """The batch of these rows (None: all). Rows that are the same object are cut once."""
+        """Return the batch of these rows (None: all). The same rows object is selected only once."""
         if rows is None:
             return self.batch
         part = self._parts.get(id(rows))
@@ -134,7 +163,10 @@ class SharedDelivery:
         return part
 
     def entry(self, stream: int, rows: Rows | None) -> OutboxEntry:
-        """The delivery of these rows on a stream. Most clients' subscription is stream 1 of their connection."""
+        """Return the shared delivery of these rows on a stream.
+
+        Most clients' subscription is stream 1 of their connection.
+        """
         key = (stream, id(rows))
         entry = self._entries.get(key)
         if entry is None:

@@ -1,11 +1,12 @@
-"""Conflates what waits for a subscription: of the messages with one key the latest stays, the others are given up.
+"""Conflation of a backlog by policy: of the messages with one key the latest stays, the others are discarded.
 
-This is an act of policy on a backlog; a subscriber that asks for conflation is served by `conflating`. Reading keys
-means decoding every message that waits, so it runs in the reader thread; meanwhile nothing of the subscription
-leaves, and what is new queues behind. What stays is marked, in a copy for this subscription, so that its client knows that
-messages were left out; the lane marks the first delivery behind it, so that it knows when that is over.
+`conflation` serves subscribers that ask for conflation. Here a policy acts on a backlog. Reading keys means
+decoding every queued message, so it runs in the reader thread. Meanwhile nothing of the subscription is sent,
+and new deliveries queue behind. Remaining messages are marked in a copy for this subscription, so that its
+client knows that messages were left out. The queue marks the first delivery behind them as the end of the
+conflated part.
 
-In shadow nothing of that is done, and counted exactly: what would wait now is kept as the hashes of its keys.
+In shadow mode nothing is conflated. An exact simulation counts the result and stores only hashes of keys.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from broker_core.delivery.subscription_queues import ShadowConflation, Subscript
 from broker_core.subscriptions.keys import KeyOf, LastPerKey
 
 MAX_KEYS = 1_000_000
-"""What waits is bounded by the pool already."""
+"""Maximum number of keys. The memory pool already bounds the queued messages."""
 
 
 Done = Callable[[int, int], None]
-"""Is told how many messages were left out, and how many are left."""
+"""Callback that gets the number of discarded messages and the number of remaining ones."""
 
 
 def keep_latest(
@@ -40,7 +41,11 @@ def keep_latest(
     rule: str,
     done: Done = lambda *_: None,
 ) -> None:
-    """Conflate what waits in memory for a subscription, by a key. Where nothing waits, or it is under way, nothing is `done`."""
+    """Conflate the queued messages of a subscription in memory by a key, in a task of its own.
+
+    `done` is not called if nothing is queued, a conflation is in progress, or the client is closed or
+    offlined meanwhile.
+    """
     lane = backlog.ensure_queue(stream)
     if not lane.busy and lane.messages:
         lane.busy = True
@@ -55,10 +60,11 @@ async def _keep_latest(
     rule: str,
     done: Done,
 ) -> None:
+    """Conflate the queue's entries in the reader thread, and record the discarded messages."""
     before = lane.peek()
     try:
         after = await facilities.reader.run(_latest_marked, before, key_of)
-        # If the client was closed or offlined meanwhile, what waited has moved on, whole.
+        # If the client was closed or offlined meanwhile, all of `before` has left the queue.
         if lane.replace_first(before, after):
             lost = discarded_tally(before, after)
             backlog.discard(lane.stream, lost, DiscardCause.CONFLATED, rule)
@@ -71,8 +77,11 @@ async def _keep_latest(
 def simulate_keep_latest(
     lane: SubscriptionQueue, facilities: InstanceResources, key_of: KeyOf, rule: str, cut: int, done: Done
 ) -> None:
-    """Count what `keep_latest` would leave out, if all that the rule decided before had been done: so many fewer would wait, by
-    the `cut` of its hold. Nothing is done to what waits."""
+    """Count the messages that `keep_latest` would discard if earlier shadow decisions had been applied.
+
+    The queue isn't changed. `cut`: number of messages that the rule's state counts as removed by those
+    decisions.
+    """
     if lane.messages:
         facilities.spawn(_would_keep_latest(lane, facilities, key_of, rule, cut, done))
 
@@ -80,6 +89,7 @@ def simulate_keep_latest(
 async def _would_keep_latest(
     lane: SubscriptionQueue, facilities: InstanceResources, key_of: KeyOf, rule: str, cut: int, done: Done
 ) -> None:
+    """Simulate one conflation of the queue, and store the simulated content under the rule's name."""
     before, came, waits = lane.would_be.get(rule, ShadowConflation()), lane.came, lane.messages
     newer = await facilities.reader.run(_keys, lane.peek(), key_of, min(came - before.came, waits))
     after = lane.would_be[rule] = before.conflated(newer, came, waits, cut)
@@ -87,10 +97,14 @@ async def _would_keep_latest(
 
 
 _keyless = count()
+"""Makes the hashes of messages without a key unique."""
 
 
 def _keys(entries: Sequence[OutboxEntry], key_of: KeyOf, most: int) -> array[int]:
-    """The hashes of the keys of the newest messages, in order; one without a key has a hash of its own."""
+    """Return the hashes of the keys of the `most` newest messages, in order.
+
+    A message without a key gets a unique hash.
+    """
     found = array("q")
     passed = sum(entry.count for entry in entries) - most
     for entry in entries:
@@ -106,7 +120,7 @@ def _keys(entries: Sequence[OutboxEntry], key_of: KeyOf, most: int) -> array[int
 
 
 def _latest_marked(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[OutboxEntry]:
-    """The same as `latest`; when something was left out each has the mark CONFLATED."""
+    """Return `latest_per_key` of the entries; if messages were left out, with the mark CONFLATED in each."""
     kept = latest_per_key(entries, key_of)
     if sum(entry.count for entry in kept) == sum(entry.count for entry in entries):
         return kept
@@ -114,9 +128,10 @@ def _latest_marked(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[Outbox
 
 
 def latest_per_key(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[OutboxEntry]:
-    """The entries with the last record of each key alone, in order.
+    """Return the entries with only the last record of each key, in order.
 
-    Those up to the last that isn't whole have no source any more: the log would bring back what was replaced.
+    Entries up to the last incomplete one get no source, because the log would bring back the replaced
+    records.
     """
     fold = LastPerKey(key_of, MAX_KEYS)
     for entry in entries:
@@ -138,7 +153,7 @@ def latest_per_key(entries: Sequence[OutboxEntry], key_of: KeyOf) -> list[Outbox
 
 
 def discarded_tally(before: Sequence[OutboxEntry], after: Sequence[OutboxEntry]) -> DiscardTally:
-    """What of `before` isn't in `after`, as numbers; `first` and `last` are those of `before`."""
+    """Return the tally of `before` minus that of `after`. `first` and `last` are those of `before`."""
     lost, left = tally_entries(before), tally_entries(after)
     lost.messages -= left.messages
     lost.nbytes -= left.nbytes

@@ -1,7 +1,7 @@
-"""How long records were on their way through the broker: from accepted to handed to a client's socket.
+"""Latency of records in the broker: from their acceptance to the hand-over to a client's socket.
 
-Counted when something is handed over, once for all that is handed over together, by its oldest. What a replay read from the log
-isn't counted: it is as old as its client wants it. What came from a client's spool is.
+Each hand-over is counted once, with the age of its oldest record. Records that a replay read from the log
+aren't counted, because their age is the client's choice. Records from a client's spool are counted.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Final, NamedTuple
 from broker_core.delivery.entries import OutboxEntry
 
 SPAN_S: Final = 10
-"""Percentiles are of so many seconds: as many as lie between two samples that the control plane keeps."""
+"""Seconds that the percentiles cover: as many as lie between two samples that the control plane stores."""
 STEPS: Final = 4
-"""Cells in which a power of two is cut: a percentile is too great by a fifth at most, and never too small."""
+"""Cells per power of two. A percentile is at most a fifth too large and never too small."""
 _CELLS: Final = STEPS * 64
 _US: Final = 1_000
 
 
 class LatencyPercentiles(NamedTuple):
-    """Of the records of some seconds: within so many ms half of them were handed over, and 99 of a hundred."""
+    """Percentiles of the time to the hand-over, ms, over the messages of the last SPAN_S seconds."""
 
     p50_ms: float
     p99_ms: float
@@ -29,7 +29,7 @@ class LatencyPercentiles(NamedTuple):
 
 
 class LatencyTracker:
-    """One instance's. `second` is called once a second."""
+    """Latency histogram of one instance. The caller calls `sample_second` once a second."""
 
     def __init__(self) -> None:
         self._now = array("q", bytes(8 * _CELLS))
@@ -37,12 +37,15 @@ class LatencyTracker:
         self._sum = array("q", bytes(8 * _CELLS))
 
     def record_handover(self, oldest: OutboxEntry, messages: int, now_ns: int) -> None:
-        """So many messages were handed to a socket together."""
+        """Count messages that were handed to a socket together, with the age of the oldest one."""
         if oldest.accepted_at == oldest.batch.accepted_at:
             self._now[_cell((now_ns - oldest.accepted_at) // _US)] += messages
 
     def sample_second(self) -> LatencyPercentiles | None:
-        """A second is over. Of the last SPAN_S; None when nothing was handed over in them."""
+        """End the current second and return the percentiles of the last SPAN_S.
+
+        None when nothing was handed over in them.
+        """
         counts = self._sum
         gone = self._before[0] if len(self._before) == SPAN_S else None
         self._before.append(self._now)
@@ -56,14 +59,17 @@ class LatencyTracker:
 
 
 def _cell(microseconds: int) -> int:
-    """Cells of 0, 1, 2, 3, then STEPS for each power of two; a clock that was set back counts as no time."""
+    """Return the cell of a duration: 0, 1, 2, 3, then STEPS cells for each power of two.
+
+    A clock set back counts as 0.
+    """
     value = max(microseconds, 0)
     high = value.bit_length() - 3
     return value if high < 0 else min(STEPS * high + (value >> high), _CELLS - 1)
 
 
 def _bound(cell: int) -> int:
-    """The microseconds below which what is in a cell is."""
+    """Return the exclusive upper bound of a cell in microseconds."""
     if cell < STEPS:
         return cell + 1
     high = cell // STEPS - 1
@@ -71,7 +77,7 @@ def _bound(cell: int) -> int:
 
 
 def _until(counts: array[int], wanted: float) -> float:
-    """The bound, in ms, of the cell in which the count reaches what is wanted."""
+    """Return the upper bound, in ms, of the cell in which the cumulative count reaches `wanted`."""
     seen = 0
     for cell, count in enumerate(counts):
         seen += count

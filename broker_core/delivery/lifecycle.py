@@ -1,17 +1,16 @@
-"""A client's life cycle as one table.
+"""States of a client as one transition table.
 
     CONNECTED ──LOGGED_ON──▶ LIVE ──OFFLINE──▶ OFFLINED ──READING──▶ DRAINING ──DRAINED──▶ LIVE
                                                   ▲                      │
                                                   └───────OFFLINE────────┘
     every state ──CLOSE──▶ CLOSED
 
-* LIVE: what waits is in the outbox, in memory.
-* OFFLINED: what waits is in the spool, and so is everything new; nothing is written to the socket.
-* DRAINING: the client reads again and is served from the spool. New messages still go behind the spool, or
-  its order would change, and it doesn't return to LIVE before the spool is empty: a client that reads a
-  little and stops again must not move between memory and disk at every turn.
-* Everything that affects the state is in TRANSITIONS; who raises an event, and what else happens then, is not
-  known here.
+* LIVE: queued deliveries are in the outbox, in memory.
+* OFFLINED: queued and new deliveries are in the spool; nothing is written to the socket.
+* DRAINING: the client reads again and is served from the spool. New messages still go behind the spool,
+  because otherwise their order would change. The client returns to LIVE only when the spool is empty. A
+  client that reads a little and stops again must not move between memory and disk all the time.
+* TRANSITIONS has every change of state. Callers raise the events and do whatever else belongs to them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Final
 
 
 class ClientState(StrEnum):
-    """Where a client stands."""
+    """Delivery state of a client."""
 
     CONNECTED = "connected"
     LIVE = "live"
@@ -31,20 +30,23 @@ class ClientState(StrEnum):
 
 
 class ClientStateEvent(StrEnum):
-    """What may happen to a client."""
+    """Event that changes the delivery state of a client."""
 
     LOGGED_ON = "logged_on"
     OFFLINE = "offline"
-    """A decision moves its backlog to its spool, or it stopped reading while it drained."""
+    """A decision moves the client's backlog to its spool, or the client stopped reading during its drain."""
     READING = "reading"
-    """Its socket takes bytes again."""
+    """The client's socket accepts bytes again."""
     DRAINED = "drained"
-    """Its spool is empty."""
+    """The client's spool is empty."""
     CLOSE = "close"
 
 
 class IllegalTransition(RuntimeError):
-    """The event can't happen in this state: a mistake of ours, never of a peer. The state is unchanged."""
+    """Event that can't happen in this state: a fault of the broker, never of a peer.
+
+    The state is unchanged.
+    """
 
     def __init__(self, state: ClientState, event: ClientStateEvent) -> None:
         super().__init__(f"{event.value} can't happen to a client that is {state.value}")
@@ -62,13 +64,19 @@ TRANSITIONS: Final[dict[tuple[ClientState, ClientStateEvent], ClientState]] = {
     (ClientState.LIVE, ClientStateEvent.CLOSE): ClientState.CLOSED,
     (ClientState.OFFLINED, ClientStateEvent.CLOSE): ClientState.CLOSED,
     (ClientState.DRAINING, ClientStateEvent.CLOSE): ClientState.CLOSED,
-    # A decision and the loss of the socket may fall into the same turn; the second changes nothing.
+    # A decision and the loss of the socket may fall into the same event-loop iteration; the second changes
+    # nothing.
     (ClientState.CLOSED, ClientStateEvent.CLOSE): ClientState.CLOSED,
 }
+"""Next state by state and event. Any other pair is an error."""
 
 
 def next_state(state: ClientState, event: ClientStateEvent) -> ClientState:
-    """The state after the event. Raises IllegalTransition when the table has no such row."""
+    """Return the state after the event.
+
+    Raises:
+        IllegalTransition: the table has no such row.
+    """
     try:
         return TRANSITIONS[state, event]
     except KeyError:

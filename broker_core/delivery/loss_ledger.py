@@ -1,8 +1,8 @@
-"""The loss ledger: every interval of a subscription's messages that it will not get, and why.
+"""Loss ledger: every interval of a subscription's messages that it will not get, and the cause.
 
-The law it makes checkable: what was published and matched is delivered, in the ledger, or still queued. So whoever
-gives up a delivery enters it here, and nobody gives one up elsewhere. What one rule takes from one subscription
-within one flush (a second) becomes one interval, however many batches it was.
+It makes one invariant checkable: every message that was published and matched is delivered, in the ledger, or
+still queued. So every discard is recorded here, and no code discards a delivery without it. The messages that
+one rule discards of one subscription within one second become one interval, however many batches they were.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from broker_core.delivery.entries import OutboxEntry
 from broker_core.documents.system_records import LossEntry
 
 KEPT: Final = 10_000
-"""Intervals in memory; all of them are published and stored by the control plane."""
+"""Number of intervals in memory. All intervals are published and stored by the control plane."""
 
 
 @dataclass(slots=True)
 class DiscardTally:
-    """Deliveries of one subscription as numbers: every one of their records lies between `first` and `last`.
+    """Counts of some deliveries of one subscription.
 
-    Both are sequences, 0 when no journal keeps any of them.
+    Each of their journaled records lies between `first` and `last`.
+
+    Both are sequences; 0 when all of the messages are unjournaled.
     """
 
     messages: int = 0
@@ -32,11 +34,11 @@ class DiscardTally:
     first: int = 0
     last: int = 0
     unjournaled: int = 0
-    """How many of the messages no journal keeps."""
+    """Number of unjournaled messages."""
     unjournaled_bytes: int = 0
 
     def add(self, messages: int, nbytes: int, first: int, last: int) -> None:
-        """More deliveries; `first` 0 when no journal keeps them."""
+        """Add deliveries; `first` 0 when they are unjournaled."""
         self.messages += messages
         self.nbytes += nbytes
         if first:
@@ -47,19 +49,19 @@ class DiscardTally:
             self.unjournaled_bytes += nbytes
 
     def add_entry(self, entry: OutboxEntry) -> None:
-        """One more delivery."""
+        """Add one delivery."""
         batch = entry.batch
         self.add(entry.count, batch.header.bodies_length, batch.first_sequence, batch.last_sequence)
 
     def merge(self, other: DiscardTally) -> None:
-        """All that another one holds."""
+        """Add all counts of another tally."""
         journaled = other.messages - other.unjournaled
         self.add(other.unjournaled, other.unjournaled_bytes, 0, 0)
         if journaled:
             self.add(journaled, other.nbytes - other.unjournaled_bytes, other.first, other.last)
 
     def split_journaled(self) -> tuple[DiscardTally, DiscardTally]:
-        """What no journal keeps, and what the log has."""
+        """Return two tallies: the unjournaled messages and the journaled ones."""
         count, size = self.unjournaled, self.unjournaled_bytes
         return DiscardTally(count, size, 0, 0, count, size), DiscardTally(
             self.messages - count, self.nbytes - size, self.first, self.last
@@ -67,7 +69,7 @@ class DiscardTally:
 
 
 def tally_entries(entries: Iterable[OutboxEntry]) -> DiscardTally:
-    """Deliveries of one subscription, counted."""
+    """Return the tally of some deliveries of one subscription."""
     tally = DiscardTally()
     for entry in entries:
         tally.add_entry(entry)
@@ -75,10 +77,10 @@ def tally_entries(entries: Iterable[OutboxEntry]) -> DiscardTally:
 
 
 class LossInterval(NamedTuple):
-    """One interval: a subscription will not get `what`, because of `cause`, by `rule` ("" when none did it).
+    """Interval that a subscription will not get: `what`, because of `cause`, by `rule` ("": by no rule).
 
-    What no journal keeps nothing brings back; for the rest a bookmark before `what.first` does, as long as the log
-    holds it. `at` is ns UTC.
+    Unjournaled messages are lost. A bookmark before `what.first` brings the others back while the log holds
+    them. `at` is ns UTC.
     """
 
     at: int
@@ -90,18 +92,28 @@ class LossInterval(NamedTuple):
     what: DiscardTally
 
     def entry(self, instance: str) -> LossEntry:
-        """The interval as a document: `at` in ms, `first` and `last` as bookmarks of the first and last record, or ""."""
+        """Return the interval as a document.
+
+        `at` is in ms. `first` and `last` are bookmarks of the first and last record, or "".
+        """
         what = self.what
         return LossEntry(
-            at=self.at // 1_000_000, client=self.client, subscription=self.subscription, topic=self.topic,
-            cause=self.cause.value, rule=self.rule, messages=what.messages, bytes=what.nbytes,
-            unjournaled=what.unjournaled, first=f"{instance}|{what.first}|" if what.first else "",
+            at=self.at // 1_000_000,
+            client=self.client,
+            subscription=self.subscription,
+            topic=self.topic,
+            cause=self.cause.value,
+            rule=self.rule,
+            messages=what.messages,
+            bytes=what.nbytes,
+            unjournaled=what.unjournaled,
+            first=f"{instance}|{what.first}|" if what.first else "",
             last=f"{instance}|{what.last}|" if what.last else "",
-        )  # fmt: skip
+        )
 
 
 class LossLedger:
-    """An instance's losses: those of this second, still growing, and the newest of all."""
+    """Losses of one instance: the growing intervals of the current second, and the newest closed ones."""
 
     def __init__(self) -> None:
         self.recent: deque[LossInterval] = deque(maxlen=KEPT)
@@ -119,11 +131,11 @@ class LossLedger:
         rule: str,
         what: DiscardTally,
     ) -> None:
-        """Enter deliveries of one subscription that were given up."""
+        """Record discarded deliveries of one subscription."""
         if not what.messages:
             return
         self.messages += what.messages
-        key = (client, subscription, topic, cause, rule)  # an id may be used anew within the second
+        key = (client, subscription, topic, cause, rule)  # a subscription id may be reused within the second
         known = self._open.get(key)
         if known is None:
             self._open[key] = LossInterval(now_ns, client, subscription, topic, cause, rule, replace(what))
@@ -131,7 +143,7 @@ class LossLedger:
             known.what.merge(what)
 
     def close_intervals(self) -> list[LossInterval]:
-        """End the intervals of this second; what is to be published."""
+        """Close the intervals of the current second. Return them for publication."""
         closed = list(self._open.values())
         self._open.clear()
         self.recent.extend(closed)

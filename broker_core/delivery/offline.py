@@ -1,16 +1,16 @@
-"""The chunks of a drain: what is pulled from a spool at once, read in the reader thread, and when it is its turn.
+"""Backlog of an offlined client on disk, and the task that drains it as fast as the client reads.
 
-As with replays (`read_ahead`) a chunk starts small and grows while the client takes everything at once, and the next
-one is read while the client takes the one before. When it stops, everything unsent is given back and only references to
-it wait in memory (of what no journal keeps, itself), so that clients that have stopped hold next to nothing.
+`SpooledBacklog` moves deliveries into the spool and back. `SpoolDrain` loads them in chunks through the
+reader thread. As with replays (`replay.read_ahead`), a chunk starts small, grows while the client reads
+everything immediately, and the next one is loaded while the client reads the current one. When the client
+stops, all unsent deliveries go back to the spool. Then only references are in memory, and unjournaled batches
+themselves. So clients that have stopped use almost no memory.
 
-Beside live traffic a drain stands in the line of the replays (`scheduling`), but for as much as has come for its client
-meanwhile: so it goes faster than its backlog grows, and ends. A chunk that was read for a faster pace is given back.
+Beside live traffic a drain waits in the line of the replays (`scheduling`), except for as many bytes as have
+newly arrived for its client. So a drain is faster than its backlog grows, and ends. A chunk that was loaded
+for a faster pace is given back.
 
-An offlined client's way back: its spool, and the task that drains it as fast as the client takes it.
-
-What is pulled from the spool is on its way through the reader thread for a moment. It counts as waiting until it is
-queued in memory, and then until it is sent.
+Loaded deliveries count as waiting while they are in the reader thread, and then until they are sent.
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ from broker_core.errors import JournalError
 from broker_core.journal.open_segments import Pin
 
 LARGEST_COPIED = 256 * 1024
-"""Bytes of a chunk while the spool holds batches that no journal keeps."""
+"""Maximum bytes of a chunk while the spool holds unjournaled batches."""
 
 
 @dataclass(slots=True, eq=False)
 class DrainChunk:
-    """What was pulled from the spool together and isn't queued yet. No journaled record of it is before `first`, and none of a
-    stream before its `firsts`."""
+    """Entries that were pulled from the spool together and aren't queued yet.
+
+    No journaled record of the chunk is before `first`, and none of a stream is before its sequence in
+    `firsts`.
+    """
 
     entries: Sequence[SpoolEntry]
     first: int
@@ -55,7 +58,7 @@ class DrainChunk:
 
 
 class SpoolDrain:
-    """The chunks of one client's spool, one in flight at a time."""
+    """Loads the chunks of one client's spool, one at a time."""
 
     def __init__(
         self,
@@ -63,7 +66,10 @@ class SpoolDrain:
         spool: Spool,
         leave_out: Callable[[list[SpoolEntry]], list[SpoolEntry]],
     ) -> None:
-        """`leave_out` is given what was pulled; it returns what is still wanted."""
+        """Create a drain without a chunk.
+
+        `leave_out` gets the pulled entries and returns those that are still needed.
+        """
         self._facilities = facilities
         self._share = facilities.share
         self._spool = spool
@@ -71,11 +77,11 @@ class SpoolDrain:
         self.chunk: DrainChunk | None = None
         self.size = AdaptiveChunkSize(facilities.share)
         self.came_bytes = 0
-        """How much more came for the client since it reads, or since it was delivered so much."""
+        """Bytes that arrived since the client resumed reading, minus those drained without a slot."""
         self._reads = False
 
     def set_reading(self, reading: bool) -> None:
-        """The client reads again, or has stopped."""
+        """Record whether the client reads. A change starts again with small chunks."""
         if reading != self._reads:
             self._reads = reading
             self._share.replays += 1 if reading else -1
@@ -95,11 +101,15 @@ class SpoolDrain:
             await self._share.wait_turn()
 
     def start(self) -> None:
-        """Pull a chunk and begin to read it, unless one is in flight. JournalError spool_damaged."""
+        """Pull a chunk and start to load it, unless one is in flight.
+
+        Raises:
+            JournalError: spool_damaged.
+        """
         if self.chunk is not None:
             return
         first, firsts = self._spool.first_sequence, self._spool.first_sequences()
-        # What was copied can't be given back but in memory.
+        # Unjournaled batches that are given back stay in memory, so a chunk of them is small.
         size = min(self.size.nbytes, LARGEST_COPIED) if self._spool.copied_messages else self.size.nbytes
         entries = self._leave_out(self._spool.pull(size))
         self.chunk = DrainChunk(
@@ -116,26 +126,30 @@ class SpoolDrain:
         return await self._facilities.reader.run(load_deliveries, self._facilities.journal, entries)
 
     def stop(self) -> DrainChunk | None:
-        """Nothing is wanted, for now or any more. What was in flight."""
+        """Stop loading, because the client has stopped or the spool closes.
+
+        Return the chunk in flight; the caller gives it back.
+        """
         self.set_reading(False)
         return self._drop()
 
     def _drop(self) -> DrainChunk | None:
+        """Remove the chunk in flight, if any, and cancel its loading. Return it."""
         chunk, self.chunk = self.chunk, None
         if chunk is not None:
             if chunk.reading.done() and not chunk.reading.cancelled():
-                chunk.reading.exception()  # nobody will ask for it any more
+                chunk.reading.exception()  # retrieve the error, because no caller awaits the future any more
             chunk.reading.cancel()
         return chunk
 
 
 log = structlog.get_logger("sluice.offline")
 STALLED_AFTER_S = 1.0
-"""A draining client that takes nothing for this long counts as offlined again."""
+"""Time after which a draining client that reads nothing counts as offlined again, s."""
 
 
 class LiveBacklogPort(Protocol):
-    """The client's backlog, which this is a part of: `Backlog`."""
+    """Interface of the client's `Backlog` that this part of it uses."""
 
     state: ClientState
     outbox: Outbox
@@ -150,7 +164,7 @@ class LiveBacklogPort(Protocol):
 
 
 class SpooledBacklog:
-    """One client's time on disk, from the decision until its spool is empty."""
+    """Backlog of one client on disk, from the decision to offline it until its spool is empty."""
 
     def __init__(
         self,
@@ -170,13 +184,13 @@ class SpooledBacklog:
         self._task: asyncio.Task[None] | None = None
         self._wakened = asyncio.Event()
         self._holding: tuple[SubscriptionQueue, ...] = ()
-        """The lanes that let nothing through of what was brought back for them, so that it went to the spool again."""
+        """Queues that were blocked when the drain stopped; their loaded deliveries are in the spool again."""
 
-    # The chunk that has left the spool and isn't queued yet.
+    # The chunk that was pulled from the spool and isn't queued yet.
 
     @property
     def memory_bytes(self) -> int:
-        """Of what is in flight, and of copies that were on their way and were given back."""
+        """Bytes of the chunk in flight and of copies that were given back."""
         chunk = self._drain.chunk
         return self.spool.held_bytes + (chunk.nbytes if chunk is not None else 0)
 
@@ -192,12 +206,12 @@ class SpooledBacklog:
 
     @property
     def chunk_first(self) -> int:
-        """The journal's sequences before this one aren't needed; 0 when nothing of it is journaled."""
+        """Journal sequence before which the chunk needs no record; 0 when the chunk has no journaled one."""
         chunk = self._drain.chunk
         return chunk.first if chunk is not None and chunk.messages > chunk.copied_messages else 0
 
     def tallies(self) -> dict[int, DiscardTally]:
-        """Everything that waits here, by stream."""
+        """Return the counts of all deliveries here, in the spool and in the chunk, by stream."""
         tallies = {stream: replace(tally) for stream, tally in self.spool.tallies.items() if tally.messages}
         chunk = self._drain.chunk
         if chunk is not None:
@@ -205,24 +219,25 @@ class SpooledBacklog:
         return tallies
 
     def has_pending(self, stream: int) -> bool:
-        """Whether something waits here for a subscription."""
+        """Return whether deliveries of a subscription are here."""
         spooled, chunk = self.spool.tallies.get(stream), self._drain.chunk
         if spooled is not None and spooled.messages:
             return True
         return chunk is not None and any(entry.stream == stream for entry in chunk.entries)
 
     def first_of(self, stream: int) -> int:
-        """A sequence no waiting record of a subscription is before; 0 when none waits."""
+        """Return a sequence that no waiting record of a subscription is before; 0 when none waits."""
         tally = self.tallies().get(stream)
         return tally.first if tally is not None else 0
 
     # In.
 
     def start(self, entries: Sequence[OutboxEntry]) -> None:
-        """Take what waited in memory, and drain from now on whenever the client reads."""
-        # Of lanes one comes after another, so the first entry needn't be the oldest.
+        """Move the entries from memory into the spool, and drain it from now on whenever the client reads."""
+        # Entries are ordered by queue, so the first one isn't necessarily the oldest.
         oldest = min((entry.batch.first_sequence for entry in entries if entry.source is not None), default=0)
         if oldest:
+            # Before the first write, so that retention can't remove records that the spool refers to.
             self._keep_log(oldest)
         for number, entry in enumerate(entries):
             if not self.extend_last(entry) and not self._keep(entry, entries[number + 1 :]):
@@ -230,18 +245,30 @@ class SpooledBacklog:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="drain")
 
     def extend_last(self, entry: OutboxEntry) -> bool:
-        """Keep an entry as a part of the last reference, if it stands right behind that: of memory and disk it takes nothing."""
+        """Add an entry to the last reference if it follows directly in the journal.
+
+        It then uses no memory and no disk.
+
+        Returns whether it was added.
+        """
         if entry.rows is not None or not self.spool.extend(entry):
             return False
         self._drain.came_bytes += entry.nbytes
         return True
 
     def append(self, entry: OutboxEntry) -> None:
-        """Put an entry in the spool; a client whose entry the disk doesn't take is told and closed, never skipped."""
+        """Write an entry to the spool.
+
+        If the disk fails, the client gets an error and is closed; an entry is never skipped.
+        """
         self._keep(entry, ())
 
     def _keep(self, entry: OutboxEntry, behind: Sequence[OutboxEntry]) -> bool:
-        """Whether it is kept; if not, the client has been closed with it and those behind it still waiting."""
+        """Write an entry to the spool and return whether it succeeded.
+
+        If not, the client has been closed, and the entry and those `behind` it are queued in memory, so that
+        they are counted.
+        """
         self._drain.came_bytes += entry.nbytes
         try:
             self._to_spool(entry)
@@ -253,6 +280,10 @@ class SpooledBacklog:
         return True
 
     def _to_spool(self, entry: OutboxEntry) -> None:
+        """Append an entry as a copy if it has no source in the log, else as a reference.
+
+        Pin the log at the first reference.
+        """
         if entry.source is None:
             self.spool.append_copy(entry.stream, entry.batch, entry.accepted_at)
             return
@@ -271,17 +302,17 @@ class SpooledBacklog:
         )
 
     def _keep_log(self, sequence: int) -> None:
-        """What the spool refers to must stay in the log from this record on."""
+        """Pin the log from the sequence on, because the spool refers to it."""
         self._pin = self._facilities.journal.pin(sequence, f"spool of {self._owner.name}")
 
     # Out.
 
     def resume_drain(self) -> None:
-        """The socket or a window takes more."""
+        """Continue the drain, because the socket or a window allows more."""
         self._wakened.set()
 
     async def _run(self) -> None:
-        """From OFFLINED to LIVE, or to a closed connection."""
+        """Drain the spool until the client is live or closed."""
         try:
             while await self._until_wanted() and (self._drain.chunk is not None or not self.spool.empty):
                 await self._bring_back()
@@ -291,14 +322,15 @@ class SpooledBacklog:
         except JournalError as error:
             self._owner.fail(error)
         except Exception:
-            # Nobody awaits this task: a client whose backlog can't come back must not wait for it in silence.
+            # No caller awaits this task. A client whose backlog can't be loaded must be closed instead of
+            # waiting in silence.
             log.exception("drain_failed", client=self._owner.name)
             self._owner.close(
                 "internal_error", "What waited for this client on disk couldn't be brought back."
             )
 
     async def _bring_back(self) -> None:
-        """Deliver the next chunk."""
+        """Load and queue the next chunk."""
         facilities, drain = self._facilities, self._drain
         await drain.wait_turn()
         async with facilities.share.reads:
@@ -327,7 +359,7 @@ class SpooledBacklog:
         self._owner.mark_changed()
 
     def _let_go(self) -> None:
-        """What was sent isn't needed from the journal any more. Everything else may have to be read again."""
+        """Advance the pin past delivered records. Records that may have to be loaded again stay pinned."""
         first = self.chunk_first or self.spool.first_sequence
         if (
             self._pin is not None
@@ -338,12 +370,12 @@ class SpooledBacklog:
             self._pin.move(first)
 
     def _leave_out_ended(self, entries: list[SpoolEntry]) -> list[SpoolEntry]:
-        """What is for subscriptions that ended meanwhile needn't be read; their accounts say already that it is gone."""
+        """Return the entries without those of ended subscriptions, which are accounted as discarded."""
         return [entry for entry in entries if entry.stream in self._backlog.recipients]
 
     @property
     def is_draining(self) -> bool:
-        """Whether the client takes more than waits for it in memory."""
+        """Whether the client reads everything that is queued in memory."""
         return (
             self._sink.is_writable
             and not self._backlog.outbox.nbytes
@@ -353,14 +385,14 @@ class SpooledBacklog:
 
     @property
     def _held(self) -> bool:
-        """Whether what is at the front of the spool would only wait in memory again: for an acknowledgement, or a pause's end."""
+        """Whether the queues at the front of the spool wait for an acknowledgement or the end of a pause."""
         lanes = self._backlog.lanes
         return bool(self._holding) and all(
             lane.is_blocked and lanes.get(lane.stream) is lane for lane in self._holding
         )
 
     async def _until_wanted(self) -> bool:
-        """Wait for the client; say so in the state. False when it closed meanwhile."""
+        """Wait until the client reads, and update its state. Return False if it was closed meanwhile."""
         backlog = self._backlog
         while not self.is_draining and backlog.state is not ClientState.CLOSED:
             self._wakened.clear()
@@ -378,7 +410,7 @@ class SpooledBacklog:
         return backlog.state is not ClientState.CLOSED
 
     def on_stalled(self) -> None:
-        """A draining client has stopped reading, or acknowledging: what it wasn't sent waits on disk again."""
+        """Return unsent deliveries to the spool, because a draining client has stopped."""
         backlog, chunk = self._backlog, self._drain.stop()
         self._holding = tuple(backlog.lanes.filled.values()) if self._sink.is_writable else ()
         backlog.state = next_state(backlog.state, ClientStateEvent.OFFLINE)
@@ -394,7 +426,7 @@ class SpooledBacklog:
         self._owner.mark_changed()
 
     def close(self) -> None:
-        """Remove the spool and let go of the journal."""
+        """Remove the spool and release the pin."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -406,7 +438,10 @@ class SpooledBacklog:
 
 
 def _tell(tallies: dict[int, DiscardTally], entries: Sequence[SpoolEntry], firsts: Mapping[int, int]) -> None:
-    """Add entries by stream. No journaled record of a stream is before its `firsts`."""
+    """Add entries to tallies by stream.
+
+    No journaled record of a stream is before its sequence in `firsts`.
+    """
     for entry in entries:
         known = firsts.get(entry.stream, 0) if entry.batch is None else entry.batch.first_sequence
         tallies.setdefault(entry.stream, DiscardTally()).add(entry.count, entry.nbytes, known, known)

@@ -1,13 +1,12 @@
-"""What was handed to one client's transport and its peer hasn't acknowledged, of subscriptions without a window.
+"""Outbox: deliveries of one client in memory, first in, first out; and its deliveries in flight.
 
-Kept per entry handed over: the byte of the connection at which it ends, and what it holds. How far the peer's kernel has
-come is looked at by the tick and at the end, never per message; what windows count isn't here.
+The outbox knows its bytes, messages and oldest time exactly at every moment, because policies act on them. It
+has no limit of its own. Limits belong to `slow_clients`, to which callers of `offer` and `pull` report every
+change.
 
-The outbox: what waits in memory for one client, first in, first out, over all of its subscriptions.
-
-Its bytes, messages and oldest moment are exact at any time, because policies act on them. The outbox has no
-limit of its own: limits belong to `slow_clients`, which is told about every change by whoever calls `offer`
-and `pull`.
+`InFlight` lists deliveries that were handed to the transport and not acknowledged by the peer, for
+subscriptions without a window. Each entry remembers the connection byte at which it ends. Periodic checks and
+the end of the connection ask how far the peer's kernel has acknowledged, never each message.
 """
 
 from __future__ import annotations
@@ -19,29 +18,32 @@ from broker_core.delivery.account import DeliveryAccount
 from broker_core.delivery.entries import OutboxEntry, rereadable_entries
 
 MANY = 1_024
-"""Entries at which the sender looks itself how far the peer has come, so that they stay few."""
+"""Number of entries in flight at which the sender checks the peer's progress, to keep the list short."""
 
 
 _Handed = tuple[int, int, DeliveryAccount, int, int, int, int]
-"""One entry: the byte of the connection that is its last, its stream, its account, its messages, the bytes of their bodies,
-the sequence of the first, and from when its age counts (ns). There is one for each delivery to each client, so it is plain."""
+"""One delivery in flight. A plain tuple, because there is one for each delivery to each client.
+
+Its fields: end byte in the connection, stream, account, messages, bytes of their bodies, sequence of the
+first record, and the time from which its age counts (ns).
+"""
 
 
 class InFlight:
-    """Oldest first."""
+    """Deliveries in flight of subscriptions without a window, oldest first."""
 
     __slots__ = ("_entries", "_oldest")
 
     def __init__(self) -> None:
         self._entries: deque[_Handed] = deque()
         self._oldest: dict[int, int] | None = None
-        """From when the age of each stream's oldest counts; None: nobody has asked since some were taken."""
+        """Age start of each stream's oldest delivery, ns; None: to be computed, because some were removed."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def hand_over(self, ends_at: int, account: DeliveryAccount, entry: OutboxEntry) -> None:
-        """An entry was given to the transport; its last byte is the connection's `ends_at`-th."""
+        """Add a delivery that was handed to the transport. Its last byte is the connection's `ends_at`-th."""
         header = entry.batch.header
         if self._oldest is not None:
             self._oldest.setdefault(entry.stream, entry.accepted_at)
@@ -58,7 +60,7 @@ class InFlight:
         )
 
     def acknowledge_bytes(self, upto: int) -> None:
-        """The peer has acknowledged so many bytes of the connection."""
+        """Acknowledge all deliveries that end at or before byte `upto` of the connection."""
         entries = self._entries
         if entries and entries[0][0] <= upto:
             self._oldest = None
@@ -67,11 +69,14 @@ class InFlight:
             account.acknowledge(messages, nbytes, first > 0)
 
     def first_sequence_of(self, stream: int) -> int:
-        """Sequence of a subscription's first record that isn't acknowledged; 0 when there is none."""
+        """Return the sequence of a subscription's first record in flight; 0 when there is none."""
         return next((first for _, of, _, _, _, first, _ in self._entries if of == stream and first), 0)
 
     def first_sequences(self) -> dict[int, int]:
-        """The same for each stream that has one, in one pass."""
+        """Return the sequence of the first record in flight by stream, in one pass.
+
+        Streams without one are missing.
+        """
         found: dict[int, int] = {}
         for _, stream, _, _, _, first, _ in self._entries:
             if first:
@@ -80,29 +85,29 @@ class InFlight:
 
     @property
     def oldest_at(self) -> int:
-        """From when the age of the oldest counts, ns; 0 when there is none."""
+        """Time from which the age of the oldest delivery in flight counts, ns; 0 when there is none."""
         return self._entries[0][6] if self._entries else 0
 
     def oldest_excluding(self, streams: Set[int]) -> int:
-        """The same of all but these subscriptions."""
+        """Return the oldest age start in flight outside of these streams, ns; 0 when there is none."""
         return next((one[6] for one in self._entries if one[1] not in streams), 0)
 
     def oldest_of(self, stream: int) -> int:
-        """The same of one subscription."""
-        if self._oldest is None:  # asked of many at once
+        """Return the age start of the oldest delivery in flight of one stream, ns; 0 when there is none."""
+        if self._oldest is None:  # computed for all streams in one pass, because callers ask for many
             self._oldest = {}
             for one in self._entries:
                 self._oldest.setdefault(one[1], one[6])
         return self._oldest.get(stream, 0)
 
     def remove_stream(self, stream: int) -> None:
-        """A subscription has ended: nothing of it is acknowledged any more."""
+        """Remove the deliveries of an ended subscription. They will never count as acknowledged."""
         self._oldest = None
         self._entries = deque(one for one in self._entries if one[1] != stream)
 
 
 class Outbox:
-    """A client's entries in the order they were offered."""
+    """Queued deliveries of one client in the order in which they were offered."""
 
     __slots__ = ("_entries", "messages", "nbytes")
 
@@ -119,11 +124,11 @@ class Outbox:
 
     @property
     def oldest_at(self) -> int:
-        """The age's start of the first entry, in ns; 0 when nothing waits."""
+        """Time from which the age of the first entry counts, ns; 0 when the outbox is empty."""
         return self._entries[0].accepted_at if self._entries else 0
 
     def of_stream(self, stream: int) -> tuple[int, int, int]:
-        """What waits for one subscription: messages, bytes, and from when the oldest one's age counts (ns, 0 for none)."""
+        """Return one subscription's queued messages, their bytes, and oldest age start (ns, 0: none)."""
         mine = [entry for entry in self._entries if entry.stream == stream]
         return (
             sum(entry.count for entry in mine),
@@ -132,7 +137,7 @@ class Outbox:
         )
 
     def first_sequence_of(self, stream: int) -> int:
-        """Sequence of the first journaled record that waits for a subscription; 0 when there is none."""
+        """Return the sequence of a subscription's first queued journaled record; 0 when there is none."""
         for entry in self._entries:
             if entry.stream == stream and entry.batch.first_sequence:
                 return entry.batch.first_sequence
@@ -145,7 +150,10 @@ class Outbox:
         self.messages += entry.count
 
     def pull(self, max_bytes: int) -> list[OutboxEntry]:
-        """Take entries from the front, up to max_bytes; the first even if it is larger. [] when empty."""
+        """Remove and return entries from the front, up to `max_bytes`; the first even if it is larger.
+
+        [] when empty.
+        """
         entries = self._entries
         taken: list[OutboxEntry] = []
         room = max_bytes
@@ -158,21 +166,25 @@ class Outbox:
         return taken
 
     def take_all(self) -> list[OutboxEntry]:
-        """Take everything, in order, for the spool or because the client closes."""
+        """Remove and return all entries in order, for the spool or because the client closes."""
         taken = list(self._entries)
         self._entries.clear()
         self.nbytes = self.messages = 0
         return taken
 
     def take_stream(self, stream: int) -> list[OutboxEntry]:
-        """Take the deliveries of one subscription, in order; the others stay."""
+        """Remove and return the deliveries of one subscription, in order."""
         return self._take([entry for entry in self._entries if entry.stream == stream])
 
     def take_journaled(self, stream: int) -> list[OutboxEntry]:
-        """Take those deliveries of one subscription that reading the log brings back (`rereadable_entries`); the others stay."""
+        """Remove and return the deliveries of one subscription that reading the log brings back.
+
+        `rereadable_entries` selects them.
+        """
         return self._take(rereadable_entries([entry for entry in self._entries if entry.stream == stream]))
 
     def _take(self, taken: list[OutboxEntry]) -> list[OutboxEntry]:
+        """Remove the given entries and update the counts."""
         if taken:
             gone = set(taken)
             self._entries = deque(entry for entry in self._entries if entry not in gone)

@@ -1,7 +1,4 @@
-"""What delivery needs of those above it, and what the rooms of one instance share.
-
-Who gets what matches: subscriptions of clients, and whoever listens inside the broker.
-"""
+"""Interfaces that delivery needs of higher packages, and the shared resources of one instance."""
 
 from __future__ import annotations
 
@@ -23,70 +20,79 @@ from broker_core.journal.log_reader import ReaderThread
 
 
 class DeliveryTarget(Protocol):
-    """A subscription, as far as its deliveries go."""
+    """Subscription that deliveries are made for."""
 
     account: DeliveryAccount
 
     @property
     def id(self) -> str:
-        """The client's word for it."""
+        """Subscription id that the client chose."""
 
     @property
     def topic(self) -> str:
-        """What it asked for."""
+        """Topic or topic pattern that the client subscribed to."""
 
     @property
     def stream(self) -> int:
-        """Its number on the connection."""
+        """Number of the subscription on the connection."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether what its client doesn't acknowledge goes to another."""
+        """Whether another consumer gets the messages that this client doesn't acknowledge."""
 
     @property
     def can_fall_back(self) -> bool:
-        """Whether what its client doesn't take is read from the log when it does."""
+        """Whether the subscription can fall back to reading the log.
+
+        Then the broker reads the records that the client hasn't read yet from the log again.
+        """
 
     @property
     def is_paused(self) -> bool:
-        """Whether its client has it wait where it is in the log."""
+        """Whether the client has paused the subscription at its position in the log."""
 
     def first_needed(self, waiting: int) -> int:
-        """Sequence of the record it would go on with, if the first that waits or is in flight is `waiting` (0: none)."""
+        """Return the sequence of the record that the subscription would resume with.
+
+        `waiting` is the sequence of its first waiting or unacknowledged record; 0: there is none.
+        """
 
 
 class BacklogOwner(Protocol):
-    """The client whose deliveries these are."""
+    """Client that owns a backlog."""
 
     @property
     def name(self) -> str:
-        """Its unique name."""
+        """Unique client name."""
 
     def mark_changed(self) -> None:
-        """What waits for it has changed: it is measured, and judged, at the end of the turn."""
+        """Schedule the client for measuring and judging at the end of the event-loop iteration."""
 
     def on_live(self) -> None:
-        """Its spool is empty."""
+        """Handle the return to live delivery: the client's spool is empty."""
 
     def fail(self, error: SluiceError) -> None:
-        """It can't be served: tell it, and end the connection."""
+        """Send an error to the client that can't be served any more, and end the connection."""
 
     def close(self, code: str, message: str) -> None:
-        """End the connection with a last word."""
+        """Send a reason to the client and end the connection."""
 
     def on_spool_failed(self, error: SluiceError) -> None:
-        """What waits for it can't be written to disk: that is decided, told and recorded, and the connection ended."""
+        """Close a client whose backlog can't be written to disk.
+
+        The decision is sent to the client and recorded.
+        """
 
 
 class TaskSpawner(Protocol):
-    """Starts a task that ends with the instance."""
+    """Starts a task that is cancelled when the instance stops."""
 
     def __call__(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceResources:
-    """What the rooms of one instance share: the log and the thread that reads it, the time, the loop's fair share."""
+    """Objects that the packages of one instance share: log, reader thread, clock, schedulers."""
 
     instance: str
     clock: Clock
@@ -100,15 +106,14 @@ class InstanceResources:
 
 
 class MatchReceiver(Protocol):
-    """What the registry holds."""
+    """Receiver of matched batches: a client's subscription, or a listener inside the broker."""
 
     @property
     def takes_both(self) -> bool:
-        """Whether records of the log and records that no journal keeps are for it alike, in the order of
-        their publishers."""
+        """Whether the receiver takes journaled and unjournaled records, in the order of their publishers."""
 
     def receive(self, shared: SharedDelivery, rows: Rows | None) -> None:
-        """A batch has come of which these rows (None: all) fit the pattern and the filter."""
+        """Receive a batch of which these rows (None: all) match the pattern and the filter."""
 
     def on_gap(self) -> None:
-        """A batch couldn't be taken: there is a gap from here on, and that mustn't be passed over in silence."""
+        """Note that a batch couldn't be received. The receiver must report the gap that begins here."""

@@ -1,10 +1,11 @@
-"""How replays share the loop, the reader thread and the memory, and how they spare live delivery.
+"""Schedulers of one instance: they limit replays beside live delivery, and spread long work.
 
-Without live traffic a replay goes as fast as its client. While messages are being published, all replays together
-stand in one line: a turn (one chunk read, checked and handed to a socket) is followed by a rest that is some times as
-long, so that they take a fixed share of the loop however many they are and however fast their clients read.
+`ReplayFairShare`: without live traffic a replay goes as fast as its client reads. While messages are being
+published, all replays together wait in one line. Each slot (one chunk read, checked and handed to a socket)
+is followed by a rest that is REST times as long. So replays use a fixed share of the loop, however many they
+are and however fast their clients read.
 
-Who takes turns on the loop, so that what many want done at once delays nobody else by more than a budget.
+`WorkScheduler`: work of many clients in one event-loop iteration delays other work by one budget at most.
 """
 
 from __future__ import annotations
@@ -18,47 +19,57 @@ from typing import Final
 from broker_core.clock import Clock
 
 FIRST_CHUNK = 16 * 1024
-"""Journal bytes of a replay's first turn, and after its client stopped reading."""
+"""Journal bytes of a replay's first chunk, and of the first one after its client stopped reading."""
 LARGEST_CHUNK = 1024 * 1024
+"""Maximum bytes of a chunk without live traffic."""
 LARGEST_BESIDE_LIVE = 128 * 1024
-"""Bytes of a turn while messages are published: a bound on how long one keeps the loop."""
+"""Maximum bytes of a chunk while messages are published. It bounds how long one chunk occupies the loop."""
 CHUNKS_BUDGET = 8 * 1024 * 1024
-"""Bytes that the chunks of all replays may have together, each counted once, as long as each has FIRST_CHUNK."""
+"""Maximum bytes of the chunks of all replays together, each counted once, as long as each has FIRST_CHUNK."""
 TAKEN_BEFORE = 16
-"""How many times a chunk's bytes a client must have taken before its chunks are as large."""
+"""A chunk has at most 1/16 of the bytes that the client has read since it last stopped."""
 CUT_BEFORE = 512 * 1024
-"""Bytes that a client must have taken since it last stopped before larger batches than its chunks are passed uncut. The
-kernels take some 300 KB for one that reads nothing; for one that reads, cutting each batch would cost more than sending it."""
+"""Bytes that a client must read after a stop before batches larger than its chunks are sent uncut.
+
+The kernels buffer some 300 KB for a client that reads nothing. For a client that reads, cutting each batch
+would cost more than sending it.
+"""
 READS_AT_ONCE = 32
-"""Chunks that were asked of the reader thread and aren't taken yet: a thousand replays that begin together would otherwise
-each have one in memory. Those read ahead for fast clients come on top."""
+"""Maximum number of chunks that the reader thread has been given and the replays haven't received.
+
+A thousand replays that begin together would otherwise each have one in memory. Chunks read ahead for fast
+clients are not included.
+"""
 REST = 3.0
-"""A turn's rest beside live traffic, in lengths of a turn: a quarter of the loop is the replays'."""
+"""Rest after a slot beside live traffic, in lengths of the slot: replays get a quarter of the loop."""
 LATE_S = 0.25
-"""Of rests that were too long since the loop ran late, so much is made up for. With one turn in each round of a loop that is taken
-for 80 ms, a thousand clients would wait for minutes."""
+"""Maximum seconds that later rests are shortened by, if a rest was too long because the loop ran late.
+
+Otherwise, with one slot per iteration of a loop that is busy for 80 ms, a thousand clients would wait for
+minutes.
+"""
 BUSY_FOR_S = 0.1
-"""For so long after messages came or were delivered there is live traffic."""
+"""Seconds for which live traffic counts as present after a message was received or delivered."""
 
 
 class ReplayFairShare:
-    """The replays of one instance."""
+    """Fair share of the event loop for the replays of one instance."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.replays = 0
         self.in_line = 0
-        """Replays that wait for a turn."""
+        """Number of replays that wait for a slot."""
         self._live_until = 0.0
         self._free_at = 0.0
         self._late_s = 0.0
-        """By how much the line has rested for too long, and not made up for."""
+        """Seconds by which rests were too long and have not been made up for."""
         self._usual_s = 0.0005
         self._line = asyncio.Lock()
         self.reads = asyncio.Semaphore(READS_AT_ONCE)
 
     def on_live_traffic(self) -> None:
-        """Messages have come from a client, or were delivered live."""
+        """Note that a client published messages, or that messages were delivered live."""
         self._live_until = self._clock.seconds() + BUSY_FOR_S
 
     @property
@@ -68,16 +79,19 @@ class ReplayFairShare:
 
     @property
     def max_chunk_bytes(self) -> int:
-        """Bytes that a chunk may have now."""
+        """Maximum bytes of a chunk now."""
         return LARGEST_BESIDE_LIVE if self.busy else LARGEST_CHUNK
 
     def grow_chunk(self, chunk_bytes: int, taken_bytes: int) -> int:
-        """The next chunk of a replay whose client took the last one at once, and so much since it last stopped."""
+        """Return the bytes of the next chunk of a replay whose client read the last chunk immediately.
+
+        `taken_bytes`: bytes that the client has read since it last stopped.
+        """
         largest = min(self.max_chunk_bytes, taken_bytes // TAKEN_BEFORE)
         return max(min(chunk_bytes * 2, largest, CHUNKS_BUDGET // max(self.replays, 1)), FIRST_CHUNK)
 
     async def wait_turn(self) -> None:
-        """Wait for a turn; at once when there is nothing live to be spared."""
+        """Wait for a slot. Returns immediately when there is no live traffic."""
         if not self.busy:
             return
         self.in_line += 1
@@ -89,6 +103,10 @@ class ReplayFairShare:
             self.in_line -= 1
 
     async def _rest(self) -> None:
+        """Rest until the next slot may begin.
+
+        A rest that was too long shortens the next ones by at most LATE_S.
+        """
         left = self._free_at - self._clock.seconds()
         if left <= self._late_s:
             self._late_s -= max(left, 0.0)
@@ -98,13 +116,15 @@ class ReplayFairShare:
         self._late_s = min(self._clock.seconds() - wakes_at, LATE_S)
 
     def charge(self, seconds: float) -> None:
-        """A turn has cost so much of the loop and of the reader thread. Not how long it waited for them: a line whose rests grew with
-        the loop's lateness would come to a stop when the loop has most to make up for."""
+        """Record the seconds that a slot used the loop and the reader thread, without waiting time.
+
+        If rests grew with the loop's lateness, replays would stop when the loop has most work to catch up on.
+        """
         self._usual_s += (seconds - self._usual_s) / 8
 
 
 class AdaptiveChunkSize:
-    """Bytes of one client's next chunk: small at first, and more while it takes everything at once."""
+    """Size of one client's next chunk: small at first, doubled when the client reads a chunk immediately."""
 
     __slots__ = ("_share", "nbytes", "taken_bytes")
 
@@ -113,49 +133,61 @@ class AdaptiveChunkSize:
         self.reset()
 
     def reset(self) -> None:
-        """The client has stopped, or reads again."""
+        """Start again with small chunks, because the client has stopped, or reads again."""
         self.nbytes, self.taken_bytes = FIRST_CHUNK, 0
 
     def grow(self) -> None:
-        """The client took a chunk at once."""
+        """Record that the client read a chunk immediately, and compute the size of the next one."""
         self.taken_bytes += self.nbytes
         self.nbytes = self._share.grow_chunk(self.nbytes, self.taken_bytes)
 
     @property
     def is_read_ahead_useful(self) -> bool:
-        """Whether the next chunk is better read while the client takes the one before."""
+        """Whether the next chunk should be read from the log while the client reads the current one."""
         return self.nbytes > FIRST_CHUNK and not self._share.busy
 
 
 TURN_NS: Final = 2_000_000
-"""How long one client's commands may keep the loop in a turn, and all that stand in the line together; what was begun last is
-finished. Some 60 small publishes; a large batch is one, so that a turn more for each costs it nothing that could be measured."""
+"""Maximum time per event-loop iteration, ns, of one client's commands, and of all scheduled work.
+
+The work in progress is finished. It is some 60 small publishes. A large batch is one unit, so that an
+additional iteration for each costs nothing measurable.
+"""
 
 
 class WorkScheduler:
-    """An instance's line of whoever has more to do than one turn of the loop should take: inboxes beyond their budget, shared
-    subscriptions that deal, clients that leave together. They may keep the loop for one budget a turn, however many they are, and
-    whoever has had some goes to the line's end."""
+    """Queue of work that is spread over several event-loop iterations.
+
+    Examples: inboxes beyond their budget, shared subscriptions that assign records, clients that disconnect
+    together. All work in the line together gets TURN_NS per iteration. Recurring work rejoins the line at its
+    end.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._line: deque[Callable[[], int]] = deque()
         self._scheduled = False
         self._spent_ns = 0
-        """By those that left in this turn."""
+        """Time used by `call_within_budget` in this iteration, ns."""
 
     def add_recurring(self, go_on: Callable[[], int]) -> None:
-        """Call this in a later turn; it says how long it took, in ns."""
+        """Call `go_on` once in a later iteration.
+
+        It returns how long it took, ns, and adds itself again if it needs more.
+        """
         self._line.append(go_on)
         self._schedule()
 
     def call_later_turn(self, act: Callable[[], None]) -> None:
-        """Call this in a later turn."""
+        """Call `act` in a later iteration."""
         self.add_recurring(partial(self._timed, act))
 
     def call_within_budget(self, left: Callable[[], None]) -> None:
-        """Call this now, or in a later turn: what ends with a client of a thousand subscriptions takes a turn's budget alone, and
-        hundreds may be cut off at once."""
+        """Call `left` now, or in a later iteration if this one's budget is used up.
+
+        The disconnection of a client with a thousand subscriptions uses a whole budget, and hundreds may be
+        cut off together.
+        """
 
         if self._line or self._spent_ns >= TURN_NS:
             self.call_later_turn(left)
@@ -178,6 +210,7 @@ class WorkScheduler:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
+        """Do the work of the line until the budget is used up. Each item in the line runs at most once."""
         self._scheduled = False
         spent = 0
         try:

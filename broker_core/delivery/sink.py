@@ -1,15 +1,13 @@
-"""Whether a peer reads what its kernel takes for it: as its window tells.
+"""Interface between engine and transport (`Sink`), and detection of peers that don't read.
 
-A socket takes what comes for a peer that reads nothing until the peer's kernel is full, and each message costs a write meanwhile. But a
-receiver's window tells it at once: its end moves when bytes are read there, and stays where it is when none are. How wide a window is says less:
-kernels narrow it for reasons of their own.
+A transport (asyncio's for TCP, daphne's for WebSocket) accepts the deliveries that the broker hands to it.
+When it holds more than TRANSPORT_HIGH_BYTES that the kernel hasn't accepted, it clears `is_writable`. (daphne
+uses its own limit.) When it has drained, it calls `Connection.on_writable`. So unread deliveries wait in the
+outbox, where policy sees them, and nowhere else.
 
-The port between the engine and a transport: what a transport must offer for one connection.
-
-A transport below it (asyncio's for TCP, daphne's for WebSocket) takes what it is handed. When it holds more than
-TRANSPORT_HIGH_BYTES that the kernel hasn't taken (daphne's has its own measure) it clears `writable`, and calls
-`Connection.on_writable` when it has drained. So whatever a client doesn't read waits in the outbox,
-where policy sees it, and nowhere else.
+A socket accepts bytes for a peer that doesn't read until the peer's kernel is full, and each message costs a
+write meanwhile. The peer's receive window shows this at once: its end moves when the peer reads, and stays
+when it doesn't. The width of the window says less, because kernels narrow it for reasons of their own.
 """
 
 from __future__ import annotations
@@ -22,25 +20,34 @@ from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
 
 LOOK_NS: Final = 500_000_000
-"""Over so long at least: who does something else for a moment isn't meant."""
+"""Minimum observation window, ns. A peer that pauses for less than this does not count as not reading."""
 ENOUGH_BYTES: Final = 16 * 1024
-"""So much must have come for a peer: Linux opens a window in steps."""
+"""Minimum bytes that arrive at the peer in an observation window.
+
+Linux opens a receive window in steps.
+"""
 
 
 class ReceiveWindowSample(NamedTuple):
-    """Of one look at a connection, in bytes since its start; the same each time where nobody tells."""
+    """Receive window of a peer at one check, in bytes since the start of the connection.
+
+    Constant where it is unknown.
+    """
 
     acknowledged: int
-    """The peer's kernel has it."""
+    """Bytes that the peer's kernel has acknowledged."""
     end: int
-    """Up to there it said that it takes."""
+    """End of the peer's receive window: the byte up to which the peer accepts data."""
 
 
 UNKNOWN: Final = ReceiveWindowSample(0, 0)
 
 
 class ReadDetector:
-    """One peer's. `leaves`: it has read less than half of what came lately."""
+    """Detects whether one peer reads from its socket.
+
+    `leaves`: it has read less than half of the bytes that arrived lately.
+    """
 
     __slots__ = ("_at", "_since", "leaves")
 
@@ -50,7 +57,11 @@ class ReadDetector:
         self._at = 0
 
     def update(self, seen: ReceiveWindowSample, now_ns: int) -> bool:
-        """`leaves`, as of now; a clock that never jumps. It takes a while to be so, and ends as soon as it is seen to read."""
+        """Evaluate a new sample and return `leaves`. `now_ns` is a monotonic time.
+
+        `leaves` becomes true only after a whole observation window, and false as soon as the peer is seen to
+        read.
+        """
         since = self._since
         if since is None:
             self._since, self._at = seen, now_ns
@@ -64,85 +75,103 @@ class ReadDetector:
 
 
 TRANSPORT_HIGH_BYTES = 1
-"""Bytes asyncio may hold below the outbox and still be writable. As good as none: what it holds of a batch keeps the whole
-batch in memory, and each of a thousand waiting replays would hold two. The kernel's own buffer keeps the line busy meanwhile.
-Not 0: uvloop's TLS pauses at the limit, plain asyncio above it, and would then never resume."""
+"""Bytes that asyncio may hold below the outbox and still be writable.
+
+It is practically none. Any byte that asyncio holds of a batch keeps the whole batch in memory, and each of a
+thousand waiting replays would hold two. The kernel's own buffer keeps the line busy meanwhile. It is not 0,
+because uvloop's TLS pauses at the limit and plain asyncio above it. With 0, TLS would never resume.
+"""
 PULL_BYTES = 64 * 1024
-"""Bytes handed to a transport at once: a call for each costs more than the copy."""
+"""Bytes handed to a transport in one call. One call per delivery would cost more than the copy."""
 
 
 class Sink(Protocol):
-    """One connection's way out."""
+    """Sending side of one connection, as the engine uses it."""
 
     protocol: str
     remote: str
     text_mode: bool
-    """Deliveries leave as texts, which have no size that both sides know."""
+    """Whether deliveries are sent as text, which has no size that both sides know."""
     peer_names: frozenset[str]
     """Names in the certificate that the peer showed in its TLS handshake."""
 
     @property
     def is_writable(self) -> bool:
-        """Whether it takes deliveries now."""
+        """Whether the transport accepts deliveries now."""
 
     @property
     def is_flushed(self) -> bool:
-        """Whether the kernel has everything that was handed over."""
+        """Whether the kernel has accepted every byte that was handed over."""
 
     @property
     def written_bytes(self) -> int:
-        """Bytes written to this connection since its start: deliveries and replies with their framing, before TLS."""
+        """Bytes written to this connection since its start.
+
+        Deliveries and replies count with their framing, before TLS.
+        """
 
     def acked_bytes(self) -> int:
-        """How many of these the peer's kernel has acknowledged: looked up now, for a tick and the end, not per message.
+        """Return how many of `written_bytes` the peer's kernel has acknowledged.
 
-        Never less than before, never too much; what is under way under TLS counts as if it were plain. All of them when
-        nothing is under way, and the last known once the socket is closed.
+        Each call asks the kernel, so it is made at periodic checks and at the end, not per message. The
+        figure never shrinks and is never too large. Bytes in flight under TLS count as if they were plain.
+        All bytes are acknowledged when none are in flight. Once the socket is closed, the last known figure
+        is returned.
         """
 
     @property
     def window_step_bytes(self) -> int:
-        """The largest step in which `taken_bytes` moves while the peer reads steadily, as far as known; 0 while its window
-        has never been seen shut. Who reads at some rate is silent for up to lump_bytes / rate."""
+        """Largest step, in bytes, in which `acked_bytes` grows while the peer reads steadily.
+
+        0 while the peer's window has never been seen shut. A peer that reads at a steady rate is silent for
+        up to window_step_bytes / rate.
+        """
 
     @property
     def is_network_limited(self) -> bool:
-        """Whether what waits has waited for the network lately, more than for the peer to open its window."""
+        """Whether unsent bytes recently waited more for the network than for the peer's window."""
 
     @property
     def receive_window(self) -> ReceiveWindowSample:
-        """What the peer's kernel takes, as of the last time that somebody asked for `taken_bytes`."""
+        """Receive window of the peer's kernel, as of the last call of `acked_bytes`."""
 
     def on_logged_on(self) -> None:
-        """It is known who this is: frames may be as large as the protocol allows. Until then they are small."""
+        """Accept frames up to the protocol's limit from now on, because the client is authenticated.
+
+        Until then the limit is low.
+        """
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> Sequence[int] | None:
-        """Hand deliveries to the transport, in order. Called only while `writable`.
+        """Hand deliveries to the transport, in order. Called only while `is_writable`.
 
-        Returns how many bytes each became, where that differs by more than a frame header that is the same for all.
+        Returns how many bytes each delivery became, or None where only a constant frame header was added to
+        each.
         """
 
     def send_reply(self, reply: Reply) -> None:
-        """Send an ack, an error or a notice. Small, and allowed while not writable: the caller bounds them."""
+        """Send an ack, an error or a notice.
+
+        Allowed while not writable; the caller bounds the number of replies.
+        """
 
     def pause_reading(self) -> None:
-        """Stop taking bytes from the peer."""
+        """Stop reading bytes from the peer."""
 
     def resume_reading(self) -> None:
-        """Take bytes again."""
+        """Read bytes from the peer again."""
 
     def close(self, code: str, message: str) -> None:
-        """Send what was handed over as far as the peer takes it within a moment, then close."""
+        """Send the bytes that were handed over, as far as the peer reads them within a moment, then close."""
 
 
 class ConnectionSink(Sink, Protocol):
-    """A sink that is a peer's own connection."""
+    """Sink that is a peer's own connection."""
 
     def read_progress(self) -> ReadProgress:
-        """Bytes read from the peer since the connection's start, and those of a frame that is not whole."""
+        """Return the bytes read since the start of the connection, and those of an incomplete frame."""
 
     def drop(self) -> None:
-        """Close now, whatever the peer has read."""
+        """Close immediately and discard unsent bytes."""
 
     def drop_input(self) -> None:
-        """Its connection has ended and will say nothing more: let go of it."""
+        """Release the buffered input of a connection that has ended."""

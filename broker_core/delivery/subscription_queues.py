@@ -1,16 +1,13 @@
-"""Which of many moments is the earliest, where each changes often and the answer is wanted seldom: a heap of what they were.
+"""Queues of subscriptions that can't share their client's outbox.
 
-What would wait in a lane if the conflations that a rule decided in shadow had been done. Pure: nothing of the lane changes.
+A subscription gets a queue when it has an acknowledgement window or credit, when a policy pauses it, or when
+a policy discards or conflates its backlog. Its deliveries wait here, in order. They move to the outbox as far
+as window, credit and socket allow. So a subscription whose application reads nothing doesn't block the other
+subscriptions of its client.
 
-Kept as the hashes of the messages' keys, eight bytes each, so that what is counted in shadow holds on to no message.
-
-A lane: the waiting place of one subscription that can't share its client's outbox.
-
-A subscription gets a lane when it has an acknowledgement window or credit, when a policy pauses it, or when a
-policy discards or conflates what waits for it. Its deliveries wait here, in order, and move to the outbox as far as
-window, credit and socket take them, so that a subscription whose application takes nothing doesn't hold up its neighbours.
-
-One client's lanes by stream number, and what waits in all of them together.
+`SubscriptionQueues` has the queues of one client by stream number. `EarliestHeap` finds the earliest of many
+times. `ShadowConflation` simulates conflations that a rule decides in shadow mode; it never changes the
+queue. It stores only hashes of message keys, eight bytes each, so that it keeps no message in memory.
 """
 
 from __future__ import annotations
@@ -30,28 +27,37 @@ from broker_core.delivery.entries import OutboxEntry
 from broker_core.delivery.window import AckWindow
 
 _SPARE = 64
+"""Number of outdated entries that the heap may always have."""
 
 
 class EarliestHeap:
-    """Of streams of which each has one moment or none. A moment that becomes later, or goes, needn't be told: that is found
-    when it comes to the top."""
+    """Earliest time over many streams, for times that change often and are read seldom.
+
+    Each stream has one time or none.
+
+    The heap stores old times. A time that becomes later or is removed needs no call: it is corrected when it
+    reaches the top.
+    """
 
     __slots__ = ("_heap", "_listed", "_read")
 
     def __init__(self, read: Callable[[int], int]) -> None:
-        """`read` gives a stream's moment now; 0: it has none."""
+        """Create an empty heap.
+
+        `read` returns a stream's current time, ns; 0: none.
+        """
         self._read = read
         self._heap: list[tuple[int, int]] = []
         self._listed: set[int] = set()
 
     def add(self, stream: int, *, earlier: bool = False) -> None:
-        """It may have a moment where it had none; or, if that is said, an earlier one."""
+        """Add a stream that may have a time now. `earlier`: its time may have become earlier."""
         if earlier or stream not in self._listed:
             self._listed.add(stream)
             heappush(self._heap, (self._read(stream), stream))
 
     def earliest_ns(self) -> int:
-        """The earliest; 0: none of them has any."""
+        """Return the earliest time, ns; 0: no stream has one."""
         heap, read = self._heap, self._read
         if len(heap) > 2 * len(self._listed) + _SPARE:
             heap[:] = [(read(stream), stream) for stream in self._listed]
@@ -70,27 +76,33 @@ class EarliestHeap:
 
 
 class ShadowConflation(NamedTuple):
-    """After the last of them."""
+    """Simulated content of a queue after the shadow conflations of one rule."""
 
     keys: array[int] = array("q")
-    """Of what was left, in order."""
+    """Hashes of the keys of the remaining messages, in order."""
     came: int = 0
-    """How many messages the lane had ever had then: what came later is behind these."""
+    """Number of messages ever queued when this was computed. Later messages are behind these."""
     cut: int = 0
-    """How many more wait in the lane."""
+    """Number of messages that are in the real queue and not in this one."""
 
     def conflated(self, newer: array[int], came: int, waits: int, cut: int) -> ShadowConflation:
-        """After the next one, of what would wait now: of `waits` messages all but `cut`. `newer` are the keys of those of them
-        that came since."""
+        """Return the simulation after one more conflation.
+
+        Args:
+            newer: key hashes of the messages that were queued since.
+            came: number of messages ever queued.
+            waits: number of messages in the real queue.
+            cut: at most this many messages count as removed by earlier conflations.
+        """
         cut = min(cut, self.cut, waits)
-        # What has left since would have left here too, of what is oldest here.
+        # Messages sent since would have been sent here too; they are the oldest here.
         keys = (self.keys + newer)[-(waits - cut) :] if waits > cut else array("q")
         left = array("q", reversed(dict.fromkeys(reversed(keys))))
         return ShadowConflation(left, came, cut + len(keys) - len(left))
 
 
 class QueueTotals:
-    """What waits in all lanes of a client."""
+    """Messages and bytes in all queues of a client."""
 
     __slots__ = ("messages", "nbytes")
 
@@ -99,7 +111,10 @@ class QueueTotals:
 
 
 class SubscriptionQueue:
-    """What waits for one subscription. `window` None: no acknowledgements, only an order of its own."""
+    """Queued deliveries of one subscription, with its window, credit and pause.
+
+    `window` None: no acknowledgements.
+    """
 
     __slots__ = (
         "_conflated",
@@ -128,72 +143,85 @@ class SubscriptionQueue:
         self.stream = stream
         self.window = window
         self.looked_at = window is not None
-        """Whether somebody wants to know of what comes and waits: its window, or a rule."""
+        """Whether a window or a rule needs to know about each delivery."""
         self.paused = False
         self.pauses = 0
-        """How often it was paused: a pause's end tells by it whether there was another since."""
+        """Number of pauses so far. The end of a pause compares it to detect a newer pause."""
         self.busy = False
-        """Its entries are being conflated elsewhere; nothing may leave meanwhile."""
+        """Whether the reader thread is conflating the entries. Nothing may be sent meanwhile."""
         self.credit: int | None = None
-        """How many bytes may be sent in all; None: its client doesn't say. What is sent last may pass it."""
+        """Total bytes that may be sent; None: the client grants no credit.
+
+        The last delivery may exceed it.
+        """
         self.sent_bytes = 0
         self.spent_since = 0
-        """From when there is no credit left, ns; 0 while there is."""
+        """Time since which the credit is used up, ns; 0 while there is some."""
         self.messages = 0
         self.nbytes = 0
         self.total = QueueTotals()
-        """Of its client's lanes, once it is one of them."""
+        """Totals over all queues of the client, once this queue is one of them."""
         self.came = 0
-        """How many messages were ever queued here."""
+        """Number of messages ever queued here."""
         self.would_be: dict[str, ShadowConflation] = {}
-        """What would wait here if what rules decided in shadow had been done, by their names."""
+        """Simulated content of this queue for each rule in shadow mode, by rule name."""
         self.full_since = 0
-        """From when there was something to send, here or on disk, and the window was full, ns; 0 while there is room (seed 003)."""
+        """Time since which the window is full although deliveries wait, ns; 0 while it isn't (seed 003).
+
+        The deliveries may be here or on disk.
+        """
         self.times_full = self._seen_full = 0
         self._entries: deque[OutboxEntry] = deque()
         self._cut_at = 0
-        """How many records of the first entry have left."""
+        """Number of records of the first entry that were already removed."""
         self._conflated = False
-        """What left last was of a conflated backlog."""
+        """Whether the delivery removed last was the result of a conflated backlog."""
 
     @property
     def is_window_full(self) -> bool:
-        """The window lets nothing more through."""
+        """Whether the window allows no more messages."""
         return self.window is not None and self.window.free_slots <= 0
 
     @property
     def is_credit_spent(self) -> bool:
-        """Its client has room for nothing more."""
+        """Whether the client's credit allows no more bytes."""
         return self.credit is not None and self.sent_bytes >= self.credit
 
     @property
     def is_blocked(self) -> bool:
-        """Nothing may leave, whatever waits."""
+        """Whether nothing may be sent, whatever is queued."""
         return self.paused or self.busy or self.is_window_full or self.is_credit_spent
 
     def set_credit(self, upto: int, now_ns: int) -> None:
-        """Its client has room for so many bytes in all. Less than before is ignored: what was promised may be on its way."""
+        """Raise the total bytes that may be sent to `upto`.
+
+        A lower value is ignored: bytes promised earlier may be in flight.
+        """
         self.credit = max(self.credit or 0, upto)
         self._note_spent(now_ns)
 
     def _note_spent(self, now_ns: int) -> None:
+        """Update `spent_since` after a change of credit or sent bytes."""
         self.spent_since = (self.spent_since or now_ns) if self.is_credit_spent else 0
 
     @property
     def oldest_at(self) -> int:
-        """From when the first entry's age counts, ns; 0 when nothing waits."""
+        """Time from which the age of the first entry counts, ns; 0 when the queue is empty."""
         return self._entries[0].accepted_at if self._entries else 0
 
     @property
     def first_sequence(self) -> int:
-        """Sequence of the first journaled record that waits; 0 when there is none."""
+        """Sequence of the first queued journaled record; 0 when there is none."""
         for entry in self._entries:
             if entry.batch.first_sequence:
                 return int(entry.batch.sequences()[self._cut_at if entry is self._entries[0] else 0])
         return 0
 
     def can_bypass(self, entry: OutboxEntry, now_ns: int) -> bool:
-        """Whether a delivery needn't wait here: nothing does, nobody asks, and there is credit. It counts as taken then."""
+        """Return whether a delivery can skip the queue; if so, charge it to the credit.
+
+        It can if the queue is empty and not blocked, and no window or rule watches it.
+        """
         if self.looked_at or self._entries or self._conflated or self.is_blocked:
             return False
         self._conflated = entry.conflated
@@ -212,7 +240,7 @@ class SubscriptionQueue:
         self._count(entry.count, entry.nbytes)
 
     def _count(self, messages: int, nbytes: int) -> None:
-        """So much more waits, or less."""
+        """Add to the queued messages and bytes; negative to subtract."""
         total = self.total
         self.messages += messages
         self.nbytes += nbytes
@@ -220,7 +248,11 @@ class SubscriptionQueue:
         total.nbytes += nbytes
 
     def take_sendable(self, max_bytes: int, now_ns: int) -> list[OutboxEntry]:
-        """What may go to the outbox now, the last batch cut where the window ends; [] when nothing may."""
+        """Remove and return the deliveries that may move to the outbox now; [] if there are none.
+
+        The last batch is cut where the window ends. At most about `max_bytes` are returned, but always one
+        entry.
+        """
         if self.paused or self.busy or not self._entries:
             return []
         taken: list[OutboxEntry] = []
@@ -243,13 +275,16 @@ class SubscriptionQueue:
         return taken
 
     def update_window_full(self, now_ns: int, more: bool = False) -> bool:
-        """Note whether the window is full with something waiting; whether it has become full since the last look. `more`:
-        something waits for it on disk."""
+        """Update `full_since` and return whether the window has become full since the last call.
+
+        `more`: deliveries of this subscription wait on disk.
+        """
         self._note_full(False, now_ns, more)
         became, self._seen_full = self.times_full > self._seen_full, self.times_full
         return became
 
     def _note_full(self, moving: bool, now_ns: int, more: bool = False) -> None:
+        """Update `full_since` and `times_full`. `moving`: messages were just sent."""
         full = (more or bool(self._entries)) and self.is_window_full
         if moving or not full:
             self.full_since = 0
@@ -258,10 +293,10 @@ class SubscriptionQueue:
             self.times_full += 1
 
     def _pop(self, most: int) -> OutboxEntry:
-        """The first entry, or of a longer one its next `most` records.
+        """Remove and return the first entry, or the next `most` records of a longer one.
 
-        The rest isn't made into a batch of its own each time: with a window of 1 that would copy a batch of a
-        thousand records a thousand times. Its bytes count until its last record leaves.
+        The remaining records aren't made into a batch of their own each time. With a window of 1 that would
+        copy a batch of a thousand records a thousand times. Its bytes count until its last record is removed.
         """
         entry, at = self._entries[0], self._cut_at
         self._cut_at = at + most if entry.count - at > most else 0
@@ -275,7 +310,7 @@ class SubscriptionQueue:
         return entry
 
     def take_all(self) -> list[OutboxEntry]:
-        """Everything that waits, in order: for the spool, or because it is given up."""
+        """Remove and return all entries in order, for the spool or to discard them."""
         taken = list(self._entries)
         if self._cut_at:
             taken[0] = slice_entry(taken[0], self._cut_at, taken[0].count)
@@ -285,7 +320,7 @@ class SubscriptionQueue:
         return taken
 
     def requeue(self, entries: Sequence[OutboxEntry]) -> None:
-        """Put entries that `take` gave before everything that waits; they didn't leave after all."""
+        """Put entries of `take_sendable` that were not sent back to the front."""
         if self.window is not None:
             self.window.undo_sent([entry.batch for entry in reversed(entries)])
         self.sent_bytes -= sum(entry.nbytes for entry in entries)
@@ -295,14 +330,17 @@ class SubscriptionQueue:
             self._queue(entry)
 
     def peek(self) -> list[OutboxEntry]:
-        """What waits, in order, and stays."""
+        """Return the queued entries in order, without removing them."""
         if self._cut_at:
             for entry in self.take_all():
                 self._queue(entry)
         return list(self._entries)
 
     def replace_first(self, before: Sequence[OutboxEntry], after: Sequence[OutboxEntry]) -> bool:
-        """Put `after` in the place of `before`, which `peek` gave. False when those don't wait here any more."""
+        """Replace the entries `before`, which `peek` returned, by `after`.
+
+        Return False if they are no longer at the front.
+        """
         if self._cut_at or len(self._entries) < len(before) or any(map(is_not, self._entries, before)):
             return False
         for entry in (*after, *self.take_all()[len(before) :]):
@@ -310,10 +348,11 @@ class SubscriptionQueue:
         return True
 
     def discard_oldest(self, messages: int, nbytes: int) -> list[OutboxEntry]:
-        """Give up the oldest, at least so many messages and so many bytes of bodies; what was given up, in order."""
+        """Remove and return the oldest entries: at least `messages` messages and `nbytes` bytes of bodies."""
         given_up: list[OutboxEntry] = []
         while self._entries and (messages > 0 or nbytes > 0):
-            # By bytes whole batches go; by messages the last one is cut, so that exactly as many go as must.
+            # By bytes only whole batches are removed. By messages the last batch is cut, so that exactly the
+            # required number goes.
             entry = self._pop(messages if nbytes <= 0 else self._entries[0].count)
             messages -= entry.count
             nbytes -= entry.batch.header.bodies_length
@@ -322,7 +361,7 @@ class SubscriptionQueue:
 
 
 def slice_entry(entry: OutboxEntry, start: int, stop: int) -> OutboxEntry:
-    """The records `start` to `stop` - 1 of an entry, as an entry."""
+    """Return the records `start` to `stop` - 1 of an entry as an entry."""
     places = np.arange(start, stop)
     rows = places if entry.rows is None else entry.rows[start:stop]
     batch = entry.batch.select(places)
@@ -330,12 +369,15 @@ def slice_entry(entry: OutboxEntry, start: int, stop: int) -> OutboxEntry:
 
 
 class SubscriptionQueues(dict[int, SubscriptionQueue]):
-    """A mapping of streams to lanes. Of those few hold something. What is said of all costs the same however many there are."""
+    """Queues of one client by stream number.
+
+    Totals cost the same however many queues there are; few are non-empty.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.filled: dict[int, SubscriptionQueue] = {}
-        """Those in which something waits."""
+        """Queues that are not empty, by stream."""
         self._total = QueueTotals()
         self._waiting, self._unacked = EarliestHeap(self._oldest_of), EarliestHeap(self._unacked_of)
 
@@ -345,23 +387,22 @@ class SubscriptionQueues(dict[int, SubscriptionQueue]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that wait in lanes."""
+        """Bytes in all queues."""
         return self._total.nbytes
 
     @property
     def messages(self) -> int:
-        """Messages that wait in lanes."""
+        """Messages in all queues."""
         return self._total.messages
 
     @property
     def oldest_at(self) -> int:
-        """From when the age of the oldest delivery in any of them counts, ns; 0: nothing waits."""
+        """Time from which the age of the oldest delivery in any queue counts, ns; 0: all are empty."""
         return self._waiting.earliest_ns()
 
     @property
     def unacked_at(self) -> int:
-        """From when the age of the oldest message counts that a window has let through and that isn't acknowledged, ns; 0:
-        there is none."""
+        """Age start of the oldest unacknowledged message of any window, ns; 0: there is none."""
         return self._unacked.earliest_ns()
 
     def _oldest_of(self, stream: int) -> int:
@@ -373,20 +414,20 @@ class SubscriptionQueues(dict[int, SubscriptionQueue]):
         return lane.window.oldest_accepted_at if lane is not None and lane.window is not None else 0
 
     def offer(self, lane: SubscriptionQueue, entry: OutboxEntry) -> None:
-        """Queue one delivery in its lane."""
+        """Add one delivery to its queue."""
         lane.offer(entry)
         if lane.stream not in self.filled:
             self.filled[lane.stream] = lane
             self._waiting.add(lane.stream)
 
     def requeue(self, stream: int, entries: Sequence[OutboxEntry]) -> None:
-        """What a lane has given didn't leave after all: it waits there again, before the rest."""
+        """Put deliveries of a queue that were not sent back to its front."""
         lane = self.filled[stream] = self[stream]
         lane.requeue(entries)
         self._waiting.add(stream, earlier=True)
 
     def pull(self, max_bytes: int, now_ns: int) -> list[OutboxEntry]:
-        """What may leave each lane now, `max_bytes` of each at most."""
+        """Remove and return the deliveries that may be sent now, at most about `max_bytes` of each queue."""
         pulled: list[OutboxEntry] = []
         for stream, lane in list(self.filled.items()):
             taken = lane.take_sendable(max_bytes, now_ns)
@@ -398,27 +439,29 @@ class SubscriptionQueues(dict[int, SubscriptionQueue]):
         return pulled
 
     def update_after_take(self, stream: int) -> None:
-        """Something was taken from a lane: note whether anything still waits there."""
+        """Update `filled` after entries were removed from a queue."""
         if not self[stream].messages:
             self.filled.pop(stream, None)
 
     def remove(self, stream: int) -> list[OutboxEntry]:
-        """Remove a lane, if there is one; what waited in it."""
+        """Remove the queue of a stream, if there is one. Return its entries."""
         lane = self.pop(stream, None)
         self.filled.pop(stream, None)
         return lane.take_all() if lane is not None else []
 
     def clear(self) -> None:
-        """Remove all of them, and what waits there."""
+        """Remove all queues and their entries."""
         for lane in self.filled.values():
             lane.take_all()
         self.filled.clear()
         super().clear()
 
     def take_all(self, unsent: Sequence[OutboxEntry]) -> list[OutboxEntry]:
-        """Everything that waits, each subscription's in its order, behind what of `unsent` has no lane.
+        """Remove and return all deliveries, each subscription's in order.
 
-        What a lane has given and wasn't sent goes back before it first: its window counts it as sent.
+        Those of `unsent` without a queue come first.
+
+        Unsent deliveries of a queue are put back to its front first, because its window counts them as sent.
         """
         entries: list[OutboxEntry] = []
         back: dict[int, list[OutboxEntry]] = {}

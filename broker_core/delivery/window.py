@@ -1,11 +1,11 @@
-"""The acknowledgement window of one subscription: how many messages may be on their way without an acknowledgement.
+"""Acknowledgement window of one subscription: how many messages may be in flight without an acknowledgement.
 
-Messages of a subscription are numbered from 1 in the order they are sent on a connection; both sides count, so that
-a message needs no field for it, and messages that no journal keeps can be acknowledged too. A bookmark is accepted
-in place of a number for records of the journal.
+Messages of a subscription are numbered from 1 in the order in which they are sent on a connection. Both sides
+count, so a message needs no field for its number, and unjournaled messages can be acknowledged too. For
+records of the journal a bookmark is accepted in place of a number.
 
-The unit is the batch: the window holds one span for each batch that was sent, and single messages are remembered
-only where they were acknowledged out of order.
+The unit is the batch. The window holds one span for each batch in flight, and remembers single messages only
+where they were acknowledged out of order.
 """
 
 from __future__ import annotations
@@ -24,22 +24,26 @@ from broker_core.delivery.account import NOTHING, MessageVolume
 from broker_core.errors import ClientError
 
 DEFAULT_PREFETCH: Final = 1_000
+"""Default maximum number of unacknowledged messages."""
 
 
 class AckMode(StrEnum):
-    """How a subscriber acknowledges; the words are those of seed 003's broker."""
+    """Acknowledgement mode of a subscriber. The values are the terms of seed 003's broker."""
 
     AUTO = "auto"
-    """The client's library does, when the application has taken the message. Counts as `client` here."""
+    """The client library acknowledges when the application has consumed the message.
+
+    The broker treats it like `client`.
+    """
     CLIENT = "client"
-    """The application does; a message stands for everything before it."""
+    """The application acknowledges; one message stands for everything before it."""
     INDIVIDUAL = "client-individual"
-    """The application does; a message stands for itself."""
+    """The application acknowledges each message separately."""
 
 
 @dataclass(slots=True)
 class _SentBatch:
-    """One batch that was sent: its numbers, its records' sequences, and when it was sent (ns)."""
+    """Batch in flight: its message numbers, its records' sequences, and when it was sent (ns)."""
 
     first: int
     last: int
@@ -49,9 +53,10 @@ class _SentBatch:
     """Bytes of each body."""
     at: int
     accepted_at: int
-    """From when its age counts, ns."""
+    """Time from which its age counts, ns."""
 
     def sequence(self, number: int) -> int:
+        """Return the sequence of a message number of this batch; 0 when the batch is unjournaled."""
         if self.first_sequence == 0:
             return 0
         place = number - self.first
@@ -59,19 +64,22 @@ class _SentBatch:
 
 
 class AckResult(NamedTuple):
-    """What one acknowledgement was for: records that the log keeps, and others."""
+    """Messages that one acknowledgement newly acknowledged, split into journaled and unjournaled ones."""
 
     journaled: MessageVolume = NOTHING
     unjournaled: MessageVolume = NOTHING
 
     @property
     def messages(self) -> int:
-        """How many that were; 0 when all had been acknowledged."""
+        """Number of newly acknowledged messages; 0 when all had been acknowledged before."""
         return self.journaled.messages + self.unjournaled.messages
 
 
 class AckWindow:
-    """What was sent and isn't acknowledged. `sent` never goes over `prefetch`: the caller asks `room` before."""
+    """Messages in flight of one subscription.
+
+    They never exceed `prefetch`: the caller checks `free_slots` before it sends.
+    """
 
     __slots__ = ("_early", "_head", "_last_acked", "_sent", "_spans", "mode", "owed_since", "prefetch")
 
@@ -83,34 +91,34 @@ class AckWindow:
         """Number of the first message that isn't acknowledged."""
         self._sent = 0
         self._early: set[int] = set()
-        """Messages behind the head that were acknowledged."""
+        """Numbers behind the head that are acknowledged."""
         self._last_acked = 0
         self.owed_since = 0
-        """When something was owed again after nothing was, ns."""
+        """Time at which the window last changed from empty to non-empty, ns."""
 
     @property
     def unacked_messages(self) -> int:
-        """Messages on their way."""
+        """Number of messages in flight."""
         return self._sent - self._head + 1 - len(self._early)
 
     @property
     def free_slots(self) -> int:
-        """How many more may be sent."""
+        """Number of messages that may be sent now."""
         return self.prefetch - self.unacked_messages
 
     @property
     def oldest_at(self) -> int:
-        """When the oldest of them was sent, ns; 0 when there is none."""
+        """Time at which the oldest message in flight was sent, ns; 0 when there is none."""
         return self._spans[0].at if self._spans else 0
 
     @property
     def oldest_accepted_at(self) -> int:
-        """From when its age counts, ns; 0 when there is none."""
+        """Time from which the age of the oldest message in flight counts, ns; 0 when there is none."""
         return self._spans[0].accepted_at if self._spans else 0
 
     @property
     def first_unacked(self) -> int:
-        """Sequence of the first record of the log that isn't acknowledged; 0 when there is none."""
+        """Sequence of the first journaled record that isn't acknowledged; 0 when there is none."""
         for span in self._spans:
             if span.first_sequence:
                 return span.sequence(max(self._head, span.first))
@@ -118,22 +126,27 @@ class AckWindow:
 
     @property
     def last_acked(self) -> int:
-        """Sequence up to which every record sent is acknowledged; 0 when there is none."""
+        """Sequence up to which every sent record is acknowledged; 0 when there is none."""
         return self._last_acked
 
     @property
     def last_sent(self) -> int:
-        """Sequence of the last record of the log that was sent and isn't acknowledged, give or take those behind it that are; 0
-        when there is none."""
+        """Sequence of the last record of the newest journaled batch in flight; 0 when there is none.
+
+        Single records at the end of that batch may already be acknowledged.
+        """
         return next((span.sequence(span.last) for span in reversed(self._spans) if span.first_sequence), 0)
 
     def record_sent(self, batch: Batch, now_ns: int, accepted_at: int = 0) -> None:
-        """A batch is on its way. `accepted_at`: from when its age counts, ns; left out, from now."""
+        """Add a sent batch to the window.
+
+        `accepted_at` (ns): the time from which its age counts; 0: `now_ns`.
+        """
         if not self.unacked_messages:
             self.owed_since = now_ns
         first, self._sent = self._sent + 1, self._sent + batch.count
         explicit = batch.flags & EXPLICIT_SEQUENCES
-        # Copied: the array of the batch would keep all its bytes in memory until it is acknowledged.
+        # Copied, because a view would keep all bytes of the batch in memory until it is acknowledged.
         listed = batch.sequences().copy() if explicit and batch.first_sequence else None
         sizes = batch.rows["body"].copy()
         self._spans.append(
@@ -141,16 +154,22 @@ class AckWindow:
         )
 
     def undo_sent(self, batches: Sequence[Batch]) -> None:
-        """The last batches didn't leave after all; they will be sent again, with the same numbers."""
+        """Remove the batches sent last, because they were not sent after all.
+
+        They will be sent again with the same numbers.
+        """
         for batch in batches:
             span = self._spans.pop()
             assert span.last - span.first + 1 == batch.count
             self._sent -= batch.count
 
     def acknowledge(self, first: int, last: int) -> AckResult:
-        """Acknowledge messages by number: `client-individual` just those, else everything up to `last`.
+        """Acknowledge messages; in `client-individual` mode `first` to `last`, else everything up to `last`.
 
-        Returns what is acknowledged by this, and wasn't before. ClientError bad_ack for what wasn't sent.
+        Return the messages that weren't acknowledged before.
+
+        Raises:
+            ClientError: bad_ack, if the messages weren't sent.
         """
         self.check(first, last, self._sent)
         if self.mode is AckMode.INDIVIDUAL and first > self._head:
@@ -167,7 +186,11 @@ class AckWindow:
 
     @staticmethod
     def check(first: int, last: int, sent: int) -> None:
-        """ClientError bad_ack when messages by these numbers can't have been received."""
+        """Check that messages with these numbers were sent.
+
+        Raises:
+            ClientError: bad_ack, if they weren't.
+        """
         if not 1 <= first <= last <= sent:
             raise ClientError(
                 "bad_ack",
@@ -177,7 +200,7 @@ class AckWindow:
             )
 
     def _amount(self, first: int, last: int) -> AckResult:
-        """What of these numbers wasn't acknowledged before, by whether the log keeps it."""
+        """Return the volume of the unacknowledged messages with these numbers, journaled and unjournaled."""
         journaled = unjournaled = NOTHING
         early = sorted(number for number in self._early if first <= number <= last)
         for span in self._spans:
@@ -199,11 +222,11 @@ class AckWindow:
         return AckResult(journaled, unjournaled)
 
     def sequence_of(self, number: int) -> int:
-        """The sequence of the message of that number; 0 when no log keeps it, or it was acknowledged."""
+        """Return the sequence of the message with a number; 0 when it is unjournaled or was acknowledged."""
         return next((span.sequence(number) for span in self._spans if span.first <= number <= span.last), 0)
 
     def sequences(self, first: int, last: int) -> list[int]:
-        """The sequences of those messages of the log that `acknowledge` would acknowledge by these numbers."""
+        """Return the sequences of the journaled messages that `acknowledge` would newly acknowledge."""
         if self.mode is not AckMode.INDIVIDUAL or first <= self._head:
             first = self._head
         return [
@@ -215,7 +238,11 @@ class AckWindow:
         ]
 
     def number_of(self, sequence: int) -> int:
-        """The number of the message with that sequence; 0 when it was acknowledged before. ClientError bad_ack."""
+        """Return the number of the message with that sequence; 0 when it was acknowledged before.
+
+        Raises:
+            ClientError: bad_ack, if the record isn't in flight.
+        """
         if sequence <= self._last_acked:
             return 0
         for span in self._spans:
@@ -229,7 +256,7 @@ class AckWindow:
         )
 
     def _move(self, head: int) -> None:
-        """Everything before `head` is acknowledged."""
+        """Acknowledge everything before `head`."""
         while self._spans and self._spans[0].first < head:
             span = self._spans[0]
             self._last_acked = max(self._last_acked, span.sequence(min(head - 1, span.last)))
@@ -239,6 +266,7 @@ class AckWindow:
         self._head = head
 
     def _pass_early(self) -> None:
+        """Move the head past messages that were acknowledged out of order."""
         head = self._head
         while head in self._early:
             self._early.discard(head)
@@ -248,7 +276,7 @@ class AckWindow:
 
 
 def _candidates(span: _SentBatch, sequence: int) -> Sequence[int]:
-    """The one number of a span that may have the sequence, if any."""
+    """Return the number of a span's message that may have the sequence, as a sequence of at most one item."""
     if span.first_sequence == 0 or sequence < span.first_sequence:
         return ()
     if span.listed is not None:

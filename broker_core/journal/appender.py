@@ -1,15 +1,16 @@
-"""The writing end: the current segment, rolling to the next, spare files made in advance, sealing what is full.
+"""Writing end of the journal: appends to the current segment, rolls to the next one, and seals full ones.
 
 Durability order of a roll:
 
 1. a spare (zeros, synced) is renamed to the new segment's name and its header is written;
-2. batches go into it, while the full one still has its preallocated tail;
-3. the next sync makes both files' data and the directory durable, and only then is anything acknowledged;
-4. later, in `finish_sealed`: the full one is cut to its content, its sidecar and `.clients.ack` are written.
+2. batches go into it, while the full segment still has its preallocated tail;
+3. the next sync makes both files' data and the directory durable; nothing is acknowledged before;
+4. later, `seal_pending` cuts the full segment to its content, and writes its sidecar and `.clients.ack`.
 
-A crash between any two of these leaves files that recovery tells apart by their content alone.
+A crash between any two of these leaves files that recovery can distinguish by their content alone.
 
-Closing full segments: sync, cut to the content, note the publishers, write the sidecar. Then they may be moved.
+Sealing a segment: sync, cut to the content, store the publishers, write the sidecar. Then actions may move
+the segment.
 """
 
 from __future__ import annotations
@@ -43,8 +44,12 @@ from broker_core.journal.segment_index import SegmentIndex
 
 
 class JournalOptions(NamedTuple):
-    """Sizes. `segment_size` is approximate: a segment ends with the batch before it, and holds one batch at least.
-    `preallocated` is the number of segments made in advance beside the current one."""
+    """Sizes of segments.
+
+    * `segment_size`: approximate bytes. A segment ends before the batch that would exceed it, and has at
+      least one.
+    * `preallocated`: number of spare segments made in advance.
+    """
 
     segment_size: int = 128 * 1024 * 1024
     preallocated: int = 2
@@ -52,7 +57,7 @@ class JournalOptions(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class WriteTail:
-    """A segment open for writing; `offset` is where the next batch goes."""
+    """Segment open for writing; the next batch is written at `offset`."""
 
     segment: Segment
     file: OpenFile
@@ -60,7 +65,7 @@ class WriteTail:
 
 
 class SegmentWrite(NamedTuple):
-    """Consecutive batches that go into one segment, with the offset of each."""
+    """Consecutive batches for one segment, with the offset of each."""
 
     tail: WriteTail
     batches: Sequence[Batch]
@@ -68,7 +73,10 @@ class SegmentWrite(NamedTuple):
 
 
 class Appender:
-    """Writes batches at the tail. A failed append leaves nothing behind; the caller holds the journal's lock."""
+    """Writer of batches at the end of the journal.
+
+    A failed append leaves no bytes behind. The caller holds the journal's lock.
+    """
 
     def __init__(
         self,
@@ -88,19 +96,20 @@ class Appender:
         self.spares = SpareSegments(files, directory, instance, options.segment_size, options.preallocated)
         self.tail: WriteTail | None = None
         self.skipped_from = 0
-        """First of the numbers before the next segment that name no record; 0: none."""
+        """First of the skipped sequences before the next segment, which name no record; 0: none."""
         self.directory_changed = False
+        """Whether a segment was created since the last sync, which must then sync the directory too."""
         self.broken = False
-        """Whether bytes of a failed append could not be cut off: nothing may be written behind them."""
+        """Whether bytes of a failed append could not be cut off; nothing may be written after them."""
 
     def set_options(self, options: JournalOptions) -> None:
-        """Other sizes from the next segment on."""
+        """Set the sizes from the next segment on."""
         self.options = options
         self.spares.set_size(options.segment_size, options.preallocated)
 
     @property
     def needs_spare_segment(self) -> bool:
-        """Whether the next segment will be needed soon, and isn't there."""
+        """Whether the next segment is needed soon (the current one is half full) and no spare exists."""
         return not self.spares and self.tail is not None and 2 * self.tail.offset > self.options.segment_size
 
     def continue_segment(self, segment: Segment) -> None:
@@ -108,11 +117,11 @@ class Appender:
         file = OpenFile(segment.path, os.O_RDWR)
         self.tail = WriteTail(segment, file, segment.index.end)
         with suppress(OSError):
-            # Only costs speed if it fails: an append behind the file's end needs room only then.
+            # A failure only costs speed: then each append allocates its blocks itself.
             self.files.reserve(file.fd, self.options.segment_size)
 
     def append(self, batches: Sequence[Batch]) -> list[SegmentWrite]:
-        """Write all of `batches`, rolling as needed, or none: after an OSError the files are as before."""
+        """Write all batches, rolling as needed, or none: after an OSError the files are as before."""
         parts: list[SegmentWrite] = []
         opened: list[WriteTail] = []
         tail = self.tail
@@ -139,17 +148,18 @@ class Appender:
         return parts
 
     def _fit(self, tail: WriteTail, batches: Sequence[Batch], start: int) -> tuple[int, list[int]]:
-        """How far the batches from `start` fit into a segment, and their offsets there."""
+        """Return the end index of the batches from `start` that fit into a segment, and their offsets."""
         ends = list(accumulate([batch.nbytes for batch in batches[start:]], initial=tail.offset))
         size = max(self.options.segment_size, HEADER_SIZE)
         if ends[-1] <= size:
             return len(batches), ends[:-1]
         fitting = sum(1 for end in ends[1:] if end <= size)
         if fitting == 0 and tail.offset == HEADER_SIZE:
-            fitting = 1  # larger than a segment: it gets one of its own
+            fitting = 1  # larger than a segment: it gets a segment of its own
         return start + fitting, ends[:fitting]
 
     def _open_segment(self, first: Batch, skipped_from: int) -> WriteTail:
+        """Create the segment that begins with batch `first`, and write its header."""
         path = self.directory / segment_name(self.instance, first.first_sequence)
         file = self.spares.take(path)
         header = new_header(
@@ -173,10 +183,12 @@ class Appender:
         return tail
 
     def _undo(self, parts: list[SegmentWrite], opened: list[WriteTail]) -> None:
+        """Remove the bytes and files of a failed append."""
         for tail in opened:
             self._remove(tail)
         if self.tail is not None and parts and parts[0].tail is self.tail:
-            # Cutting works on a full disk, and leaves nothing behind the tail that could be taken for batches.
+            # Cutting works on a full disk. It also leaves no bytes after the end that recovery could take
+            # for batches.
             fd = self.tail.file.fd
             self.files.truncate(fd, self.tail.offset)
             with suppress(OSError):
@@ -187,7 +199,7 @@ class Appender:
         self.files.unlink(tail.segment.path)
 
     def commit(self, parts: list[SegmentWrite]) -> list[WriteTail]:
-        """Take the written parts as the journal's; returns the tails that are full and have to be sealed."""
+        """Make the written parts the journal's content; return the tails of full segments, to be sealed."""
         full: list[WriteTail] = []
         for tail, batches, offsets in parts:
             if self.tail is not None and tail is not self.tail:
@@ -205,14 +217,14 @@ class Appender:
 
 
 class FullSegment(NamedTuple):
-    """A full segment, still open, with the publishers as they were when it got full."""
+    """Full segment, still open, with the publishers at the time when it became full."""
 
     tail: WriteTail
     publishers: Publishers
 
 
 class SegmentSealer:
-    """The full segments that aren't closed yet, oldest first."""
+    """Queue of full segments that are not sealed yet, oldest first."""
 
     def __init__(self, files: FileSystem, directory: Path, instance: str) -> None:
         self._files = files
@@ -224,21 +236,29 @@ class SegmentSealer:
         return len(self._full)
 
     def add(self, tail: WriteTail, publishers: Publishers) -> None:
-        """Take a segment that is full; `publishers` is copied."""
+        """Add a full segment; `publishers` is copied."""
         self._full.append(FullSegment(tail, Publishers(publishers)))
 
     def unsynced_tails(self) -> list[WriteTail]:
-        """Those a sync has to include."""
+        """Return the open files that the next sync must include."""
         return [one.tail for one in self._full]
 
     def seal_pending(self) -> None:
-        """Close all that are full. JournalError when the disk refuses; the next call goes on with the same one."""
+        """Seal all full segments.
+
+        Raises JournalError when the disk refuses; the next call retries the same one.
+        """
         with self._one_at_a_time:
             while self._full:
                 self._seal(self._full[0])
                 del self._full[0]
 
     def _seal(self, one: FullSegment) -> None:
+        """Seal one full segment.
+
+        The order matters: the sidecar tells recovery that the segment is completely on disk, so it is written
+        last. Raises JournalError when the disk refuses.
+        """
         segment, fd = one.tail.segment, one.tail.file.fd
         try:
             self._files.fdatasync(fd)
@@ -247,15 +267,15 @@ class SegmentSealer:
         except OSError as error:
             raise journal_error(error, f"closing {segment.path.name}", final=True) from error
         with suppress(OSError):
-            # Both can be rebuilt from the segments; without room for them the journal goes on.
+            # Both files can be rebuilt from the segments, so the journal works without them on a full disk.
             self.write_acks(segment.index.last_sequence, one.publishers)
             replace_durably(
                 self._files, index_path(segment.path), index_sidecar.encode_sidecar(segment.index)
             )
             segment.index.set_entries(None)
-        # The descriptor closes itself when a sync that may be using it has let go of the tail.
+        # The file closes itself when the last user drops it: a sync in another thread may still use the tail.
         segment.sealed = True
 
     def write_acks(self, upto: int, publishers: Publishers) -> None:
-        """Note the publishers of the log up to a sequence."""
+        """Write the publishers of the log up to sequence `upto` to `.clients.ack`."""
         write_publisher_sequences(self._files, self._acks, upto, publishers)

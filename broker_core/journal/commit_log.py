@@ -1,25 +1,30 @@
-"""The commit log: batches go in, and come out in the one order in which they are durable.
+"""Commit log: batches go in, and come out in the one order in which they become durable.
 
-A broker by itself has a `LocalCommitLog`, its journal. What is above knows the protocol `CommitLog` alone, so that a log that
-several brokers share can take its place: then batches come out that others appended, and nobody here waits for them.
+A broker without a group has a `LocalCommitLog` over its journal. Its users know only the protocol
+`CommitLog`, so a log that several brokers share can replace it. Then batches of other brokers also come out,
+which no publisher here waits for.
 
-Group commit: what is appended in a turn is stamped at its end and goes to the journal's thread, which writes all that it finds
-there with one fdatasync and goes on by itself: what comes meanwhile gathers, and nothing waits when the disk is idle. Order of
-the steps, and what breaks otherwise:
-  1. Stamp on the loop, in the order of appending. Subscribers that don't wait for the disk get it once its
-     numbers are reserved (`Journal.reserve`): a number that was shown never names another record, whatever
-     happens before step 2.
-  2. Write and fdatasync in the one journal thread. On the loop, a slow disk would stop every client.
-  3. Move the durable frontier and hand out, on the loop, only after fdatasync returned. Earlier, and a crash could
-     take back what a subscriber has seen.
-When a write fails, all that is stamped and all that has gathered fail together. Their numbers are given
-again, but for those that were shown: the log goes on behind these. Letting later batches through would leave
-a gap in a publisher's sequence that its republishing could not fill. The thread writes nothing from then
-until the loop has heard of it. A disk without room may have some later; after any other failure, and after
-whatever nobody foresaw, the log is `broken`: what is on the disk, or who has heard of it, can't be known, so
+Group commit: batches appended in one event-loop iteration are stamped at its end and go to the journal's
+thread. That thread writes all queued batches with one fdatasync, then continues with those that arrived
+meanwhile. So no batch waits while the disk is idle. The order of the steps, and the failure that each
+prevents:
+
+1. Stamp on the event loop, in the order of appending. Subscribers with durability `live` get a batch once its
+   numbers are reserved (`Journal.reserve`). A number that was shown then never names another record, whatever
+   happens before step 2.
+2. Write and fdatasync in the one journal thread. On the event loop a slow disk would stop every client.
+3. Move the durable frontier and hand batches out, on the event loop, only after fdatasync returned. Earlier,
+   a crash could take back records that a subscriber has received.
+
+When a write fails, all stamped and all gathered batches fail together. Their numbers are assigned again,
+except those that were shown: the log continues after these. Letting later batches through would leave a gap
+in a publisher's sequence that its republishing could not fill. The thread writes nothing until the event loop
+has processed the failure. After a full disk the log may recover. After any other failure, or an unexpected
+exception, the log is `broken`: the content of the disk, or the set of notified clients, is unknown. Then
 nothing more comes out and the process must end.
 
-`accepted_at` never goes back: while a clock that was set back hasn't caught up, records bear the latest moment there was.
+`accepted_at` never decreases: when the clock was set back, records get the latest time so far until it
+catches up.
 """
 
 from __future__ import annotations
@@ -47,113 +52,132 @@ if TYPE_CHECKING:
     from broker_core.journal.journal import Journal
 log = structlog.get_logger("sluice.commit_log")
 MAX_GROUP_BYTES = 8 * 1024 * 1024
-"""Bytes of one write: a bound on how long one fdatasync keeps the others waiting."""
+"""Maximum bytes of one write; limits how long one fdatasync delays the next batches."""
 TURN_S = 0.02
-"""For so long, about, the loop is kept by handing out what is durable; what is left comes in its next turns. With a thousand
-subscribers a group that has gathered while the loop was late costs more than it was late by, and what a turn queues for those
-that read is seen by policy as theirs: sockets are written to between turns."""
+"""Approximate seconds for which handing out durable batches may occupy the event loop per iteration.
+
+With a thousand subscribers, handing out a group that gathered while the loop was late takes longer than the
+delay. And sockets are written between iterations, so policy would blame the clients for what one iteration
+queues.
+"""
 RESERVED_AHEAD = 100_000
-"""Numbers that are reserved at a time: one fdatasync more for each 50,000 records, while somebody gets them
+"""Sequences reserved at a time: one more fdatasync per 50,000 records while a subscriber gets records
 early."""
 MAX_AT_ONCE = 4_096
-"""Batches handed out in one turn."""
+"""Maximum number of batches handed out per event-loop iteration."""
 PENDING_HIGH_BYTES = 16 * 1024 * 1024
-"""Bytes that may gather before publishers are no longer read from."""
+"""Unwritten bytes above which the broker stops reading from publishers."""
 
 Owner = TypeVar("Owner")
 
 
 @dataclass(slots=True)
 class PendingBatch(Generic[Owner]):
-    """A batch on its way through the log, and who must hear of it: None when nobody waits for it here."""
+    """Batch on its way through the log, and its owner: None when no publisher waits for it here."""
 
     batch: Batch
     owner: Owner | None = None
+    """Object for the acknowledgement, chosen by the user of the log."""
     failed: bool = False
-    """It isn't stored: known when it has come out."""
+    """Whether it was not stored; valid once it has come out."""
     claims: bool = False
-    """Whether its publisher session takes the name with it: a log that others append to as well must know
+    """Whether its publisher session claims the publisher's name. A log shared by several brokers must know
     that."""
 
 
 class CommitListener(Protocol[Owner]):
-    """Where batches come out, group by group, on the loop. Each that was stamped is then applied or has failed."""
+    """Receiver of the batches that come out of a log, group by group, on the event loop.
+
+    Each stamped batch is later reported to exactly one of `on_durable` and `on_failed`, unless the log
+    breaks.
+    """
 
     @property
     def shows_early(self) -> bool:
-        """Whether somebody wants batches before they are durable."""
+        """Whether a subscriber wants batches before they are durable."""
 
     def on_stamped(self, group: Sequence[PendingBatch[Owner]]) -> None:
-        """A group has its sequences and isn't durable yet."""
+        """Called when a group has its sequences and is not durable yet."""
 
     def show(self, group: Sequence[PendingBatch[Owner]], before: Iterable[PendingBatch[Owner]]) -> None:
-        """Give batches to those who don't wait for the disk; their numbers name these records alone, whatever
-        happens. `before` are the batches that come before them and aren't applied yet. Called while
-        `shows_early`; before `applied`."""
+        """Deliver batches to the subscribers that don't wait for the disk.
+
+        The numbers are reserved, so they never name other records. `before` are the stamped batches before
+        these that are not durable yet. Called while `shows_early`, before `on_durable`.
+        """
 
     def on_durable(self, group: Sequence[PendingBatch[Owner]], positions: Sequence[BatchPosition]) -> None:
-        """A group is durable; where each of its batches stands in the journal. The order of the log. It may be another one
-        than was stamped together."""
+        """Called when a group is durable, in the order of the log, with each batch's position in the journal.
+
+        A group here may differ from the groups of `on_stamped`.
+        """
 
     def on_duplicate(self, pending: PendingBatch[Owner]) -> None:
-        """All of a batch is in the log already, by another broker, and durable: it is acknowledged, and not delivered."""
+        """Called when another broker already stored the batch durably: acknowledge, don't deliver it."""
 
     def superseded(self, pending: PendingBatch[Owner]) -> None:
-        """Close the client of a batch that isn't stored: in the log another session of its publisher came
-        first."""
+        """Close the client of a batch that was refused: another session of its publisher was first."""
 
     def on_confirmed(self, upto: int) -> None:
-        """Of a group's log: every member that is waited for has everything up to there. Not before `applied`."""
+        """Called in a group when all sync members have everything up to `upto`; never before `on_durable`."""
 
     def on_failed(self, group: Sequence[PendingBatch[Owner]], error: JournalError) -> None:
-        """Nothing of these is stored, as far as can be said: all that was stamped and not applied, and what was to be next."""
+        """Called when batches are not stored, as far as known: every stamped or gathered one."""
 
     def on_log_broken(self, error: JournalError) -> None:
-        """Nothing more will come out: the process must end. What is in the log is known when it is opened again."""
+        """Called when nothing more will come out: the process must end. Recovery finds out what is stored."""
 
 
 class CommitLog(Protocol[Owner]):
-    """What publishing needs of a log. Made with the `CommitListener` that its batches come out at."""
+    """Log of batches, as publishing uses it.
+
+    Its factory gets the `CommitListener` that receives the batches.
+    """
 
     @property
     def is_full(self) -> bool:
-        """Whether publishers should wait: more has gathered than the disk has taken."""
+        """Whether publishers should wait, because more batches have gathered than the disk has written."""
 
     async def wait_for_room(self) -> None:
         """Wait until the log isn't full."""
 
     def append(self, *batches: PendingBatch[Owner]) -> None:
-        """Take batches, in order. Each comes out at `applied` or at `failed`, never within this call."""
+        """Append batches in order. Each comes out at `on_durable` or `on_failed`, never within this call."""
 
     async def barrier(self) -> None:
-        """Wait until everything appended before is durable or has failed, and the outlet has heard of it."""
+        """Wait until every batch appended before is durable or failed, and the listener was called for it."""
 
     async def close(self) -> None:
-        """Finish what was appended, also while this waits, and take nothing more. What a broken log has is left."""
+        """Finish the appended batches, including those appended during the wait, and stop.
+
+        A broken log drops the rest.
+        """
 
 
 class CommitLogFactory(Protocol):
-    """Makes the log of a broker. `LocalCommitLog` is one."""
+    """Function that creates a broker's log; `LocalCommitLog` is one."""
 
     def __call__(self, journal: Journal, outlet: CommitListener[Owner], clock: Clock) -> CommitLog[Owner]: ...
 
 
 class Reservation(NamedTuple):
-    """An order to the journal's thread: make it durable that numbers up to `upto` may be shown."""
+    """Command to the journal's thread: make durable that sequences up to `upto` may be shown."""
 
     upto: int
+    """Newest sequence to reserve."""
 
 
 class WriterCommand(Enum):
-    """What the journal's thread is told between batches."""
+    """Commands to the journal's thread between batches."""
 
     GO_ON = auto()
-    """The loop has heard of what failed; what comes now has its numbers."""
+    """The event loop has processed a failure; later batches have their new sequences."""
     END = auto()
+    """No batch follows: the thread ends."""
 
 
 def run_steps_in_thread(step: Callable[[], bool]) -> Callable[[], None]:
-    """Do steps in the journal's thread until one was the last. What is returned waits for that."""
+    """Run `step` in the journal's thread until it returns False; return a function that waits for the end."""
 
     def steps() -> None:
         while step():
@@ -165,10 +189,14 @@ def run_steps_in_thread(step: Callable[[], bool]) -> Callable[[], None]:
 
 
 class LocalCommitLog(Generic[Owner]):
-    """The log of a broker by itself: owns its journal's writing side. Satisfies `CommitLog`.
+    """Log of a broker without a group. It is the only writer of its journal. Implements `CommitLog`.
 
-    `clock` tells when a batch was accepted. `start` begins with the first batch: it calls a step that blocks again and again,
-    until that returns False, and returns what waits for the end.
+    Args:
+        journal: Journal to write.
+        outlet: Listener for the batches that come out.
+        clock: Source of the acceptance times.
+        start: Called at the first batch with a blocking step. It runs the step until that returns False, and
+            returns a function that waits for the end.
     """
 
     def __init__(
@@ -182,26 +210,26 @@ class LocalCommitLog(Generic[Owner]):
         self._outlet = outlet
         self._clock = clock
         self._gathered: list[PendingBatch[Owner]] = []
-        """Appended in this turn."""
+        """Batches appended in this event-loop iteration."""
         self._stamped: deque[PendingBatch[Owner]] = deque()
-        """Neither durable nor failed, as far as the loop has heard."""
+        """Batches that are neither durable nor failed, as far as the event loop knows."""
         self._pending_bytes = 0
-        """Of both."""
+        """Bytes of the gathered and stamped batches."""
         self._durable: deque[tuple[PendingBatch[Owner], BatchPosition]] = deque()
-        """The first of the stamped ones: durable, and not handed out yet."""
+        """First of the stamped batches: durable, and not handed out yet."""
         self._portion = MAX_AT_ONCE
-        """Batches that are handed out in one turn, by what the last ones took."""
+        """Batches to hand out per iteration, adapted to the time that the last ones took."""
         self._unshown: deque[PendingBatch[Owner]] = deque()
-        """The last of the stamped ones, as far as somebody waits for them early: their numbers aren't
-        reserved yet."""
+        """Last of the stamped batches, while a subscriber waits for them early: their numbers aren't reserved
+        yet."""
         self._shown = 0
-        """Newest number that was shown early."""
+        """Newest sequence that was shown early."""
         self._reserving = self._reserved = journal.reserved
-        """Up to where numbers may be shown: asked for, and durable."""
+        """Sequences up to which a reservation was requested, and is durable."""
         self._next_sequence = journal.next_sequence
         self._last_at = journal.last_at
         self._appended = self._settled = 0
-        """Batches since the start; settled are those that are durable or have failed."""
+        """Number of batches since the start: appended, and durable or failed."""
         self._barriers: list[tuple[int, asyncio.Future[None]]] = []
         self._room = asyncio.Event()
         self._room.set()
@@ -210,9 +238,9 @@ class LocalCommitLog(Generic[Owner]):
         self._ended: Callable[[], None] | None = None
         self._to_write: SimpleQueue[PendingBatch[Owner] | Reservation | WriterCommand] = SimpleQueue()
         self._found: PendingBatch[Owner] | Reservation | WriterCommand | None = None
-        """What the journal's thread has taken from there and not used."""
+        """Item that the journal's thread has taken from the queue and not used."""
         self._refusing = False
-        """Whether a write has failed and the loop may not have heard of it."""
+        """Whether a write has failed and the event loop may not have processed it yet."""
 
     @property
     def is_full(self) -> bool:
@@ -248,13 +276,13 @@ class LocalCommitLog(Generic[Owner]):
         if self._ended is not None:
             self._ended()
 
-    # On the loop.
+    # On the event loop.
 
     def _take(self) -> None:
-        """The end of a turn in which something was appended."""
+        """Stamp and queue the batches gathered in this event-loop iteration."""
         group, self._gathered = self._gathered, []
         if not group:
-            return  # it has failed with what was before it
+            return  # the group failed together with the batches before it
         self._stamp(group)
         self._stamped += group
         try:
@@ -270,6 +298,7 @@ class LocalCommitLog(Generic[Owner]):
             self._to_write.put(pending)
 
     def _stamp(self, group: Sequence[PendingBatch[Owner]]) -> None:
+        """Assign sequences and the acceptance time to a group."""
         sequence = self._next_sequence
         at = self._last_at = max(self._clock.now_ns(), self._last_at)
         origin, epoch = self._journal.origin, self._journal.epoch
@@ -280,14 +309,13 @@ class LocalCommitLog(Generic[Owner]):
         self._next_sequence = sequence
 
     def _reserve(self, last: int) -> None:
-        """Have numbers reserved up to `last`, and some more, before the batches that have them are
-        written."""
+        """Request the reservation of sequences up to `last` and some more, before the batches are written."""
         if last + RESERVED_AHEAD // 2 > self._reserving:
             self._reserving = last + RESERVED_AHEAD
             self._to_write.put(Reservation(self._reserving))
 
     def _show(self, upto: int) -> None:
-        """Show what waits for that and ends at `upto` or before it."""
+        """Show the unshown batches that end at or before sequence `upto`."""
         ready = []
         while self._unshown and self._unshown[0].batch.last_sequence <= upto:
             ready.append(self._unshown.popleft())
@@ -296,8 +324,10 @@ class LocalCommitLog(Generic[Owner]):
             self._outlet.show(ready, takewhile(lambda one: one is not ready[0], self._stamped))
 
     def _is_reserved(self, upto: int) -> None:
-        """Show what numbers up to `upto` allow. 0: the journal's thread was refused, and the next group asks
-        again."""
+        """Show batches up to the reserved sequence `upto`.
+
+        0: the reservation failed, and the next group requests it again.
+        """
         if upto:
             self._reserved = max(upto, self._reserved)
         else:
@@ -308,9 +338,10 @@ class LocalCommitLog(Generic[Owner]):
             self._break(problem)
 
     def _applied(self, group: Sequence[PendingBatch[Owner]], positions: Sequence[BatchPosition]) -> None:
+        """Queue a durable group for handing out. The journal's thread schedules it on the event loop."""
         if not self._stamped:
-            return  # the log is broken: what was still written is found when it is opened again
-        # The law of every acknowledgement.
+            return  # the log is broken; recovery finds out what was still written
+        # The invariant of every acknowledgement.
         assert group[-1].batch.last_sequence <= self._journal.durable_sequence
         waiting = bool(self._durable)
         self._durable.extend(zip(group, positions, strict=True))
@@ -318,9 +349,9 @@ class LocalCommitLog(Generic[Owner]):
             self._hand_out()
 
     def _hand_out(self) -> None:
-        """Hand out what is durable, as far as a turn goes."""
+        """Hand out durable batches, limited per event-loop iteration, and schedule the rest."""
         if not self._durable:
-            return  # a group behind it has failed, and took it along
+            return  # a later group has failed, and removed the batches
         began, number = self._clock.seconds(), min(self._portion, len(self._durable))
         self._hand(number)
         took = self._clock.seconds() - began
@@ -333,11 +364,12 @@ class LocalCommitLog(Generic[Owner]):
             self._loop.call_soon(self._hand_out)
 
     def _hand(self, number: int) -> None:
+        """Report the first `number` durable batches to the listener."""
         part = [self._durable.popleft() for _ in range(number)]
         group, positions = [pending for pending, _ in part], [position for _, position in part]
         try:
             if self._unshown:
-                self._show(group[-1].batch.last_sequence)  # what is durable needs no reservation
+                self._show(group[-1].batch.last_sequence)  # durable batches need no reservation
             for _ in group:
                 self._stamped.popleft()
             self._release(group)
@@ -348,9 +380,14 @@ class LocalCommitLog(Generic[Owner]):
         self._settle(number)
 
     def _failed(self, problem: Exception) -> None:
+        """Fail all stamped and gathered batches after an error in the journal's thread.
+
+        Batches that became durable before the error are handed out first. Breaks the log if the error is
+        final.
+        """
         if self._durable:
-            self._hand(len(self._durable))  # what was before it is stored
-        # Whatever it was, nobody waits in silence for what isn't stored.
+            self._hand(len(self._durable))  # the batches before the failure are stored
+        # After any error each publisher must get an answer for a batch that isn't stored.
         error = _as_journal_error(problem)
         if group := self._drop():
             self._outlet.on_failed(group, error)
@@ -363,6 +400,7 @@ class LocalCommitLog(Generic[Owner]):
             self._break(error)
 
     def _break(self, problem: Exception) -> None:
+        """Mark the log as broken, drop all batches and report it to the listener."""
         error = _as_journal_error(problem)
         self._journal.failed = self._journal.failed or error
         self._drop()
@@ -370,7 +408,7 @@ class LocalCommitLog(Generic[Owner]):
         self._outlet.on_log_broken(error)
 
     def _drop(self) -> list[PendingBatch[Owner]]:
-        """Whatever waits, with nobody to wait for it any more."""
+        """Remove and return all batches that have not come out, marked as failed."""
         group = [*self._stamped, *self._gathered]
         self._stamped.clear()
         self._unshown.clear()
@@ -382,11 +420,13 @@ class LocalCommitLog(Generic[Owner]):
         return group
 
     def _release(self, group: Sequence[PendingBatch[Owner]]) -> None:
+        """Subtract batches from the pending bytes, and let publishers continue if there is room."""
         self._pending_bytes -= sum(pending.batch.nbytes for pending in group)
         if not self.is_full:
             self._room.set()
 
     def _settle(self, number: int) -> None:
+        """Count batches as durable or failed, and wake the barriers that they complete."""
         self._settled += number
         while self._barriers and self._barriers[0][0] <= self._settled:
             _, reached = self._barriers.pop(0)
@@ -396,7 +436,7 @@ class LocalCommitLog(Generic[Owner]):
     # In the journal's thread.
 
     def _write_next(self) -> bool:
-        """Wait for something to write, and write and sync all that is there; False when nothing comes any more."""
+        """Wait for a batch, then write and sync all queued batches; return False after END."""
         found = self._found or self._to_write.get()
         self._found = None
         if isinstance(found, WriterCommand):
@@ -406,7 +446,7 @@ class LocalCommitLog(Generic[Owner]):
             self._reserve_now(found.upto)
             return True
         if self._refusing:
-            return True  # it has failed with what was before it
+            return True  # it fails together with the batches before it
         group = self._gather(found)
         assert self._loop is not None
         try:
@@ -418,6 +458,7 @@ class LocalCommitLog(Generic[Owner]):
         return True
 
     def _reserve_now(self, upto: int) -> None:
+        """Write a reservation and report it to the event loop; 0 reports a refusal."""
         assert self._loop is not None
         try:
             self._journal.reserve(upto)
@@ -427,7 +468,7 @@ class LocalCommitLog(Generic[Owner]):
         self._loop.call_soon_threadsafe(self._is_reserved, upto)
 
     def _gather(self, first: PendingBatch[Owner]) -> list[PendingBatch[Owner]]:
-        """What is written together with it: all that waits, as far as one write goes."""
+        """Return `first` and the queued batches that fit into the same write."""
         group, size = [first], first.batch.nbytes
         with suppress(Empty):
             while self._found is None:
@@ -443,6 +484,7 @@ class LocalCommitLog(Generic[Owner]):
 
 
 def _as_journal_error(problem: Exception) -> JournalError:
+    """Return a JournalError as it is, and any other exception logged and wrapped in one."""
     if isinstance(problem, JournalError):
         return problem
     log.error("group_commit_failed", exc_info=problem)

@@ -1,8 +1,8 @@
-"""Compressed segments: a gzip file of independent members, so that `zcat` reads it and a bookmark still seeks in it.
+"""Format of compressed segments: a gzip file of independent members, readable by `zcat`, with random access.
 
-Member 0 holds the segment's 4,096-byte header alone; each further member holds about 1 MiB of whole batches.
-Every member's gzip header carries an extra field (RFC 1952, 2.3.1.1), by which a reader steps from member to
-member without inflating anything:
+Member 0 has only the segment's 4,096-byte header; each further member has about 1 MiB of whole batches. The
+gzip header of each member has an extra field (RFC 1952, 2.3.1.1), so a reader goes from member to member
+without inflating any:
 
     +--------------------------------------------------------------------------------+
     | 0 1f 8b 08 04 | 4 mtime u32 = 0 | 8 xfl u8 = 0 | 9 os u8 = 255 | 10 xlen u16 = 20 |
@@ -11,8 +11,8 @@ member without inflating anything:
     | 32 deflate data ... | crc32 u32 | raw_length u32                                 |
     +--------------------------------------------------------------------------------+
 
-member_length counts the whole member from 1f to its last byte. raw_offset is where its content starts in the
-uncompressed file.
+member_length counts the whole member from byte 1f to its last byte. raw_offset is the offset of its content
+in the uncompressed file.
 """
 
 from __future__ import annotations
@@ -32,19 +32,23 @@ from broker_core.journal.files import OpenFile
 from broker_core.journal.segment import damaged_segment_error
 
 MEMBER_SIZE = 1024 * 1024
-"""Raw bytes of a member, about: a member ends with the batch that passes it."""
+"""Approximate raw bytes of a member; it ends with the batch that exceeds them."""
 LEVEL = 2
+"""Compression level of isal."""
 GZIP_MAGIC = b"\x1f\x8b"
 _PREFIX = GZIP_MAGIC + b"\x08\x04\0\0\0\0\0\xff"
 _HEAD = struct.Struct("<10sH2sHIIQ")
 _TAIL = struct.Struct("<II")
 CACHE_BYTES = 32 * MEMBER_SIZE
-"""Of inflated members in memory, over all segments: a replay through a hundred of them must not leave some of each."""
+"""Bytes of inflated members in memory, over all segments of the process.
+
+A limit per segment would not bound the memory of a replay through a hundred segments.
+"""
 _INFLATE_ERRORS = (cast("type[Exception]", isal_zlib.error), OverflowError, ValueError)
 
 
 class GzipMember(NamedTuple):
-    """Where one member stands in the compressed file, and what it holds of the raw one."""
+    """Location of a member in the compressed file, and of its content in the raw file."""
 
     offset: int
     length: int
@@ -53,7 +57,7 @@ class GzipMember(NamedTuple):
 
 
 def encode_member(raw: Buffer, raw_offset: int) -> bytes:
-    """One gzip member with its extra field."""
+    """Return a gzip member with its extra field."""
     packer = isal_zlib.compressobj(LEVEL, isal_zlib.DEFLATED, -15)
     data = packer.compress(raw) + packer.flush()
     length = _HEAD.size + len(data) + _TAIL.size
@@ -62,9 +66,10 @@ def encode_member(raw: Buffer, raw_offset: int) -> bytes:
 
 
 def read_members(file: OpenFile) -> list[GzipMember]:
-    """Every member of a compressed segment that is whole by its extra field.
+    """Return the members of a compressed segment that are complete by their extra field.
 
-    Where the chain is broken the next member is searched for; what is missing shows as a jump of `raw_offset`.
+    Where the chain is broken, the next member is searched for; a missing member shows as a jump of
+    `raw_offset`.
     """
     size = os.fstat(file.fd).st_size
     members: list[GzipMember] = []
@@ -84,6 +89,10 @@ def read_members(file: OpenFile) -> list[GzipMember]:
 
 
 def _member_at(file: OpenFile, offset: int, size: int, raw_end: int) -> GzipMember | None:
+    """Return the member at a file offset, or None if its header is invalid or it is incomplete.
+
+    `raw_end` is the end of the previous member's content: a valid member starts there or later.
+    """
     head = os.pread(file.fd, _HEAD.size, offset)
     if len(head) < _HEAD.size:
         return None
@@ -96,12 +105,16 @@ def _member_at(file: OpenFile, offset: int, size: int, raw_end: int) -> GzipMemb
 
 
 def read_first_member(file: OpenFile) -> bytes:
-    """The content of the first member alone; nothing when it isn't whole. JournalError journal_damaged."""
+    """Return the content of the first member; b"" when it isn't complete.
+
+    Raises JournalError journal_damaged.
+    """
     found = _member_at(file, 0, os.fstat(file.fd).st_size, 0)
     return inflate(file, found) if found is not None else b""
 
 
 def _find_member(file: OpenFile, offset: int, size: int, raw_end: int) -> int | None:
+    """Return the file offset of the next complete member at or after `offset`, or None."""
     while offset < size:
         stretch = os.pread(file.fd, MEMBER_SIZE, offset)
         found = stretch.find(_PREFIX)
@@ -109,13 +122,13 @@ def _find_member(file: OpenFile, offset: int, size: int, raw_end: int) -> int | 
             if _member_at(file, offset + found, size, raw_end) is not None:
                 return offset + found
             found = stretch.find(_PREFIX, found + 1)
-        # The stretches overlap, so that a prefix on the border isn't missed.
+        # The chunks overlap, so that a prefix across their border is found.
         offset += max(len(stretch) - len(_PREFIX) + 1, 1)
     return None
 
 
 class GzipMemberCache:
-    """Inflated members that were read last, by source and number, for readers that go on in them. Thread-safe."""
+    """Cache of the most recently read inflated members, by source and member number. Thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -127,7 +140,7 @@ class GzipMemberCache:
         return key in self._kept
 
     def get(self, key: tuple[int, int]) -> bytes | None:
-        """What is kept, as the newest from now on; None when nothing is."""
+        """Return a cached member and make it the most recent; None if it isn't cached."""
         with self._lock:
             raw = self._kept.get(key)
             if raw is not None:
@@ -135,7 +148,7 @@ class GzipMemberCache:
             return raw
 
     def put(self, key: tuple[int, int], raw: bytes) -> None:
-        """Keep a member, and let go of those not read for longest."""
+        """Add a member, and drop the least recently used ones beyond the limit."""
         with self._lock:
             self.nbytes += len(raw) - len(self._kept.pop(key, b""))
             self._kept[key] = raw
@@ -144,15 +157,15 @@ class GzipMemberCache:
 
 
 _CACHE = GzipMemberCache(CACHE_BYTES)
-"""One for the process: it is the process's memory that it bounds."""
+"""Cache of the whole process, because it bounds the memory of the process."""
 _SERIALS = count(1)
 
 
 class CompressedSegmentSource:
-    """Reads raw offsets of a compressed segment; inflated members are kept for readers that go on, while there is room."""
+    """Reader of a compressed segment by raw offset; recently inflated members are cached."""
 
     def __init__(self, file: OpenFile, kept: GzipMemberCache | None = None) -> None:
-        """`kept` is where inflated members go; by default where those of the process's other sources are."""
+        """Read the chain of members. `kept` replaces the process's cache of inflated members."""
         self.file = file
         self._kept = _CACHE if kept is None else kept
         self.members = read_members(file)
@@ -160,10 +173,13 @@ class CompressedSegmentSource:
         self._starts = [member.raw_offset for member in self.members]
         self._serial = next(_SERIALS)
         self._stored: tuple[int, bytes] | None = None
-        """The number and the stored bytes of the member that a reader who goes on asks for next."""
+        """Number and compressed bytes of the next member, read in advance for a sequential reader."""
 
     def read(self, offset: int, length: int) -> memoryview:
-        """Up to `length` raw bytes from `offset`, at most to the end of its member: no batch crosses that."""
+        """Return up to `length` raw bytes from `offset`, not beyond its member, whose end no batch crosses.
+
+        Raises JournalError journal_damaged when the member is missing or damaged.
+        """
         if offset >= self.length:
             return memoryview(b"")
         number = bisect_right(self._starts, offset) - 1
@@ -175,11 +191,12 @@ class CompressedSegmentSource:
         return memoryview(self._inflate(number))[start : start + length]
 
     def next_offset_after(self, offset: int) -> int:
-        """Where to look for whole batches again when the bytes at `offset` can't be read: at the next member."""
+        """Return the next member's raw offset, to continue there after unreadable bytes at `offset`."""
         number = bisect_right(self._starts, offset)
         return self._starts[number] if number < len(self._starts) else max(self.length, offset + 8)
 
     def _inflate(self, number: int) -> bytes:
+        """Return the content of a member, from the cache if it is there."""
         kept = self._kept.get((self._serial, number))
         if kept is not None:
             return kept
@@ -188,8 +205,9 @@ class CompressedSegmentSource:
             ready[1] if ready is not None and ready[0] == number else _stored(self.file, self.members[number])
         )
         raw = _inflated(self.file, self.members[number], stored)
-        # Read in advance, so that a replay's next chunk begins with inflating: that lets go of the interpreter, and the
-        # loop sends one chunk while the next is inflated. A read would let go of it too, and wait for it after that.
+        # Read the next member in advance, so that the next call starts by inflating. Inflating releases the
+        # interpreter lock, so the event loop sends one chunk while the next is inflated. A read would release
+        # it too, but would then wait to get it back.
         following = number + 1
         ready = (
             (following, _stored(self.file, self.members[following]))
@@ -202,7 +220,7 @@ class CompressedSegmentSource:
 
 
 def inflate(file: OpenFile, member: GzipMember) -> bytes:
-    """A member's content, checked by its own length and CRC; JournalError journal_damaged if they don't fit."""
+    """Return a member's content. Raises JournalError journal_damaged if its length or CRC is wrong."""
     return _inflated(file, member, _stored(file, member))
 
 
@@ -213,8 +231,8 @@ def _stored(file: OpenFile, member: GzipMember) -> bytes:
 def _inflated(file: OpenFile, member: GzipMember, stored: bytes) -> bytes:
     data = memoryview(stored)[_HEAD.size : -_TAIL.size]
     try:
-        # One byte of room more than is needed: isal would else double its full buffer, and copy it twice, before it
-        # learns that nothing follows. That took more than two thirds of the time.
+        # One byte more than needed: otherwise isal doubles its full buffer and copies it twice before it
+        # finds the end of the data. That took more than two thirds of the time.
         raw: bytes = isal_zlib.decompress(data, -15, member.raw_length + 1)
     except _INFLATE_ERRORS:
         raise damaged_segment_error(file.path, member.offset, "a gzip member can't be inflated") from None

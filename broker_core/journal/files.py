@@ -1,4 +1,4 @@
-"""The file port: every system call of the journal and the spool that changes a disk, in one small class.
+"""File port: every system call of the journal and the spool that changes a disk, in one small class.
 
 Tests pass a subclass that fails or records calls; nothing else may replace it.
 """
@@ -21,24 +21,28 @@ from broker_core.batch import Buffer
 from broker_core.errors import JournalError, OperatorError
 
 MAX_BUFFERS = 1_024
-"""Buffers in one pwritev (IOV_MAX on Linux)."""
+"""Maximum number of buffers in one pwritev (IOV_MAX on Linux)."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Error numbers of a full disk or an exceeded limit."""
 _TOKEN_BYTES: Final = 4
 _TEMPORARY: Final = re.compile(r"(?P<name>.+?)\.[0-9a-f]{8}\.tmp")
 
 _statx: Final = ctypes.PyDLL(None, use_errno=True).statx
-"""statx(2), called without letting go of the interpreter: `os.stat` lets go, and beside a busy loop its thread waits longer
-to have it back than the call takes. Two looks after each sync were a fifth of what a sync took at 5,000 messages a second
-(`python -m bench.latency --trace`). It asks what the kernel has in memory, the path of a file that is held open."""
+"""statx(2), called without releasing the interpreter lock.
+
+`os.stat` releases it, and beside a busy event loop its thread waits longer to get it back than the call
+takes. Two checks after each sync were a fifth of a sync's time at 5,000 messages a second (`python -m
+bench.latency --trace`). The call reads only the kernel's memory: the path of a file that is open.
+"""
 _AT_FDCWD: Final = -100
 _AT_EMPTY_PATH: Final = 0x1000
 _STATX_INO: Final = 0x100
 _STATX: Final = struct.Struct("=32xQ96xII112x")
-"""Of `struct statx`, 256 bytes on every machine: stx_ino, stx_dev_major, stx_dev_minor."""
+"""Layout of `struct statx`, 256 bytes on every machine: stx_ino, stx_dev_major, stx_dev_minor."""
 
 
 def _inode(path: bytes = b"", fd: int = _AT_FDCWD) -> tuple[int, int, int] | None:
-    """What a path stands for, or an open file: inode and device; None when nothing is there. OSError."""
+    """Return inode and device of a path or an open file; None when the path doesn't exist. Raises OSError."""
     found = ctypes.create_string_buffer(_STATX.size)
     if _statx(fd, path, 0 if path else _AT_EMPTY_PATH, _STATX_INO, found) == 0:
         inode, major, minor = _STATX.unpack(found)
@@ -50,7 +54,10 @@ def _inode(path: bytes = b"", fd: int = _AT_FDCWD) -> tuple[int, int, int] | Non
 
 
 class OpenFile:
-    """A file descriptor that closes itself when its last user lets go, so that a swap never cuts off a reader."""
+    """File descriptor that closes itself when its last reference is dropped.
+
+    So a swap never interrupts a reader of the old file.
+    """
 
     __slots__ = ("_inode", "_name", "fd", "path")
 
@@ -63,13 +70,13 @@ class OpenFile:
 
     @property
     def is_current(self) -> bool:
-        """Whether its path still stands for it: nobody has removed, moved or replaced it."""
+        """Whether the path still refers to this file: it was not removed, moved or replaced."""
         if self._inode is None:
             self._inode = _inode(fd=self.fd)
         return _inode(self._name) == self._inode
 
     def close(self) -> None:
-        """Close now. For writers; a reader's file is closed by the last reference to it."""
+        """Close now. For writers; a reader's file is closed when its last reference is dropped."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -79,7 +86,7 @@ class OpenFile:
 
 
 class FileSystem:
-    """The operating system, as the journal and the spool use it."""
+    """Operating system, as the journal and the spool use it."""
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         return os.pwritev(fd, buffers, offset)
@@ -94,7 +101,10 @@ class FileSystem:
         os.ftruncate(fd, length)
 
     def reserve(self, fd: int, length: int) -> None:
-        """Make the file `length` bytes of zeros whose blocks are taken, so that a later write can't lack room."""
+        """Extend the file with zeros to `length` bytes and allocate its blocks.
+
+        A later write to them can't fail for lack of space.
+        """
         os.posix_fallocate(fd, 0, length)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -112,21 +122,24 @@ class FileSystem:
     def zero_fill(self, fd: int, offset: int, length: int) -> None:
         """Write `length` zeros at `offset` and sync them.
 
-        Overwriting written blocks needs no change of the file's metadata: an fdatasync then took half as long as
-        on blocks that were only reserved (0.21 against 0.38 ms).
+        Overwriting written blocks changes no metadata of the file. An fdatasync then took half as long as on
+        blocks that were only allocated (0.21 against 0.38 ms).
         """
         write_all(self, fd, [bytes(length)], offset)
         self.fdatasync(fd)
 
 
 def write_all(files: FileSystem, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-    """Write all buffers back to back at `offset`; returns the offset after them. One pwritev per 1,024 buffers."""
+    """Write all buffers back to back at `offset`; return the offset after them.
+
+    One pwritev per 1,024 buffers.
+    """
     for start in range(0, len(buffers), MAX_BUFFERS):
         part = buffers[start : start + MAX_BUFFERS]
         wanted = sum(map(len, part))
         written = files.pwritev(fd, part, offset)
         if written < wanted:
-            # A full disk or a limit shows itself as a short write first; the rest raises the reason.
+            # A full disk or a limit causes a short write first; writing the rest then raises the error.
             rest = memoryview(b"".join(part))
             while written < wanted:
                 written += files.pwritev(fd, [rest[written:]], offset + written)
@@ -135,11 +148,13 @@ def write_all(files: FileSystem, fd: int, buffers: Sequence[Buffer], offset: int
 
 
 def replace_durably(files: FileSystem, path: Path, *content: Buffer, mode: int = 0o600) -> None:
-    """Put a whole file in place; after a crash at any step the old or the new one is there, whole.
+    """Replace a whole file. After a crash at any step the old or the new file is there, complete.
 
-    It is written beside, under a name that nobody else has, so that two who replace the same file don't mix their
-    bytes; synced, renamed, and the directory synced. What a crash leaves beside is found by `temporary_target`.
-    Raises OSError, and the old file is whole; if the directory's sync was what failed, the new one is.
+    The content is written to a temporary file with a unique name, so that two writers of one file don't mix
+    their bytes. It is synced and renamed, and the directory is synced. `temporary_target` recognises
+    leftovers of a crash.
+
+    Raises OSError: the old file is unchanged. If only the directory's sync failed, the new file is there.
     """
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(_TOKEN_BYTES)}.tmp")
     handle = OpenFile(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -158,25 +173,32 @@ def replace_durably(files: FileSystem, path: Path, *content: Buffer, mode: int =
 
 
 def temporary_target(name: str) -> str | None:
-    """The file that a temporary one, by its name, was to replace; None when it isn't one of `replace_durably`'s."""
+    """Return the file that a temporary file of `replace_durably` was to replace; None for any other name."""
     found = _TEMPORARY.fullmatch(name)
     return found["name"] if found else None
 
 
 def remove_temporaries(files: FileSystem, path: Path) -> None:
-    """Remove what crashes left beside one small file. For its only writer, before it writes. OSError."""
+    """Remove leftovers of crashes beside one small file. Only its sole writer may call it, before it writes.
+
+    Raises OSError.
+    """
     for beside in path.parent.glob(f"{path.name}.*"):
         if temporary_target(beside.name) == path.name:
             files.unlink(beside)
 
 
 def journal_error(error: OSError, what: str, *, final: bool = False) -> JournalError:
-    """The named error for a failed system call. `final`: it is no matter of room, what was written can't be known."""
+    """Return the named error for a failed system call.
+
+    `final`: a full disk is no excuse either, because the state of the written bytes is unknown.
+    """
     if error.errno in NO_ROOM and not final:
         return JournalError(
             "disk_full",
             f"There is no room for {what}: {error.strerror}.",
-            "Free disk space, or archive or remove journals; publishing goes on by itself when there is room.",
+            "Free disk space, or archive or remove journals; publishing goes on by itself when there is"
+            " room.",
             errno=error.errno,
         )
     return JournalError(
@@ -188,7 +210,10 @@ def journal_error(error: OSError, what: str, *, final: bool = False) -> JournalE
 
 
 def lock_directory(path: Path) -> OpenFile:
-    """Hold a directory for one writer until the returned file is closed. OperatorError journal_locked if taken."""
+    """Lock a directory for one writer until the returned file is closed.
+
+    Raises OperatorError journal_locked.
+    """
     handle = OpenFile(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(handle.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""`<instance>.durable`: the durable frontier, and which log it is of.
+"""File `<instance>.durable`: the durable frontier of a log, and the log's identity.
 
     +------------------------------------------------------------------------------------+
     | 0 magic "SLUICED1" | 8 crc u32 (CRC32C of what follows) | 12 epoch u32              |
@@ -8,18 +8,18 @@
     | 1536 the same 20 bytes once more                                                    |
     +------------------------------------------------------------------------------------+
 
-Everything up to `sequence` is on disk. Written after an fdatasync of the journal and not synced itself: after a power
-loss it may be behind, never ahead. For readers in other processes (Spark, `manage.py journal`), and for opening: what
-stands behind it is trusted only when it has been written again, and a log that ends before it lacks records that were
-acknowledged. Up to `given_up` an operator knows of that and goes on; their numbers are never given to others. `epoch` is
-the newest opening's, so that it goes on when every segment has been removed.
+* `sequence`: every record up to it is on disk. It is written after an fdatasync of the journal and not synced
+  itself, so after a power loss it may be too small, never too large. Readers in other processes use it
+  (Spark, `manage.py journal`), and so does opening: records after it are trusted only after they were
+  written again. A log that ends before it lacks acknowledged records.
+* `given_up`: lost records up to here were accepted by an operator; their numbers are never assigned again.
+* `epoch`: number of the newest opening, so that it still increases when every segment has been removed.
+* `reserved`: sequences up to it may have been shown to subscribers before their records were stored. It is
+  written and synced before they are shown, and only while a subscriber asks for records before they are on
+  disk. A file without a reservation ends at byte 560. An opening that finds fewer records continues after
+  it; a clean close takes back the unused part.
 
-The copies stand in sectors of their own and are written in one go: of two that can be read the newer counts.
-
-Numbers up to `reserved` may have been shown to subscribers before their records were stored. The reservation
-is written ahead of them and synced, and only while somebody asks for records before they are on disk; a file
-without it ends at byte 560. An opening that finds fewer records goes on behind `reserved`, and a clean end
-takes back what was not used.
+The two copies are in different sectors and are written in one call. The newer readable copy counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from broker_core.journal.files import FileSystem, OpenFile, write_all
 
 MAGIC = b"SLUICED1"
 COPY_AT = 512
-"""Where the second copy stands: no sector holds both."""
+"""Offset of the second copy; no sector has parts of both."""
 _HEAD = struct.Struct("<8sI")
 _REST = struct.Struct("<IQQ16s")
 _SEQUENCE = struct.Struct("<Q")
@@ -51,27 +51,29 @@ class FrontierMark(NamedTuple):
     """Content of the file. `log` is None where no file could be read."""
 
     sequence: int
+    """Durable frontier."""
     log: UUID | None = None
     epoch: int = 0
     given_up: int = 0
+    """Lost records up to here were accepted by an operator; 0: none."""
     reserved: int = 0
-    """Last number that may have been shown to somebody before its record was stored; 0: none was."""
+    """Newest sequence that may have been shown before its record was stored; 0: none."""
 
 
 class KnownLog(NamedTuple):
-    """What the control plane last heard of an instance's log: its identity, and how far it was durable."""
+    """Identity and durable frontier of an instance's log, as last reported to the control plane."""
 
     log: UUID | None
     sequence: int
 
 
 def frontier_path(directory: Path, instance: str) -> Path:
-    """Where an instance's file is."""
+    """Return the path of an instance's frontier file."""
     return directory / f"{instance}.durable"
 
 
 def encode_mark(mark: FrontierMark) -> bytes:
-    """The file's content."""
+    """Return the file's content."""
     assert mark.log is not None, "a mark that is written names its log"
     rest = _REST.pack(mark.epoch, mark.sequence, mark.given_up, mark.log.bytes)
     copy = _HEAD.pack(MAGIC, crc32c(rest)) + rest
@@ -86,14 +88,14 @@ def _encode_reservation(reserved: int) -> bytes:
 
 
 def decode_mark(raw: bytes) -> FrontierMark | None:
-    """The newer of the copies that can be believed; None when there is none."""
+    """Return the newer valid copy; None if neither is valid."""
     copies = [mark for at in (0, COPY_AT) if (mark := _decode(raw[at : at + SIZE])) is not None]
     newest = max(copies, key=lambda mark: mark.sequence, default=None)
     return None if newest is None else newest._replace(reserved=_decode_reservation(raw))
 
 
 def _decode_reservation(raw: bytes) -> int:
-    """Return the greater of the copies that can be believed: neither is relied on before both are written."""
+    """Return the greater valid copy. Both are written and synced before a reservation is used."""
     found = [0]
     for at in (RESERVATION_AT, RESERVATION_AT + COPY_AT):
         if len(raw) >= at + _RESERVATION.size:
@@ -104,6 +106,7 @@ def _decode_reservation(raw: bytes) -> int:
 
 
 def _decode(raw: bytes) -> FrontierMark | None:
+    """Return the mark in one copy, or None if it is invalid."""
     if len(raw) != SIZE:
         return None
     magic, crc = _HEAD.unpack_from(raw)
@@ -116,7 +119,7 @@ def _decode(raw: bytes) -> FrontierMark | None:
 
 
 class FrontierFile:
-    """Keeps the file open; one small write when the frontier has moved. `first` is what it says from now on."""
+    """Open frontier file: one small write per move of the frontier. `first` is its first content."""
 
     def __init__(self, files: FileSystem, path: Path, first: FrontierMark) -> None:
         self._files = files
@@ -125,12 +128,12 @@ class FrontierFile:
         self._checked = memoryview(self._content)[_HEAD.size : SIZE]
         self._written = -1
         self._named_durably = False
-        """Whether the file's name is known to be on disk."""
+        """Whether the directory was synced, so that the file's name is on disk."""
 
     def write(self, sequence: int) -> None:
-        """Note the frontier. OSError when the disk refuses."""
+        """Write the frontier. Raises OSError when the disk refuses."""
         if sequence != self._written:
-            content = self._content  # as `encode_mark` made it; once for each group, so nothing is made anew
+            content = self._content  # reused because this runs once per group
             _SEQUENCE.pack_into(content, _SEQUENCE_AT, sequence)
             _HEAD.pack_into(content, 0, MAGIC, crc32c(self._checked))
             content[COPY_AT : COPY_AT + SIZE] = content[:SIZE]
@@ -138,8 +141,10 @@ class FrontierFile:
             self._written = sequence
 
     def reserve(self, upto: int) -> None:
-        """Note durably that numbers up to `upto` may be shown before they are stored. OSError when the disk
-        refuses."""
+        """Make durable that sequences up to `upto` may be shown before their records are stored.
+
+        Raises OSError when the disk refuses.
+        """
         write_all(self._files, self._file.fd, [_encode_reservation(upto)], RESERVATION_AT)
         self._files.fdatasync(self._file.fd)
         if not self._named_durably:
@@ -151,7 +156,7 @@ class FrontierFile:
 
 
 def read_mark(directory: Path, instance: str) -> FrontierMark | None:
-    """What the file says; None when there is none, or neither copy can be read."""
+    """Return the content of the frontier file; None if it is missing or neither copy is valid."""
     try:
         return decode_mark(frontier_path(directory, instance).read_bytes())
     except OSError:
@@ -159,6 +164,6 @@ def read_mark(directory: Path, instance: str) -> FrontierMark | None:
 
 
 def read_frontier(directory: Path, instance: str) -> int | None:
-    """The durable frontier; None as `read_mark`."""
+    """Return the durable frontier; None as for `read_mark`."""
     mark = read_mark(directory, instance)
     return None if mark is None else mark.sequence

@@ -1,13 +1,14 @@
-"""THE FORMAT of `.index.gz`, a sealed segment's sidecar: gzip (RFC 1952) of one JSON document, with a summary in front and its
-topics behind.
+"""Format of `.index.gz`, a sealed segment's sidecar: gzip (RFC 1952) of JSON, with binary summaries.
 
-    {"version":1, "instance":…, "segment":first sequence, "epoch":…, "header_crc":…, "end":content's end offset, "records":…,
-     "last_sequence":…, "first_at":ns, "last_at":ns, "entries":[[sequence, offset, at], …],
+    {"version":1, "instance":…, "segment":first sequence, "epoch":…, "header_crc":…,
+     "end":content's end offset, "records":…, "last_sequence":…, "first_at":ns, "last_at":ns,
+     "entries":[[sequence, offset, at], …],
      "holes":[[offset, length, first_sequence, last_sequence, why], …]}
 
-The gzip header has extra fields (RFC 1952, 2.3.1.1). The first holds the numbers, so that opening a log reads 96 bytes
-of each sidecar; the second the entries' places in columns, so that a seek inflates and parses nothing; the third says where
-the topics begin, which are a second member of the file (topic_index.py has its bytes). Little-endian:
+The gzip header has three extra fields (RFC 1952, 2.3.1.1). The first has the numbers, so that opening a log
+reads 96 bytes of each sidecar. The second has the entries' positions in columns, so that a seek inflates and
+parses nothing. The third has the offset of the topics, which are a second member of the file (format:
+topic_index.py). Little-endian:
 
     +------------------------------------------------------------------------------------+
     | 0 1f 8b 08 04 | 4 mtime u32 = 0 | 8 xfl u8 = 0 | 9 os u8 = 255 | 10 xlen u16         |
@@ -20,9 +21,9 @@ the topics begin, which are a second member of the file (topic_index.py has its 
     | deflate data ... | crc32 u32 | raw length u32 | second member ...                        |
     +------------------------------------------------------------------------------------+
 
-Each crc is the CRC32C of what follows it in its field; length is the whole file's, so that one that was cut short is
-noticed. An extra field has 64 KiB at most: of more than 2,700 entries every second, third, … is a place. A reader passes
-over unknown fields of the document, and whatever stands behind the three numbers of an entry.
+Each crc is the CRC32C of the bytes that follow it in its field. `length` is the whole file's, which reveals a
+truncated file. An extra field has at most 64 KiB: of more than 2,700 entries only every second, third, … has
+a position. A reader ignores unknown fields of the document, and any item after the three numbers of an entry.
 """
 
 from __future__ import annotations
@@ -43,26 +44,29 @@ from broker_core.journal.topic_index import TopicIndex
 VERSION = 1
 _PREFIX = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff"
 _PREFIX_PLAIN = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
-"""Of a member without extra fields."""
+"""Header of a gzip member without extra fields."""
 _HEAD = struct.Struct("<10sH2sHI")
 _SUMMARY = struct.Struct("<IIIQQQQQqqQ")
 _TAIL = struct.Struct("<II")
 _OFFSET = struct.Struct("<Q")
 SUMMARY_END = _HEAD.size + _SUMMARY.size
+"""Bytes to read of a sidecar for its summary."""
 _PLACES = struct.Struct("<2sHI")
 _TOPICS = struct.Struct("<2sHI8s")
 MAX_PLACES = 2_700
+"""Maximum number of entries with a position in the extra field."""
 MAX_TOPICS_BYTES = 64 * 1024 * 1024
-"""Of memory that is made ready for the topics on the word of a file; more come all the same."""
+"""Maximum buffer allocated for the topics on the basis of the length in the file; longer topics are read all
+the same."""
 _FIGURES = ("epoch", "end", "records", "last_sequence", "first_at", "last_at")
-"""Of the document and of an index, under the same names."""
+"""Fields that the document and SegmentIndex have under the same names."""
 _GZIP = 31
 """wbits of the whole gzip format, checksum included."""
 _INFLATE_ERRORS = (cast("type[Exception]", isal_zlib.error), OverflowError, ValueError, EOFError)
 
 
 def encode_sidecar(index: SegmentIndex) -> bytes:
-    """The sidecar's bytes."""
+    """Return the bytes of the sidecar. The index must have its entries and topics."""
     document, places = _deflated(_document(index)), _encode_places(index)
     known = index.topic_index
     assert known is not None, "an index that is written has its entries"
@@ -71,16 +75,25 @@ def encode_sidecar(index: SegmentIndex) -> bytes:
     whole = behind + len(topics)
     at = _OFFSET.pack(behind)
     summary = _SUMMARY.pack(
-        len(index.holes), index.epoch, index.header_crc, hash64(index.instance), index.first_sequence,
-        index.end, index.records, index.last_sequence, index.first_at, index.last_at, whole,
-    )  # fmt: skip
+        len(index.holes),
+        index.epoch,
+        index.header_crc,
+        hash64(index.instance),
+        index.first_sequence,
+        index.end,
+        index.records,
+        index.last_sequence,
+        index.first_at,
+        index.last_at,
+        whole,
+    )
     extra = 4 + 4 + _SUMMARY.size + len(places) + _TOPICS.size
     head = _HEAD.pack(_PREFIX, extra, b"SI", 4 + _SUMMARY.size, crc32c(summary))
     return head + summary + places + _TOPICS.pack(b"ST", 4 + len(at), crc32c(at), at) + document + topics
 
 
 def _deflated(raw: bytes) -> bytes:
-    """The rest of a gzip member, behind its header."""
+    """Return a gzip member without its header."""
     packer = isal_zlib.compressobj(1, isal_zlib.DEFLATED, -15)
     return packer.compress(raw) + packer.flush() + _TAIL.pack(isal_zlib.crc32(raw), len(raw))
 
@@ -105,7 +118,7 @@ def _document(index: SegmentIndex) -> bytes:
 
 
 def decode_sidecar(raw: bytes) -> SegmentIndex:
-    """A sidecar read back by its document; ValueError when it isn't one."""
+    """Parse a sidecar from its JSON document. Raises ValueError when it isn't one."""
     try:
         behind = _topics_at(raw)
         if not behind:
@@ -135,7 +148,7 @@ def _entries(document: dict[str, Any], topics: TopicIndex) -> IndexEntries:
 
 
 def _topics_at(raw: bytes) -> int:
-    """Where the second member begins; 0 when there is none."""
+    """Return the offset of the second member; 0 if there is none."""
     if len(raw) < SUMMARY_END + _PLACES.size or raw[:10] != _PREFIX:
         return 0
     at = SUMMARY_END + 4 + _PLACES.unpack_from(raw, SUMMARY_END)[1]
@@ -149,13 +162,13 @@ def _topics_at(raw: bytes) -> int:
 
 def _topics(raw: bytes, behind: int) -> TopicIndex:
     member = raw[behind:]
-    # With room for all of it and one byte more isal needn't double its buffer.
+    # With a buffer one byte larger than the content isal doesn't double it.
     length = min(int.from_bytes(member[-4:], "little"), MAX_TOPICS_BYTES)
     return TopicIndex.decode(isal_zlib.decompress(member, _GZIP, length + 1))
 
 
 def load_sidecar(path: Path, instance: str, first_sequence: int) -> SegmentIndex | None:
-    """The sidecar at `path` if it is whole and belongs to this segment, else None."""
+    """Load a sidecar; return None if it is missing, damaged or of another segment."""
     try:
         raw = path.read_bytes()
         found = _read_columns(raw, instance, first_sequence) or decode_sidecar(raw)
@@ -165,7 +178,10 @@ def load_sidecar(path: Path, instance: str, first_sequence: int) -> SegmentIndex
 
 
 def _read_columns(raw: bytes, instance: str, first_sequence: int) -> SegmentIndex | None:
-    """All of it without the document, where every stretch is a place. ValueError when the topics can't be read."""
+    """Load the index from the extra fields, without the document; None if an entry has no position there.
+
+    Raises ValueError when the topics can't be read.
+    """
     found, places = _read_summary(raw, len(raw), instance, first_sequence), _read_places(raw)
     behind = _topics_at(raw)
     if found is None or places is None or not behind:
@@ -182,13 +198,16 @@ def _read_columns(raw: bytes, instance: str, first_sequence: int) -> SegmentInde
 
 
 def load_summary(path: Path, instance: str, first_sequence: int) -> SegmentIndex | None:
-    """As `load`, without the entries where that can be: one read of 96 bytes. Holes are always there."""
+    """Load a sidecar without its entries, by one read of 96 bytes; else as `load_sidecar`.
+
+    A sidecar with missing ranges is loaded completely. Returns None as `load_sidecar` does.
+    """
     found = _read_summary(*_front(path, SUMMARY_END), instance, first_sequence)
     return load_sidecar(path, instance, first_sequence) if found is None else found
 
 
 def load_positions(path: Path, instance: str, first_sequence: int) -> SegmentIndex | None:
-    """As `load`, with the entries' places alone where that can be: nothing is inflated and parsed."""
+    """Load a sidecar with its entries' positions, without inflating or parsing; else as `load_sidecar`."""
     raw, length = _front(path, 2**16 + _HEAD.size)
     found, entries = _read_summary(raw, length, instance, first_sequence), _read_places(raw)
     if found is None or entries is None:
@@ -198,7 +217,7 @@ def load_positions(path: Path, instance: str, first_sequence: int) -> SegmentInd
 
 
 def _front(path: Path, size: int) -> tuple[bytes, int]:
-    """The first bytes of a file, and its length; nothing when it can't be read."""
+    """Return the first `size` bytes of a file, and its length; (b"", 0) when it can't be read."""
     try:
         with path.open("rb", buffering=0) as file:
             return file.read(size), file.seek(0, 2)
@@ -207,6 +226,7 @@ def _front(path: Path, size: int) -> tuple[bytes, int]:
 
 
 def _read_places(raw: bytes) -> IndexEntries | None:
+    """Return the positions in the extra field, or None if it is invalid."""
     start = SUMMARY_END + _PLACES.size
     if len(raw) < start:
         return None
@@ -222,6 +242,10 @@ def _read_places(raw: bytes) -> IndexEntries | None:
 
 
 def _read_summary(raw: bytes, length: int, instance: str, first_sequence: int) -> SegmentIndex | None:
+    """Return the index from the summary, without entries.
+
+    None if it is invalid, belongs to another segment, was truncated, or the segment has missing ranges.
+    """
     if len(raw) < SUMMARY_END:
         return None
     prefix, _, tag, size, crc = _HEAD.unpack_from(raw)

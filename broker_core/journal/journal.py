@@ -1,10 +1,10 @@
-"""The journal: the ordered segments of one instance, written at one end and read anywhere.
+"""Journal of one instance: its ordered segments, written at one end and read anywhere.
 
     write -> sync -> read up to the durable frontier      (group commit: commit_log)
 
-One writer by a directory lock. `write`, `sync`, `preallocate`, reading and swaps may run in different threads; what
-they share changes under one lock, and readers take none: they work on an immutable tuple of segments and on files
-that stay open for as long as somebody reads them.
+A directory lock ensures a single writer. `write`, `sync`, `preallocate`, reads and swaps may run in different
+threads. Their shared state changes under one lock. Readers take no lock: they work on an immutable tuple of
+segments, and on files that stay open while a reader uses them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ from broker_core.sequence_set import SequenceSet
 
 DEFAULT_OPTIONS = JournalOptions()
 REST_S = 0.01
-"""Between two steps of making a spare: 128 MiB take some six seconds, of which the disk works less than one."""
+"""Pause in seconds between two steps of making a spare segment.
+
+128 MiB then take some six seconds, of which the disk is busy less than one.
+"""
 
 
 class Journal:
-    """The transaction log of one instance. Made by `Journal.open`."""
+    """Transaction log of one instance. Create it with `Journal.open`."""
 
     def __init__(
         self,
@@ -51,25 +54,26 @@ class Journal:
         self.instance = found.instance
         self.origin = hash64(found.instance)
         self.identity = found.log
-        """Whose records these are, whatever the instance is called."""
+        """UUID of the log, independent of the instance's name."""
         self.epoch = found.epoch
         self.directory = directory
         self.options = options
         self.recovery: RecoveryReport = found.report
         self.publishers: Publishers = found.publishers
-        """The newest numbers that are durable."""
+        """Newest durable publisher sequence of each session."""
         self._written_numbers: dict[tuple[str, int], int] = {}
-        """Numbers that are written and not durable yet, by name and session, the newest at the end."""
+        """Publisher sequences that are written and not yet durable, by name and session, newest last."""
         self.last_at = max((segment.index.last_at for segment in found.segments), default=0)
-        """The latest moment that a record found at opening bears."""
+        """Latest acceptance time of a record found at opening, ns UTC."""
         self.next_sequence = found.next_sequence
         self.durable_sequence = found.next_sequence - 1
         self.stored_sequence = found.settled
-        """Newest number that a durable record has; behind `durable_sequence` after numbers were skipped."""
+        """Newest sequence with a durable record. Smaller than `durable_sequence` after sequences were
+        skipped."""
         self.reserved = found.mark.reserved
-        """Numbers up to here may be shown before their records are stored."""
+        """Newest sequence that may be shown to subscribers before its record is stored."""
         self.files = self._files = files
-        """Through which everything of the instance that is kept beside its log is written too."""
+        """File system used for the log, and for all other files of the instance beside it."""
         self._directory_lock = lock
         self._lock = Lock()
         self._pins = PinTable()
@@ -82,7 +86,10 @@ class Journal:
         self._sealer = SegmentSealer(files, directory, found.instance)
         self._syncing = Lock()
         self.failed: JournalError | None = None
-        """Why nothing more is taken: what is on the disk can't be known, or isn't this process's any more."""
+        """Error after which the journal accepts no more writes; None while it is healthy.
+
+        Either the content of the disk is unknown, or another process may own the files.
+        """
         self._closed = False
         self._closing = Event()
         self._frontier = FrontierFile(files, frontier_path(directory, found.instance), found.mark)
@@ -93,13 +100,17 @@ class Journal:
         self.note_frontier()
 
     def _go_on(self, last: Segment) -> None:
+        """Continue the current segment that recovery found; end it if sequences were skipped after it."""
         self._appender.continue_segment(last)
         if last.index.last_sequence + 1 != self.next_sequence:
             self._end_segment()
 
     def _end_segment(self) -> None:
-        """Have the next record begin a segment: numbers before it name no record, and file names tell the
-        truth."""
+        """Make the next record begin a new segment.
+
+        After a skip the numbers before it name no record, so only a new segment's file name gives its first
+        sequence.
+        """
         tail, self._appender.tail = self._appender.tail, None
         if tail is not None:
             self._sealer.add(tail, self._with_written())
@@ -117,11 +128,21 @@ class Journal:
         files: FileSystem | None = None,
         stopwatch: Callable[[], float] | None = None,
     ) -> Journal:
-        """Lock the directory, recover, and be ready to write. `.recovery` says what was found.
+        """Lock the directory, recover the log and make it writable. `.recovery` reports the findings.
 
-        `known` is what the control plane last heard of this log. Raises OperatorError journal_locked, journal_other or
-        journal_behind, or JournalError when the disk refuses. `now_ns` and `stopwatch` (seconds)
-        are only for the report; the core doesn't read clocks.
+        Args:
+            directory: Directory of the segments; created if missing.
+            instance: Name of the instance.
+            archive_directory: Directory of archived segments, or None.
+            options: Sizes of segments.
+            known: Identity and frontier of this log that the control plane last received.
+            now_ns: Time for the report only; the core reads no clock.
+            files: File system; a test may pass one that fails.
+            stopwatch: Clock in seconds, for the report only.
+
+        Raises:
+            OperatorError: journal_locked, journal_other or journal_behind.
+            JournalError: the disk refuses an operation.
         """
         files = files or FileSystem()
         started = stopwatch() if stopwatch else 0.0
@@ -146,10 +167,11 @@ class Journal:
     # ------------------------------------------------------------------------------------------------ writing
 
     def write(self, batches: Sequence[Batch]) -> list[BatchPosition]:
-        """Append stamped batches, in sequence order; where each stands. Nothing is durable before `sync`.
+        """Append stamped batches in sequence order, and return their positions. `sync` makes them durable.
 
-        All or none: a disk that is full raises JournalError disk_full, what was written of them is cut off again,
-        and the next write can succeed. After any other refusal the journal takes nothing more (`failed`). Costs one pwritev for up to 1,024 batches.
+        Writes all batches or none: on a full disk it raises JournalError disk_full, cuts off the bytes
+        written, and the next write may succeed. Any other error sets `failed`, and the journal accepts
+        nothing more. Costs one pwritev for up to 1,024 batches.
         """
         if not batches:
             return []
@@ -175,6 +197,7 @@ class Journal:
         ]
 
     def _following(self, batches: Sequence[Batch]) -> int:
+        """Return the sequence after the batches. Raises ValueError if they don't follow `next_sequence`."""
         expected = self.next_sequence
         for batch in batches:
             header = batch.header
@@ -184,9 +207,11 @@ class Journal:
         return expected
 
     def _commit(self, parts: Sequence[SegmentWrite]) -> None:
+        """Make written parts visible to readers, seal full segments and note the publishers."""
         written, log = self._written_numbers, self._log
         new = tuple(part.tail.segment for part in parts if part.tail is not self._appender.tail)
-        # Publishers part by part: what is kept with a full segment must not know of later ones.
+        # Note publishers part by part: the publishers stored with a full segment must not include later
+        # records.
         for part in parts:
             for tail in self._appender.commit([part]):
                 self._sealer.add(tail, self._with_written())
@@ -195,7 +220,7 @@ class Journal:
                 header = batch.header
                 if header.first_publisher_sequence:
                     key = header.publisher, header.session
-                    newest.pop(key, None)  # the newest stands last, as in `Publishers`
+                    newest.pop(key, None)  # newest last, as in `Publishers`
                     newest[key] = batch
             for batch in newest.values():
                 name_and_session = batch.publisher_name, batch.session
@@ -203,13 +228,13 @@ class Journal:
                 written[name_and_session] = batch.last_publisher_sequence
         if new:
             log.replace((*log.segments, *new))
-            self._appender.skipped_from = 0  # the first of them says so now
+            self._appender.skipped_from = 0  # its first new segment has this number in its header
 
     def reserve(self, upto: int) -> None:
-        """Make it durable that numbers up to `upto` may be shown before they are stored. JournalError when
-        the disk refuses.
+        """Make durable that sequences up to `upto` may be shown before their records are stored.
 
-        The next opening goes on behind them, so that none of them ever names another record.
+        The next opening continues after them, so none of them ever names another record. Raises
+        JournalError.
         """
         try:
             self._frontier.reserve(upto)
@@ -218,9 +243,9 @@ class Journal:
         self.reserved = upto
 
     def skip_to(self, sequence: int) -> None:
-        """Give the next record this number: those before it were shown for records that could not be stored.
+        """Give the next record this sequence; those before it were shown for records that were not stored.
 
-        The caller must have nothing written that isn't durable, and `sequence - 1` reserved.
+        Precondition: everything written is durable, and `sequence - 1` is reserved.
         """
         with self._lock:
             if sequence > self.next_sequence:
@@ -230,23 +255,28 @@ class Journal:
                 self._end_segment()
 
     def _with_written(self) -> Publishers:
-        """Publishers as of what is written, for what is closed and synced before anybody reads it."""
+        """Return the publishers including written records, not only durable ones.
+
+        They are stored with a sealed segment, which is synced first.
+        """
         noted = Publishers(self.publishers)
         for (name, session), number in self._written_numbers.items():
             noted.note(name, session, number)
         return noted
 
     def sync(self, heard: Callable[[], object] | None = None) -> None:
-        """Make everything written so far durable; `durable_sequence` and the frontier file then say so.
+        """Make everything written so far durable, then update `durable_sequence` and the frontier file.
 
-        `heard` is called in between: whoever waits for the disk needn't wait for a file that only readers in other
-        processes, and the next opening, look at. Raises JournalError journal_failed when the disk refuses; the journal then takes nothing more, because what
-        a failed sync left of the written pages can't be known.
+        `heard` is called after the fdatasync and before the frontier file is written: acknowledgements don't
+        have to wait for a file that only other processes and the next opening read. Raises JournalError
+        journal_failed when the disk refuses. The journal then accepts nothing more, because after a failed
+        sync the state of the written pages is unknown.
         """
         with self._syncing:
             with self._lock:
                 if self.failed is not None:
                     raise self.failed
+                # Take the state before the fdatasync: batches written during it are not covered by it.
                 written, numbers = self.next_sequence - 1, dict(self._written_numbers)
                 tails = self._sealer.unsynced_tails()
                 if self._appender.tail is not None:
@@ -264,6 +294,8 @@ class Journal:
             except OSError as error:
                 self.failed = journal_error(error, "a sync of the journal", final=True)
                 raise self.failed from error
+            # Check after the fdatasync and before the acknowledgements: it may have synced a file that was
+            # removed or replaced.
             self._check(tails)
             self._durable(written, numbers)
             if heard is not None:
@@ -271,9 +303,10 @@ class Journal:
             self.note_frontier()
         if len(self._sealer) > 1:
             with suppress(JournalError):
-                self.finish_sealed()  # what is written is durable all the same; the next write says what is wrong
+                self.finish_sealed()  # the records are durable; the next write raises the error
 
     def _durable(self, sequence: int, numbers: Mapping[tuple[str, int], int]) -> None:
+        """Record that everything up to `sequence` is durable, with the publishers' `numbers` of that time."""
         with self._lock:
             for (name, session), number in numbers.items():
                 self.publishers.note(name, session, number)
@@ -282,10 +315,11 @@ class Journal:
             self.durable_sequence = self.stored_sequence = sequence
 
     def check(self) -> None:
-        """Whether this journal is still where others find it. For each second; every `sync` asks too.
+        """Check that the lock and the segments being written are still at their paths. Call it once a second.
 
-        JournalError journal_taken when somebody removed, moved or replaced the lock or a segment that is written: the
-        journal then takes nothing more, because another process may write there, or nobody would find the records.
+        `sync` checks too. Raises JournalError journal_taken when a file was removed, moved or replaced. The
+        journal then accepts nothing more: another process may write there, or readers would not find the
+        records.
         """
         with self._lock:
             tails = self._sealer.unsynced_tails()
@@ -294,9 +328,10 @@ class Journal:
         self._check(tails)
 
     def _check(self, tails: Sequence[WriteTail]) -> None:
+        """Raise JournalError journal_taken if the lock or an unsealed segment is no longer at its path."""
         taken = None if self._directory_lock.is_current else self._directory_lock.path
         for tail in tails:
-            # One that is sealed may have been moved by a swap.
+            # A swap may have moved a sealed segment.
             if not tail.segment.sealed and not tail.file.is_current:
                 taken = tail.file.path
         if taken is not None:
@@ -309,16 +344,19 @@ class Journal:
             raise self.failed
 
     def note_frontier(self) -> None:
-        """Tell other processes how far the log is durable. `sync` does; once more costs nothing."""
+        """Write the durable frontier to its file for other processes.
+
+        `sync` does so; a repetition costs nothing.
+        """
         with suppress(OSError):
-            self._frontier.write(self.stored_sequence)  # behind is allowed, see frontier_file.py
+            self._frontier.write(self.stored_sequence)  # the file may lag behind, see frontier_file.py
 
     def preallocate(self) -> int:
-        """The chores that make the next roll cheap: closing full segments, and making spare ones. Returns spares made.
+        """Seal full segments and make spare ones for a cheap roll; return the number of spares made.
 
-        For a thread that isn't in a hurry; safe at any time. JournalError disk_full when there is no room for
-        spares: the journal then makes segments when it needs them. Takes seconds, with the disk at rest for most of them,
-        unless the next segment will be needed soon; `close` ends it.
+        Run it in a background thread; it may be called at any time. It takes seconds, with pauses for the
+        disk unless the next segment is needed soon. `close` interrupts it. Raises JournalError disk_full
+        without space for spares: the journal then makes each segment when it needs it.
         """
         self.finish_sealed()
         try:
@@ -327,18 +365,22 @@ class Journal:
             raise journal_error(error, "spare segments") from error
 
     def _rest(self) -> bool:
-        """Between two steps of making a spare: whether to go on."""
+        """Pause between two steps of making a spare; return whether to continue."""
         return not self._closing.wait(0 if self._appender.needs_spare_segment else REST_S)
 
     def set_options(self, options: JournalOptions) -> None:
-        """Other sizes from the next segment on; spares are renewed by `preallocate`. From any thread: takes no lock."""
+        """Set the sizes from the next segment on; `preallocate` renews the spares.
+
+        Takes no lock: call from any thread.
+        """
         self.options = options
         self._appender.set_options(options)
 
     def finish_sealed(self) -> None:
-        """Close full segments (see appender.py). Until then they count as current.
+        """Seal full segments (see appender.py). Until then they count as current.
 
-        JournalError when the disk refuses; the journal then takes nothing more, as after a sync that failed.
+        Raises JournalError when the disk refuses. The journal then accepts nothing more, as after a failed
+        sync.
         """
         try:
             self._sealer.seal_pending()
@@ -347,7 +389,7 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Sync, close what is open, note the publishers, and let go of the directory. Closing twice is harmless."""
+        """Sync, seal, store the publishers and unlock the directory. A second call has no effect."""
         if self._closed:
             return
         self._closed = True
@@ -358,7 +400,7 @@ class Journal:
                 self.finish_sealed()
                 self._sealer.write_acks(self.stored_sequence, self.publishers)
                 if self.reserved >= self.next_sequence:
-                    with suppress(JournalError):  # then the next opening skips them
+                    with suppress(JournalError):  # then the next opening skips the reserved numbers
                         self.reserve(self.next_sequence - 1)
         except OSError as error:
             raise journal_error(error, "closing the journal") from error
@@ -372,78 +414,89 @@ class Journal:
 
     @property
     def first_sequence(self) -> int:
-        """The oldest record held; `next_sequence` when the log is empty."""
+        """Sequence of the oldest record in the log; `next_sequence` when the log is empty."""
         segments = self._log.segments
         return segments[0].first_sequence if segments else self.next_sequence
 
     @property
     def begins_at(self) -> int:
-        """The number before which records were removed: the oldest record's, or the first that was skipped
-        before it."""
+        """First sequence that was not removed: the oldest record's, or the first one skipped before it."""
         skipped, first = self.skipped(), self.first_sequence
         return skipped[0][0] if skipped and skipped[0][1] + 1 == first else first
 
     @property
     def missing_ranges(self) -> list[MissingRange]:
-        """Everything known to be unreadable, oldest first, between segments too."""
+        """Ranges known to be unreadable, oldest first, including ranges between segments."""
         return self._log.missing_ranges()
 
     def skipped(self) -> list[tuple[int, int]]:
-        """Return the intervals of numbers that name no record and never will, oldest first: no gap and no
-        damage.
+        """Return the intervals of sequences that name no record and never will, oldest first.
 
-        They were reserved for records that are shown before they are stored, and the broker ended, or the
-        disk refused them.
+        They are neither gaps nor damage: they were reserved for records to show before they are stored, and
+        then the broker ended or the disk refused the records.
         """
-        # In this order: the writer puts a segment in place before it forgets these, and moves on after that.
+        # This order matters: the writer adds a segment before it clears `skipped_from`, and increases
+        # `next_sequence` after that.
         following, pending = self.next_sequence, self._appender.skipped_from
         found = self._log.skipped()
         return [*found, (pending, following - 1)] if pending else found
 
     def count(self, first: int, last: int) -> int:
-        """Return how many numbers of an interval have or had a record: all but those that were skipped."""
+        """Return how many sequences of an interval have or had a record: all except skipped ones."""
         number = max(last - first + 1, 0)
         for begin, end in self.skipped():
             number -= max(min(end, last) - max(begin, first) + 1, 0)
         return number
 
     def lacks(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Return what of an interval that can't be read is a loss: all but the numbers that were skipped."""
+        """Return the lost parts of an interval that can't be read: all except skipped sequences."""
         return list(SequenceSet(self.skipped()).gaps_between(first, last)) if first <= last else []
 
     def read(self, sequence: int, max_bytes: int, upto: int) -> list[Batch]:
-        """Whole, checked batches from the one with `sequence` on, about `max_bytes`, none with records > `upto`.
+        """Read whole, checked batches from the one with `sequence` on, about `max_bytes`, none beyond `upto`.
 
-        One batch at least if there is one; [] at the end. The first may start before `sequence`. If the records
-        from `sequence` on can't be read, the first starts behind it: the records between are a hole, told in
-        `holes`; a read never goes over a hole in its middle. JournalError bookmark_gone when `sequence` is older
-        than the log.
+        Returns at least one batch if there is one, and [] at the end. The first batch may start before
+        `sequence`. When the records at `sequence` can't be read, the first batch starts after them, and
+        `missing_ranges` has the range. A read never crosses a missing range. Raises JournalError
+        bookmark_gone when `sequence` is older than the log.
         """
         return self._read(sequence, max_bytes, upto)[1]
 
     def may_contain_topic(self, topic: str, sequence: int) -> bool:
-        """Whether there may be a record of that topic from `sequence` on; False is certain, of all that is durable."""
+        """Return whether the log may have a record of this topic from `sequence` on.
+
+        False is certain for durable records.
+        """
         return self._log.may_contain_topic(topic, sequence)
 
     def next_sequence_of_topics(self, topics: Collection[str], sequence: int) -> int:
-        """The first place from `sequence` on where a record of these topics may stand, as far as sealed segments tell by
-        their sidecars; `sequence` itself where they don't. For the reader thread."""
+        """Return the first sequence, from `sequence` on, at which a record of these topics may be.
+
+        Only sidecars of sealed segments are searched; the result is `sequence` itself where they are missing.
+        Call it in the reader thread.
+        """
         return self._log.next_sequence_of_topics(topics, sequence)
 
     def next_readable(self, sequence: int) -> int:
-        """The first record at or after `sequence` that can be read: behind a hole, if there is one; else
-        `next_sequence`. Where a read gives nothing although records are said to be there, go on from here."""
+        """Return the first readable sequence from `sequence` on; `next_sequence` if there is none.
+
+        Continue here when a read returns nothing although the log should have records.
+        """
         batches = self._read(sequence, 1, self.next_sequence - 1)[1]
         return max(batches[0].first_sequence, sequence) if batches else self.next_sequence
 
     def read_with_positions(
         self, sequence: int, max_bytes: int, upto: int
     ) -> list[tuple[BatchPosition, Batch]]:
-        """As `read`, with each batch's position."""
+        """Read as `read` does, and return each batch with its position."""
         segment, batches, offsets = self._read(sequence, max_bytes, upto)
         return list(zip(map(BatchPosition, repeat(segment), offsets), batches, strict=False))
 
     def _read(self, sequence: int, max_bytes: int, upto: int) -> tuple[int, list[Batch], list[int]]:
+        """Read as `read` does, with the segment's first sequence and the offsets.
+
+        Raises JournalError bookmark_gone.
+        """
         first = self.first_sequence
         if sequence < first and sequence < self.begins_at:
             raise JournalError(
@@ -458,47 +511,57 @@ class Journal:
         return self._log.read(sequence, max_bytes, upto)
 
     def read_at(self, position: BatchPosition, length: int) -> Batch:
-        """The batch of `length` bytes at a position, as `write` gave it. JournalError if it is gone or damaged."""
+        """Read the batch of `length` bytes at a position that `write` returned.
+
+        Raises JournalError if it was removed or is damaged.
+        """
         return self._log.read_at(position, length)
 
     def read_span(self, position: BatchPosition, length: int) -> list[tuple[int, Batch]]:
-        """(offset, batch) of the whole batches in `length` bytes at a position, up to the first that is damaged.
+        """Read the batches in `length` bytes at a position, as (offset, batch), up to the first damaged one.
 
-        One at least: JournalError if that is gone or damaged.
+        Returns at least one; raises JournalError if the first was removed or is damaged.
         """
         batches, offsets = self._log.read_span(position, length)
         return list(zip(offsets, batches, strict=True))
 
     def sequence_at(self, moment_ns: int) -> int:
-        """The first record accepted at or after a moment; `next_sequence` when there is none yet."""
+        """Return the first sequence accepted at or after a moment (ns UTC); `next_sequence` if none is."""
         found = self._log.sequence_at(moment_ns)
         return self.next_sequence if found is None else found
 
     def segments(self) -> list[SegmentInfo]:
-        """All segments, oldest first."""
+        """Return all segments, oldest first."""
         return [segment.info() for segment in self._log.segments]
 
     def bytes_held_from(self, sequence: int) -> int:
-        """Of the segments that can't be removed while this record is needed."""
+        """Return the bytes of the segments that can't be removed while the record `sequence` is needed."""
         return self._log.bytes_held_from(sequence)
 
     # ------------------------------------------------------------------------------------------------ keeping
 
     def pin(self, sequence: int, owner: str = "", holder: str = "") -> Pin:
-        """Keep everything from `sequence` on until the pin moves or is released. `holder`: for whose name, if that is to be limited."""
+        """Pin the log from `sequence` on until the pin moves or is released.
+
+        `owner` describes the pin to operators. `holder` is the client name to which the pinned bytes count,
+        "" for none.
+        """
         return self._pins.add(sequence, owner, holder)
 
     def pins(self) -> list[Pin]:
-        """Who holds what."""
+        """Return all pins."""
         return self._pins.all()
 
     def set_user_lookup(self, user_of: Callable[[str], str]) -> Callable[[str, str], None]:
-        """Who knows whose the names are that pins are held for; gives what is to be told of names that become another's."""
+        """Set the function that maps a client name to its user; return a callback for later changes.
+
+        Call the callback with (name, user).
+        """
         self._pins.set_user_lookup(user_of)
         return self._pins.set_user
 
     def bytes_held_by(self, user: str) -> int:
-        """Of the segments that what is held for a user's names keeps."""
+        """Return the bytes of the segments that the pins of a user's client names keep."""
         first = self._pins.first_pinned_by(user)
         return self.bytes_held_from(first) if first is not None else 0
 
@@ -511,5 +574,8 @@ class Journal:
         self._swaps.compress(name, prepared)
 
     def remove(self, names: Sequence[str], now_ns: int = 0) -> RemovalReply:
-        """Remove the oldest segments, all named, none of them current or pinned. `now_ns` is noted."""
+        """Remove the oldest segments; `names` lists all of them in order.
+
+        None may be current or pinned. `now_ns` is stored in the removal record. Raises OperatorError.
+        """
         return self._swaps.remove(names, now_ns)

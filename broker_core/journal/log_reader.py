@@ -1,14 +1,13 @@
-"""The one thread in which the log and spools are read, so that a slow disk never stops the loop.
+"""Reading the log by sequence, position or time, over current, sealed, archived and compressed segments.
 
-Where sealed segments have a topic: who wants one, as a queue or a replay does, needn't read all the others.
-
-A sealed segment's sidecar says in which of its stretches its topics are. It is read once, when somebody wants to know, and of
-each topic four bytes are kept, by which segments are passed over; and the places of those that were asked for last. So what is said
-here is either certain, "it has none of these up to there", or a reason to read.
-
-Reading the log by sequence, position or time, over current, sealed, archived and compressed segments.
-
-No lock is taken: `segments` is an immutable tuple, replaced whole by whoever rolls, swaps or removes.
+* `ReaderThread`: the one thread in which the log and spools are read, so a slow disk never stops the event
+  loop.
+* `SealedTopicLookup`: index of the topics of sealed segments, so that a queue or a replay skips segments
+  without its topics. A segment's sidecar lists the ranges with each topic. It is read once, on demand. Four
+  bytes per topic stay in memory, enough to skip a segment, and the ranges of recently requested topics. Its
+  answer is either certain ("no record of these topics up to there"), or a reason to read.
+* `LogReader`: the segments and all reads. It takes no lock: `segments` is an immutable tuple, replaced as a
+  whole when the journal rolls, swaps or removes segments.
 """
 
 from __future__ import annotations
@@ -39,20 +38,20 @@ P = ParamSpec("P")
 
 
 class ReaderThread:
-    """Work is done in the order in which it was asked for."""
+    """Thread that reads the disk. Reads run in the order of the requests."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "reader")
         self.took_ms = 0
-        """How long the last read took, with its turn in the queue."""
+        """Duration of the last read in ms, including its wait in the queue."""
         self.worked_s = 0.0
-        """The CPU time of the last read alone, in seconds."""
+        """CPU seconds of the last read."""
         self.pending = 0
-        """Reads that are asked for and not done."""
+        """Number of requested reads that are not done."""
 
     def run(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> asyncio.Future[T]:
-        """Read where it doesn't stop the loop. It is queued at once, awaited or not."""
+        """Run `work` in the reader thread; return its future. It is queued immediately, awaited or not."""
         begun = self._clock.monotonic_ms()
         self.pending += 1
 
@@ -72,34 +71,36 @@ class ReaderThread:
         self.took_ms = self._clock.monotonic_ms() - begun
 
     def close(self) -> None:
-        """Finish what was asked for."""
+        """Wait until all requested reads are done, then end the thread."""
         self._thread.shutdown(wait=True)
 
 
 SIDECARS_AT_ONCE: Final = 16
-"""Read in one go, a millisecond or two each: others want the reader thread too."""
+"""Maximum sidecars read per call, one or two milliseconds each, because other reads wait for the thread."""
 MAX_KEPT: Final = 2_000_000
-"""Topics of all segments together, four bytes each; then it begins anew."""
+"""Maximum number of topics in memory over all segments, four bytes each; beyond it all are forgotten."""
 MAX_PLACES: Final = 64
-"""Segments and choices of topics whose stretches are remembered, some 200 KB each at most."""
+"""Maximum number of remembered (segment, topics) requests, some 200 KB each at most."""
 
 
 class SealedTopicLookup:
-    """Of the segments of one log. Belongs to the reader thread."""
+    """Topics of the sealed segments of one log. Used in the reader thread only."""
 
     def __init__(self) -> None:
         self._known: dict[SegmentIndex, array[int] | None] = {}
-        """By the index of their segments, which swaps leave as it is; None: a segment has too many topics to be named."""
+        """Hashes of each segment's topics, by index (swaps don't replace it); None: the segment has too many
+        topics to list."""
         self._kept = 0
         self._places: OrderedDict[tuple[SegmentIndex, frozenset[str]], list[IndexedRange]] = OrderedDict()
-        """Those asked for longest ago first."""
+        """Ranges of recently requested topics in a segment, least recently used first."""
 
     def next_sequence_of_topics(
         self, topics: Collection[str], segments: Sequence[Segment], sequence: int
     ) -> int:
-        """From `sequence`, which the first of the segments has, the first place where a record of these topics may stand.
+        """Return the first sequence, from `sequence` on, at which a record of these topics may be.
 
-        What can't be read, or isn't there, is for whoever reads: it is never passed over.
+        The first of `segments` has `sequence`. The search stops at a segment that can't be judged: missing or
+        unreadable records are never skipped.
         """
         wanted = [_short(topic) for topic in topics]
         read = 0
@@ -127,7 +128,7 @@ class SealedTopicLookup:
         return sequence
 
     def _place(self, segment: Segment, topics: Collection[str], sequence: int) -> int | None:
-        """From `sequence` on, the first place in the segment where one of these topics may be; None: nowhere in it."""
+        """Return the first sequence in a segment, from `sequence` on, that may have a topic, or None."""
         key = segment.index, frozenset(topics)
         found = self._places.get(key)
         if found is None:
@@ -142,6 +143,7 @@ class SealedTopicLookup:
         return max(found[at].first, sequence) if at < len(found) else None
 
     def _learn(self, segment: Segment) -> None:
+        """Load the topics of a segment from its sidecar."""
         found = _sidecar_of(segment)
         topics = None if found is None or found.topic_index is None else found.topic_index.topics
         if self._kept > MAX_KEPT:
@@ -152,9 +154,10 @@ class SealedTopicLookup:
 
 
 def _sidecar_of(segment: Segment) -> SegmentIndex | None:
+    """Return the sidecar of a segment, or None if it is missing or belongs to another one."""
     index = segment.index
     found = load_sidecar(index_path(segment.path), index.instance, index.first_sequence)
-    # Another segment's would say that topics aren't here which are.
+    # Another segment's sidecar could lack topics that this segment has.
     same = found is not None and (found.end, found.header_crc) == (index.end, index.header_crc)
     return found if same else None
 
@@ -164,6 +167,7 @@ def _last_of_topics(stretch: IndexedRange) -> int:
 
 
 def _short(topic: str) -> int:
+    """Return a 32-bit hash of a topic. A collision only causes an unnecessary read."""
     return hash64(topic) & 0xFFFF_FFFF
 
 
@@ -173,12 +177,13 @@ def _has(known: array[int], one: int) -> bool:
 
 
 MAX_HINTS = 4_096
-"""Places where readers stopped, remembered so that going on is one read without a search."""
+"""Remembered positions at which readers stopped: continuing there needs no search."""
 _TRIES = 4
+"""Number of attempts to read a segment while swaps move it."""
 
 
 class LogReader:
-    """The segments, oldest first, and everything that reads them."""
+    """Segments of the log, oldest first, and all reads of them."""
 
     def __init__(self, instance: str, segments: tuple[Segment, ...], log: UUID | None = None) -> None:
         self._origin = hash64(instance)
@@ -187,16 +192,18 @@ class LogReader:
         self._sources = OpenFileCache(log)
         self._topics = SealedTopicLookup()
         self._hints: dict[tuple[int, int], int] = {}
+        """Uncompressed offset at which a reader continues, by (segment's first sequence, next sequence)."""
         self._hole_lock = Lock()
         self._behind: tuple[tuple[Segment, ...], list[int]] = ((), [])
-        """Of these segments, the bytes of each and of all behind it, without the last: that one grows."""
+        """Bytes of each segment and all later ones, for this tuple of segments; without the last segment,
+        which grows."""
         self._skipped: tuple[tuple[Segment, ...], list[tuple[int, int]]] = ((), [])
-        """The numbers that were skipped before these segments."""
+        """Skipped sequences before these segments."""
 
     # Changes, by the journal and its swaps.
 
     def replace(self, segments: tuple[Segment, ...]) -> None:
-        """Put another tuple of segments in place."""
+        """Replace the tuple of segments, and drop the open files of removed ones."""
         gone = {segment.path for segment in self.segments} - {segment.path for segment in segments}
         self.segments = segments
         for path in gone:
@@ -208,18 +215,21 @@ class LogReader:
     # Reading.
 
     def read(self, sequence: int, max_bytes: int, upto: int) -> tuple[int, list[Batch], list[int]]:
-        """(segment, batches, their offsets) from the batch with `sequence` on; see Journal.read."""
+        """Read from the batch with `sequence` on as (segment, batches, their offsets); see Journal.read."""
         for _ in range(_TRIES):
             try:
                 return self._read(sequence, max_bytes, upto)
             except FileNotFoundError:
-                continue  # the segment was moved between looking it up and opening it
+                continue  # the segment was moved between lookup and open
             except OSError as error:
                 raise journal_error(error, "reading the journal") from error
         raise self._moving(sequence)
 
     def may_contain_topic(self, topic: str, sequence: int) -> bool:
-        """Whether there may be a record of that topic from there on. Without reading, so of sealed segments it isn't known."""
+        """Return whether a record of this topic may follow from `sequence` on; see Journal.may_contain_topic.
+
+        Reads nothing from disk, so every sealed segment counts as possible.
+        """
         segments = self.segments
         start = max(bisect_right(segments, sequence, key=_first) - 1, 0)
         return any(
@@ -229,13 +239,13 @@ class LogReader:
         )
 
     def next_sequence_of_topics(self, topics: Collection[str], sequence: int) -> int:
-        """See Journal.next_of."""
+        """Return the next sequence that may have these topics; see Journal.next_sequence_of_topics."""
         segments = self.segments
         start = max(bisect_right(segments, sequence, key=_first) - 1, 0)
         return self._topics.next_sequence_of_topics(topics, segments[start:], sequence)
 
     def bytes_held_from(self, sequence: int) -> int:
-        """The bytes of all segments that have this record or later ones. Without reading, however many there are."""
+        """Return the bytes of all segments that have this record or later ones. Reads nothing from disk."""
         segments, behind = self._behind
         if segments is not self.segments:
             segments = self.segments
@@ -244,7 +254,7 @@ class LogReader:
         if not segments or segments[-1].index.last_sequence < sequence:
             return 0
         place = max(bisect_right(segments, sequence, key=_first) - 1, 0)
-        if segments[place].index.last_sequence < sequence:  # it is in a hole
+        if segments[place].index.last_sequence < sequence:  # the sequence is in a missing range
             place += 1
         return behind[place] + segments[-1].nbytes
 
@@ -264,6 +274,7 @@ class LogReader:
     def _read_segment(
         self, segment: Segment, sequence: int, max_bytes: int, upto: int
     ) -> tuple[list[Batch], list[int]]:
+        """Read a segment from the batch with `sequence` on, skipping missing ranges before it."""
         source, end = self._sources.get(segment), segment.index.end
         offset, before, exact = self._start(segment, sequence)
         while offset < end:
@@ -284,7 +295,7 @@ class LogReader:
         return [], []
 
     def _start(self, segment: Segment, sequence: int) -> tuple[int, int, bool]:
-        """(offset, the sequence before it, whether it is the very place)."""
+        """Return (offset, the sequence before it, whether it is the exact position of `sequence`)."""
         hint = self._hints.get((segment.first_sequence, sequence))
         if hint is not None:
             return hint, sequence - 1, True
@@ -294,6 +305,7 @@ class LogReader:
     def _remember(
         self, segment: Segment, batches: list[Batch], offsets: list[int], stop: int, stopped_at: int
     ) -> None:
+        """Store the position after the batches read, as a hint for the next read."""
         if stop == 0:
             return
         following = batches[stop - 1].last_sequence + 1
@@ -304,7 +316,10 @@ class LogReader:
     def _behind_hole(
         self, segment: Segment, source: SegmentSource, offset: int, end: int, before: int, why: str
     ) -> int:
-        """Where reading goes on behind unreadable bytes; the hole is noted the first time it is met."""
+        """Return the offset after unreadable bytes; record the missing range the first time.
+
+        Raises JournalError journal_damaged in a segment that is not sealed: bytes may still be written there.
+        """
         index = segment.index
         known = index.missing_range_at(offset)
         if known is not None:
@@ -323,11 +338,11 @@ class LogReader:
         return following
 
     def read_at(self, position: BatchPosition, length: int) -> Batch:
-        """The one batch at a position; see Journal.read_at."""
+        """Read the one batch at a position; see Journal.read_at."""
         return self.read_span(position, length)[0][0]
 
     def read_span(self, position: BatchPosition, length: int) -> tuple[list[Batch], list[int]]:
-        """(batches, their offsets) of these bytes; see Journal.read_span."""
+        """Read the batches in these bytes, as (batches, their offsets); see Journal.read_span."""
         for _ in range(_TRIES):
             segments = self.segments
             number = bisect_right(segments, position.segment, key=_first) - 1
@@ -349,7 +364,7 @@ class LogReader:
         raise self._moving(position.segment)
 
     def sequence_at(self, moment: int) -> int | None:
-        """The first record accepted at or after `moment`; None when there is none yet."""
+        """Return the first sequence accepted at or after `moment` (ns UTC); None if there is none yet."""
         for segment in self.segments:
             if segment.index.last_at < moment:
                 continue
@@ -365,13 +380,14 @@ class LogReader:
         return None
 
     def _start_of_moment(self, segment: Segment, moment: int) -> int:
+        """Return the sequence in a segment at which the search for a moment starts."""
         try:
             return segment.with_path().find_moment(moment)[1]
         except OSError:
-            return segment.first_sequence  # a swap has just moved it: walk from its start
+            return segment.first_sequence  # a swap has just moved it: search from its start
 
     def missing_ranges(self) -> list[MissingRange]:
-        """Everything known to be unreadable, oldest first: in segments and between them."""
+        """Return the ranges known to be unreadable, oldest first: in segments and between them."""
         segments = self.segments
         found = [hole for segment in segments for hole in segment.index.holes]
         for earlier, later in pairwise(segments):
@@ -382,8 +398,7 @@ class LogReader:
         return sorted(found, key=lambda hole: hole.first_sequence)
 
     def skipped(self) -> list[tuple[int, int]]:
-        """Return the intervals of numbers before segments that name no record and never will, oldest
-        first."""
+        """Return the skipped intervals before segments, oldest first: sequences that never name a record."""
         segments, skipped = self._skipped
         if segments is not self.segments:
             segments = self.segments
@@ -393,6 +408,7 @@ class LogReader:
         return skipped
 
     def _moving(self, sequence: int) -> JournalError:
+        """Return the error for a segment that is not found at its path after _TRIES attempts."""
         return JournalError(
             "journal_failed",
             f"The segment with record {sequence} isn't where it should be.",
@@ -402,12 +418,13 @@ class LogReader:
 
 
 def _all_between(source: SegmentSource, offset: int, end: int) -> tuple[list[Batch], list[int]]:
+    """Read the batches from `offset` to `end`, up to the first damaged one; at least one."""
     batches, offsets = list[Batch](), list[int]()
     while offset < end:
         found = scan_batches(source, offset, end, end - offset)
         if not found.batches:
             if batches:
-                break  # who needs one behind asks for it, and is told
+                break  # a caller that needs a later one reads there, and gets the error
             raise damaged_segment_error(source.file.path, offset, found.problem or "no batch stands there")
         batches += found.batches
         offsets += found.offsets
@@ -420,7 +437,7 @@ def _first(segment: Segment) -> int:
 
 
 def _first_reaching(batches: list[Batch], sequence: int) -> int:
-    """The number of the first batch that ends at or behind `sequence`."""
+    """Return the index of the first batch that ends at or after `sequence`."""
     return bisect_right(batches, sequence - 1, key=_last) if batches else 0
 
 
@@ -429,7 +446,7 @@ def _last(batch: Batch) -> int:
 
 
 def _unbroken(batches: list[Batch], number: int, upto: int) -> int:
-    """How far the batches from `number` follow one another without a hole and stay within `upto`."""
+    """Return the end index of the gapless run of batches from `number` that ends at `upto` or before."""
     expected = batches[number].header.first_sequence
     for at in range(number, len(batches)):
         header = batches[at].header

@@ -1,4 +1,4 @@
-"""Segments as the journal holds them, their open files, and pins on what must stay."""
+"""Segments in memory, their open files, and the pins that protect records from removal."""
 
 from __future__ import annotations
 
@@ -18,35 +18,38 @@ from broker_core.journal.segment_index import SegmentIndex
 from broker_core.journal.segment_reader import SegmentSource, check_source, open_source, scan_segment
 
 MAX_OPEN_SOURCES = 64
+"""Maximum number of open files in the cache."""
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """One segment: where its file is, and what is in it. A swap replaces the object; the index is shared."""
+    """Segment of the log: its file and its index. A swap replaces this object; both share the index."""
 
     path: Path
     archived: bool
     compressed: bool
     index: SegmentIndex
     sealed: bool
+    """Whether it is complete and cut to its content; actions apply only to sealed segments."""
     _info: SegmentInfo | None = field(default=None, repr=False)
-    """Kept once it can't change: a log of thousands is asked for it every second."""
+    """Cached once it can't change, because a log with thousands of segments is asked every second."""
 
     @property
     def first_sequence(self) -> int:
         return self.index.first_sequence
 
     def with_path(self) -> SegmentIndex:
-        """The index with its places, from the sidecar or, should that be gone or damaged, by reading the segment.
+        """Return the index with its entries, loaded from the sidecar if they aren't in memory.
 
-        OSError when the segment's file can't be read; FileNotFoundError when a swap has just moved it.
+        A missing or damaged sidecar makes it scan the segment. Raises OSError when the segment can't be read;
+        FileNotFoundError when a swap has just moved it.
         """
         if not self.index.has_entries:
             self.index.take_entries(self._read(load_positions))
         return self.index
 
     def load_index(self) -> SegmentIndex:
-        """The index with everything that a sidecar says. Raises as `located`."""
+        """Return the index with everything that the sidecar stores. Raises as `with_path` does."""
         if self.index.is_complete:
             return self.index
         found = self._read(load_sidecar)
@@ -54,6 +57,7 @@ class Segment:
         return found
 
     def _read(self, way: Callable[[Path, str, int], SegmentIndex | None]) -> SegmentIndex:
+        """Load the index with `way` from the sidecar; scan the segment if that is missing or wrong."""
         instance, first = self.index.instance, self.index.first_sequence
         found = way(index_path(self.path), instance, first)
         if found is None or (found.end, found.header_crc) != (self.index.end, self.index.header_crc):
@@ -62,11 +66,11 @@ class Segment:
 
     @property
     def nbytes(self) -> int:
-        """Of its file, without what is preallocated."""
+        """Bytes of the segment's file, without the preallocated part."""
         return self.info().nbytes if self.compressed else self.index.end
 
     def info(self) -> SegmentInfo:
-        """The segment as operators see it."""
+        """Return the segment's description for operators."""
         if self._info is not None:
             return self._info
         index = self.index
@@ -77,16 +81,25 @@ class Segment:
             found = None  # a swap has just moved it
         size = found.st_size if self.compressed and found is not None else index.end
         made = SegmentInfo(
-            self.path.name, self.path, index.first_sequence, index.last_sequence, index.first_at, index.last_at,
-            size, state, self.compressed, index.records, found.st_mtime_ns if found is not None else 0,
-        )  # fmt: skip
+            self.path.name,
+            self.path,
+            index.first_sequence,
+            index.last_sequence,
+            index.first_at,
+            index.last_at,
+            size,
+            state,
+            self.compressed,
+            index.records,
+            found.st_mtime_ns if found is not None else 0,
+        )
         if self.sealed:
             self._info = made
         return made
 
 
 class _CachedFile(NamedTuple):
-    """A segment's open file, as it was then."""
+    """Open file of a segment, with its size and modification time when it was opened."""
 
     source: SegmentSource
     segment: Segment
@@ -94,9 +107,10 @@ class _CachedFile(NamedTuple):
 
 
 class OpenFileCache:
-    """Open files for reading, the least recently used closed first. A reader keeps its own alive by holding it.
+    """Cache of open files for reading; the least recently used is dropped first.
 
-    A sealed segment's entries are in memory while its file is open, and no longer.
+    A reader's reference keeps its file open. The entries of a sealed segment's index are in memory only while
+    the cache has its file.
     """
 
     def __init__(self, log: UUID | None) -> None:
@@ -105,14 +119,16 @@ class OpenFileCache:
         self._lock = Lock()
 
     def get(self, segment: Segment) -> SegmentSource:
-        """The segment's source. FileNotFoundError when a swap has just moved it: look the segment up again.
+        """Return the open file of a segment.
 
-        JournalError other_log when another file stands in its place, or was written over it.
+        Raises FileNotFoundError when a swap has just moved it: get the segment again and retry. Raises
+        JournalError other_log when another log's file was put in its place or written over it.
         """
         with self._lock:
             known = self._open.get(segment.path)
             if known is not None and segment.sealed and known.written != _written(known.source):
-                # Sealed since it was opened, or somebody's copy was written over it: look whose it is.
+                # It was sealed since it was opened, or another file was written over it: check its header
+                # again.
                 _let_go(self._open.pop(segment.path))
                 known = None
             if known is None:
@@ -129,7 +145,7 @@ class OpenFileCache:
         return _CachedFile(source, segment, _written(source))
 
     def evict(self, path: Path) -> None:
-        """Let go of a file that was removed or moved."""
+        """Drop a file that was removed or moved."""
         with self._lock:
             known = self._open.pop(path, None)
         if known is not None:
@@ -141,12 +157,13 @@ class OpenFileCache:
 
 
 def _let_go(known: _CachedFile) -> None:
+    """Drop the index entries of a sealed segment whose file was closed."""
     if known.segment.sealed:
         known.segment.index.set_entries(None)
 
 
 def _written(source: SegmentSource) -> tuple[int, int]:
-    """By which it is seen that a file isn't what it was: its size, and when it was written last."""
+    """Return size and modification time, which reveal that a file has changed."""
     found = os.fstat(source.file.fd)
     return found.st_size, found.st_mtime_ns
 
@@ -160,13 +177,14 @@ PIN_KINDS = (
     "snapshot",
     "pipeline",
 )
+"""Types of pins; the owner of a pin begins with its type."""
 
 
 class Pin:
-    """Holds everything from `sequence` on in the log until it is released.
+    """Protection of the log from `sequence` on, until it is released.
 
-    `owner` says for whom, and begins with one of PIN_KINDS: "replay of anna", "managed replay nightly". `holder` is the name that it
-    counts for where what somebody holds is limited; "": nobody's.
+    `owner` describes the reason to operators and begins with one of PIN_KINDS: "replay of anna", "managed
+    replay nightly". `holder` is the client name whose limit the pinned bytes count to; "": none.
     """
 
     __slots__ = ("_release", "holder", "owner", "sequence")
@@ -179,21 +197,21 @@ class Pin:
 
     @property
     def kind(self) -> str:
-        """Of PIN_KINDS, by the owner's first words; "reader" for any other."""
+        """Type of the pin: the one of PIN_KINDS that `owner` begins with, else "reader"."""
         return next((kind for kind in PIN_KINDS if self.owner.startswith(kind)), "reader")
 
     def move(self, sequence: int) -> None:
-        """Let go of what is before `sequence`; a pin never moves back."""
+        """Move the pin forward to `sequence`. A smaller sequence has no effect."""
         if sequence > self.sequence:
             self.sequence = sequence
 
     def release(self) -> None:
-        """Hold nothing any more. Releasing twice is harmless."""
+        """Remove the pin. A second call has no effect."""
         self._release(self)
 
 
 class PinTable:
-    """All pins of a journal."""
+    """Pins of one journal. Thread-safe."""
 
     def __init__(self) -> None:
         self._pins: set[Pin] = set()
@@ -201,6 +219,7 @@ class PinTable:
         self._lock = Lock()
 
     def add(self, sequence: int, owner: str, holder: str = "") -> Pin:
+        """Add a pin; see Pin for the arguments."""
         pin = Pin(owner, sequence, self._release, holder)
         with self._lock:
             self._pins.add(pin)
@@ -215,25 +234,25 @@ class PinTable:
                 self._holdings.remove(pin)
 
     def set_user_lookup(self, user_of: Callable[[str], str]) -> None:
-        """Who knows whose the names are that pins are held for."""
+        """Set the function that returns the user of a client name."""
         with self._lock:
             self._holdings.set_user_lookup(user_of)
 
     def set_user(self, holder: str, user: str) -> None:
-        """A name is another user's from now on."""
+        """Record that a client name belongs to another user now."""
         with self._lock:
             self._holdings.set_user(holder, user)
 
     def first_pinned_by(self, user: str) -> int | None:
-        """The first record that is held for a user's names; None: none is."""
+        """Return the first sequence pinned for a user's client names; None if none is."""
         with self._lock:
             return self._holdings.first_pinned_by(user)
 
     def all(self) -> list[Pin]:
-        """Those not released, in no order."""
+        """Return the current pins in no order."""
         with self._lock:
             return list(self._pins)
 
     def owners_before(self, sequence: int) -> list[str]:
-        """Who needs records at or before `sequence`."""
+        """Return the owners of pins at or before `sequence`."""
         return sorted({pin.owner or "a reader" for pin in self.all() if pin.sequence <= sequence})

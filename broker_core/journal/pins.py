@@ -1,4 +1,4 @@
-"""From where on each user holds the log, by what is kept and read under the names of its clients."""
+"""First pinned sequence of each user, over the pins of all its client names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from itertools import count
 from typing import Protocol
 
 SLACK = 64
-"""Entries of pins that are gone, besides as many as there are pins, before a heap is made anew."""
+"""Stale heap entries that are tolerated in addition to the number of pins, before a heap is rebuilt."""
 
 
 class NamePin(Protocol):
-    """What holds the log from `sequence` on for a name: `open_segments.Pin`."""
+    """Pin as this module sees it: a client name and a sequence; `open_segments.Pin` is one."""
 
     holder: str
     sequence: int
@@ -22,15 +22,18 @@ class NamePin(Protocol):
 
 @dataclass(slots=True)
 class _PinnedName:
+    """Client name with pins, and the user it belongs to."""
+
     user: str
     pins: set[NamePin] = field(default_factory=set)
 
 
 class PinsByUser:
-    """Pins that are held for names, and the first record that each user needs.
+    """Pins of client names, and the first sequence that each user needs.
 
-    A user's pins are a heap by the places they had when they were put in. A pin only moves on, so what lies on top is right, or is
-    put right when somebody asks: O(log n) for each pin there that has moved, gone, or become another user's since.
+    Each user has a heap of pins, ordered by the sequence that a pin had when it was pushed. Pins only move
+    forward, so the top is either correct or can be corrected on demand: O(log n) for each top pin that was
+    moved, removed, or given to another user since.
     """
 
     def __init__(self) -> None:
@@ -38,17 +41,21 @@ class PinsByUser:
         self._names: dict[str, _PinnedName] = {}
         self._heaps: dict[str, list[tuple[int, int, NamePin]]] = {}
         self._held: Counter[str] = Counter()
-        """How many pins each user has."""
+        """Number of pins of each user."""
         self._turn = count()
+        """Counter that makes heap entries of equal sequence comparable."""
 
     def set_user_lookup(self, user_of: Callable[[str], str]) -> None:
-        """Whose a name is; asked when it begins to hold something. Later changes come by `belongs`."""
+        """Set the function that returns the user of a name; it is called at a name's first pin.
+
+        Later changes are reported through `set_user`.
+        """
         self._user_of = user_of
         for name in self._names:
             self.set_user(name, user_of(name))
 
     def add(self, pin: NamePin) -> None:
-        """It holds the log from now on."""
+        """Add a pin."""
         named = self._names.get(pin.holder)
         if named is None:
             named = self._names[pin.holder] = _PinnedName(self._user_of(pin.holder))
@@ -57,7 +64,7 @@ class PinsByUser:
         self._push(named.user, pin)
 
     def remove(self, pin: NamePin) -> None:
-        """It does no more. One that isn't there was removed already."""
+        """Remove a pin. An unknown pin was removed already, and is ignored."""
         named = self._names.get(pin.holder)
         if named is None or pin not in named.pins:
             return
@@ -67,7 +74,7 @@ class PinsByUser:
         self._let_go(named.user, 1)
 
     def set_user(self, name: str, user: str) -> None:
-        """The name is that user's from now on, with what is held for it."""
+        """Record that a name and its pins belong to `user` now."""
         named = self._names.get(name)
         if named is None or named.user == user:
             return
@@ -78,12 +85,12 @@ class PinsByUser:
         self._let_go(before, len(named.pins))
 
     def first_pinned_by(self, user: str) -> int | None:
-        """The first record that the user's pins hold; None without any."""
+        """Return the first sequence that the user's pins need; None if it has no pin."""
         heap = self._heaps.get(user)
         if heap is None:
             return None
         while True:
-            # A user with a heap has a pin in it.
+            # the heap has at least one valid pin, because users without pins have no heap
             at, _, pin = heap[0]
             if not self._is_of(user, pin):
                 heappop(heap)
@@ -93,10 +100,12 @@ class PinsByUser:
                 return at
 
     def _is_of(self, user: str, pin: NamePin) -> bool:
+        """Return whether a heap entry is valid: its pin exists and belongs to the user."""
         named = self._names.get(pin.holder)
         return named is not None and named.user == user and pin in named.pins
 
     def _push(self, user: str, pin: NamePin) -> None:
+        """Add a pin to a user's heap, and rebuild the heap if it has too many stale entries."""
         heap = self._heaps.setdefault(user, [])
         heappush(heap, (pin.sequence, next(self._turn), pin))
         if len(heap) > 2 * self._held[user] + SLACK:
@@ -105,6 +114,7 @@ class PinsByUser:
             heapify(heap)
 
     def _let_go(self, user: str, number: int) -> None:
+        """Subtract `number` pins of a user, and delete its heap when none is left."""
         self._held[user] -= number
         if not self._held[user]:
             del self._held[user], self._heaps[user]

@@ -1,8 +1,8 @@
-"""Spare segments: files of zeros made in advance, so that a roll is a rename and an fdatasync stays cheap.
+"""Spare segments: files of zeros made in advance. A roll is then a rename, and an fdatasync stays cheap.
 
-`<instance>.spare.<number>` exists under that name only when it is complete and synced. Filling happens outside the
-journal's lock, in whatever thread calls `fill`, in steps, each synced by itself, with rests between them: a sync of the
-journal waits for what the disk has to do for a spare as well.
+A file `<instance>.spare.<number>` is complete and synced whenever it has this name. A background thread fills
+spares outside the journal's lock, through `create_missing`. It works in steps, syncs each, and pauses between
+them, because a sync of the journal also waits for the disk's work on a spare.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from threading import Lock
 from broker_core.journal.files import FileSystem, OpenFile
 
 STEP = 256 * 1024
-"""Bytes of zeros that are written and synced in one go: a millisecond of a disk that takes 256 MB/s."""
+"""Bytes of zeros that are written and synced per step: a millisecond on a disk with 256 MB/s."""
 
 
 class SpareSegments:
-    """The spare files of one journal."""
+    """Spare files of one journal."""
 
     def __init__(self, files: FileSystem, directory: Path, instance: str, size: int, wanted: int) -> None:
         self._files = files
@@ -32,11 +32,11 @@ class SpareSegments:
         self._ready = self._find()
 
     def _find(self) -> list[Path]:
-        """Spares an earlier run left; unfinished ones and those of another size are removed."""
+        """Return the spares of an earlier run; remove unfinished ones and those of another size."""
         ready: list[Path] = []
         for path in sorted(self._directory.glob(f"{self._prefix}*")):
             if not path.name.removeprefix(self._prefix).removesuffix(".tmp").isdigit():
-                continue  # a file of an instance whose own name begins like our spares'
+                continue  # another instance's file whose name begins with this prefix
             if path.suffix != ".tmp" and path.stat().st_size == self._size and len(ready) < self._wanted:
                 ready.append(path)
             else:
@@ -47,13 +47,17 @@ class SpareSegments:
         return len(self._ready)
 
     def set_size(self, size: int, wanted: int) -> None:
-        """Another size and number, from the next `fill` on. A spare of the old size may still be taken until then."""
+        """Set size and number from the next `create_missing` on.
+
+        Until then a roll may use a spare of the old size.
+        """
         self._size, self._wanted = size, wanted
 
     def create_missing(self, rest: Callable[[], bool]) -> int:
-        """Make what is missing of the wanted number; returns how many were made. OSError when there is no room.
+        """Create the missing spares; return their number. Raises OSError when the disk is full.
 
-        `rest` is called after each step, and says whether to go on; what has been begun is thrown away if not.
+        `rest` is called after each step and returns whether to continue; otherwise the unfinished spare is
+        removed.
         """
         made = 0
         with self._filling:
@@ -64,13 +68,18 @@ class SpareSegments:
         return made
 
     def _remove_useless(self) -> None:
+        """Remove spares of another size or beyond the wanted number."""
         for number, path in enumerate(list(self._ready)):
-            with suppress(OSError, ValueError):  # taken meanwhile
+            with suppress(OSError, ValueError):  # used by a roll meanwhile
                 if number >= self._wanted or path.stat().st_size != self._size:
                     self._ready.remove(path)
                     self._files.unlink(path)
 
     def _make(self, rest: Callable[[], bool]) -> Path | None:
+        """Create one spare; return None if `rest` asked to stop.
+
+        It is written under a temporary name and renamed when it is complete and synced.
+        """
         taken = {path.name for path in self._ready}
         number = next(n for n in range(1, self._wanted + 2) if f"{self._prefix}{n}" not in taken)
         path = self._directory / f"{self._prefix}{number}"
@@ -94,7 +103,10 @@ class SpareSegments:
         return path
 
     def take(self, path: Path) -> OpenFile:
-        """A file of zeros under the name of the next segment: a spare, or one made now whose blocks are reserved."""
+        """Return an open file of zeros at `path`: a spare, or a new file with reserved blocks.
+
+        Raises OSError when the disk is full.
+        """
         if self._ready:
             self._files.rename(self._ready.pop(0), path)
             return OpenFile(path, os.O_RDWR)

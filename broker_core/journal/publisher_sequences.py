@@ -1,18 +1,17 @@
-"""`<instance>.clients.ack`: the publisher sessions of each client, so that opening doesn't have to scan the
-whole log.
+"""File `<instance>.clients.ack`: the publisher sessions of each name, so that opening need not scan the log.
 
     +--------------------------------------------------------------------------+
     | 0 magic "SLUICEA1" | 8 crc u32 (CRC32C of the rest) | 12 length u32       |
     | 16 upto u64 | 24 JSON object, client name -> [[session, last number], …]  |
     +--------------------------------------------------------------------------+
 
-Of each name the session that holds it comes first (see publishers.py); a number alone is one of session 0.
-The file is true for the log up to sequence `upto`; recovery reads what follows from the segments. Written
-whole, when a segment is sealed, at closing, and at opening when it had to be rebuilt. Lost or damaged, it
-is rebuilt by a scan.
+The session that holds a name comes first (see publishers.py); a number without a session belongs to session
+0. The file describes the log up to sequence `upto`; recovery reads the rest from the segments. The whole file
+is written when a segment is sealed, at closing, and at opening when it had to be rebuilt. A lost or damaged
+file is rebuilt by a scan.
 
-The names stand in the order in which they published last, and the newest 131,072 are kept: a publisher that
-has been silent while so many others published is forgotten, and its repeats would be taken for new.
+Names are in the order of their last publication, and the newest 131,072 are stored. A publisher that was
+silent while so many others published is forgotten, and its repeats would count as new.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ _HEAD = struct.Struct("<8sIIQ")
 
 
 def publisher_sequences_path(directory: Path, instance: str) -> Path:
-    """Where an instance's file is."""
+    """Return the path of an instance's file."""
     return directory / f"{instance}.clients.ack"
 
 
 def write_publisher_sequences(
     files: FileSystem, path: Path, upto: int, publishers: Mapping[str, Sessions]
 ) -> None:
-    """Put the file in place durably."""
+    """Replace the file durably."""
     text = msgspec.json.encode(dict(publishers))
     tail = struct.pack("<Q", upto) + text
     replace_durably(files, path, _HEAD.pack(MAGIC, crc32c(tail), len(text), upto) + text)
 
 
 def read_publisher_sequences(path: Path) -> tuple[int, Publishers] | None:
-    """(upto, publishers), or None if the file is missing or damaged."""
+    """Return (upto, publishers), or None if the file is missing or damaged."""
     try:
         raw = path.read_bytes()
         magic, crc, length, upto = _HEAD.unpack_from(raw)

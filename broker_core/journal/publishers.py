@@ -1,19 +1,19 @@
-"""Publisher sessions: which numbers of a publisher are in the log, and who may add to them.
+"""Publisher sessions: each publisher's newest numbers in the log, and who may add to them. Pure.
 
-A publisher's number counts within its *session*, an id that the client makes with its publish store. A
-number alone says nothing: two clients of one name may both have a message 7. So the log keeps, for each
-name, its newest sessions and the newest number of each.
+A publisher's number counts within its *session*, an id that the client makes with its publish store. A number
+alone identifies nothing: two clients of one name may both have a message 7. So the log stores, for each name,
+its newest sessions and the newest number of each.
 
 * The session that published last *holds* the name. Its numbers ascend; a number up to its newest one is a
   repeat.
-* Another session takes the name with the first numbered batch of a connection, its *claim*, if that starts
-  above the holder's newest number. A session that was told an older number, or that lost the name, is
-  superseded: nothing of its batch is stored.
-* A session whose client has proven who it is takes the name from one that hasn't, whatever that one's
+* Another session takes over the name with the first numbered batch of a connection, its *claim*, if that
+  starts above the holder's newest number. A session to which the broker reported an
+  older number, or that has lost the name, is superseded: nothing of its batch is stored.
+* A session whose client has proven its identity takes over the name from one that hasn't, whatever that one's
   number is.
 
-Every decision follows from the records of the log before it. So each member of a group decides the same,
-also after a restart.
+Every decision follows from the records of the log before it. So each member of a group decides the same, also
+after a restart.
 """
 
 from __future__ import annotations
@@ -25,32 +25,36 @@ import msgspec
 from broker_core.batch import PROVEN
 
 MAX_PUBLISHERS = 131_072
-"""Some 30 MB of memory, and 6 MB written when a segment is sealed."""
+"""Maximum number of remembered names: some 30 MB of memory, and 6 MB written when a segment is sealed."""
 MAX_SESSIONS = 4
-"""Sessions of one name that are remembered: clients that take a name from each other in turn still know
-what of theirs is stored."""
+"""Maximum number of remembered sessions per name.
+
+More than one, so that clients that take over a name from each other still know which of their records are
+stored.
+"""
 
 
 class SessionNumber(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A publisher session (with the bit PROVEN) and its newest number in the log."""
+    """Publisher session (with the bit PROVEN) and its newest number in the log."""
 
     session: int
     number: int
+    """Newest publisher sequence of the session in the log."""
 
 
 Sessions = tuple[SessionNumber, ...]
-"""The sessions of one name, the holder first."""
+"""Sessions of one name, the holder first."""
 
 
 class Refusal(Enum):
-    """Why nothing of a numbered batch is stored."""
+    """Reasons why nothing of a numbered batch is stored."""
 
     REPEATED = "everything in it is stored already"
     SUPERSEDED = "another session holds the name"
 
 
 def number_of(sessions: Sessions, session: int) -> int:
-    """Return the newest number of a session, 0 when nothing of it is known."""
+    """Return the newest number of a session; 0 for an unknown session."""
     for one in sessions:
         if one.session == session:
             return one.number
@@ -58,31 +62,34 @@ def number_of(sessions: Sessions, session: int) -> int:
 
 
 def newest_number(sessions: Sessions) -> int:
-    """Return the number that another session has to start above; 0 when the name is unknown."""
+    """Return the number above which another session has to start; 0 when the name is unknown."""
     return sessions[0].number if sessions else 0
 
 
 def may_ignore(sessions: Sessions, session: int) -> bool:
-    """Whether a session doesn't have to start above the holder's number: it has proven to be its user, and
-    the holder hasn't."""
+    """Whether a session may start below the holder's number: only its own identity is proven."""
     return bool(sessions) and session & PROVEN > sessions[0].session & PROVEN
 
 
 def may_be_forgotten(sessions: Sessions, session: int) -> bool:
-    """Whether a session that isn't among those of its name may have been: they are as many as are kept.
+    """Whether an unknown session may have been forgotten: the name already has MAX_SESSIONS sessions.
 
-    A log can't tell such a session from a new one, or from one whose client has never reached it.
+    The log can't distinguish such a session from a new one, or from one whose batches never arrived.
     """
     return len(sessions) == MAX_SESSIONS and all(one.session != session for one in sessions)
 
 
 def judge(sessions: Sessions, session: int, first: int, last: int, *, claims: bool) -> int | Refusal:
-    """Return the number above which the records of a batch are new, or why none is stored.
+    """Return the number above which the records of a batch are new, or the reason why none is stored.
 
-    `first` and `last` are the batch's publisher sequences; `claims`: it is the first numbered batch of its
-    connection.
+    Args:
+        sessions: Sessions of the publisher's name.
+        session: Session of the batch.
+        first: First publisher sequence of the batch.
+        last: Last publisher sequence of the batch.
+        claims: Whether it is the first numbered batch of its connection.
     """
-    if sessions and sessions[0].session == session:  # almost always
+    if sessions and sessions[0].session == session:  # the common case
         own = sessions[0].number
         return own if last > own else Refusal.REPEATED
     own = number_of(sessions, session)
@@ -104,12 +111,16 @@ def with_number(sessions: Sessions, session: int, number: int) -> Sessions:
 
 
 class Publishers(dict[str, Sessions]):
-    """The sessions of each publisher. The publisher that published last is at the end; beyond the limit the
-    longest silent are forgotten."""
+    """Sessions of each publisher, by name. The most recent publisher is last.
+
+    Beyond MAX_PUBLISHERS names the one that has been silent longest is forgotten.
+    """
 
     def note(self, name: str, session: int, number: int) -> None:
-        """Record that a session, which now holds the name, has published up to a number. A session's number
-        never goes back."""
+        """Record that a session has published up to `number`, and now holds the name.
+
+        A number never decreases.
+        """
         sessions = self.pop(name, ())
         if not sessions or sessions[0].session != session:
             sessions = with_number(sessions, session, max(number, number_of(sessions, session)))
@@ -120,7 +131,7 @@ class Publishers(dict[str, Sessions]):
             del self[next(iter(self))]
 
     def note_all(self, name: str, sessions: Sessions) -> None:
-        """Record what was found of a name behind all that is known, for example in a later segment."""
+        """Record the sessions of a name that were found later in the log, for example in a later segment."""
         for one in reversed(sessions):
             self.note(name, one.session, one.number)
 

@@ -1,12 +1,13 @@
-"""`<instance>.leases/`: readers in other processes that need the log from a sequence on, each for a limited time.
+"""Directory `<instance>.leases/`: readers in other processes that pin the log for a limited time.
 
-A replay holds the log by a pin in the broker's memory. A Spark job has no connection to the broker, may run on another
-machine that shares the directory, and outlives a broker's restart; so it leaves a small file, and renews it while it
-runs. The broker reads the files when it plans a removal and when it removes. Who writes one and then looks which segments
-there are has either been seen by the broker, or sees what it removed.
+A replay pins the log in the broker's memory. A Spark job has no connection to the broker, may run on another
+machine that shares the directory, and outlives a restart of the broker. So it writes a small file, and renews
+it while it runs. The broker reads the files when it plans a removal and again when it removes. A reader
+writes its lease first and then lists the segments: either the broker has read the lease, or the reader sees
+the removal.
 
-A file is `<name>.json`: {"owner", "sequence", "expires_at" (ns UTC)}. It is replaced whole; one that can't be read, or has
-expired, holds nothing.
+A file is `<name>.json`: {"owner", "sequence", "expires_at" (ns UTC)}. It is replaced as a whole. An
+unreadable or expired file pins nothing.
 """
 
 from __future__ import annotations
@@ -24,15 +25,18 @@ from broker_core.journal.open_segments import Pin
 from broker_core.names import is_name
 
 MAX_LEASES: Final = 1_000
+"""Maximum number of leases that are read."""
 MAX_LEASE_BYTES: Final = 4_096
+"""Maximum bytes read of a lease's file."""
 LONGEST_NS: Final = 7 * 86_400 * 1_000_000_000
-"""A file that says it expires later than that is taken for a mistake and holds nothing."""
+"""Longest accepted time to the expiry, ns (7 days). A later expiry counts as a mistake, and pins nothing."""
 
 LEFT_NS: Final = 86_400 * 1_000_000_000
+"""Time in ns after which an expired lease is removed: a day."""
 
 
 class ReaderLease(NamedTuple):
-    """Everything from `sequence` on is needed until `expires_at`."""
+    """Lease of one reader: it needs the log from `sequence` on until `expires_at` (ns UTC)."""
 
     owner: str
     sequence: int
@@ -40,12 +44,12 @@ class ReaderLease(NamedTuple):
 
 
 def leases_path(directory: Path, instance: str) -> Path:
-    """The directory of an instance's leases."""
+    """Return the directory of an instance's leases."""
     return directory / f"{instance}.leases"
 
 
 def write_lease(files: FileSystem, directory: Path, instance: str, name: str, lease: ReaderLease) -> None:
-    """Put a lease in place, or renew it. ValueError for a name that can't be a file's; OSError."""
+    """Write or renew a lease. Raises ValueError for a name that can't be a file name; OSError."""
     if not is_name(name):
         raise ValueError(f"{name!r} can't name a lease")
     home = leases_path(directory, instance)
@@ -54,15 +58,18 @@ def write_lease(files: FileSystem, directory: Path, instance: str, name: str, le
 
 
 def release_lease(directory: Path, instance: str, name: str) -> None:
-    """Hold nothing any more; dropping twice is harmless. OSError."""
+    """Remove a lease. A second call has no effect. Raises OSError."""
     home = leases_path(directory, instance)
     (home / f"{name}.json").unlink(missing_ok=True)
-    with suppress(OSError):  # another reader's lease stands in it
+    with suppress(OSError):  # fails while another reader's lease is in it
         home.rmdir()
 
 
 def remove_expired_leases(directory: Path, instance: str, now_ns: int) -> None:
-    """Remove what readers left that were killed, a day after it expired: only MAX_LEASES are read. What can't be removed stays."""
+    """Remove the leases of killed readers a day after they expired, because only MAX_LEASES are read.
+
+    Files that can't be removed stay.
+    """
     for path in leases_path(directory, instance).glob("*.json"):
         with suppress(OSError, ValueError):
             if _lease(orjson.loads(path.read_bytes()[:MAX_LEASE_BYTES])).expires_at < now_ns - LEFT_NS:
@@ -70,7 +77,7 @@ def remove_expired_leases(directory: Path, instance: str, now_ns: int) -> None:
 
 
 def read_leases(directory: Path, instance: str, now_ns: int) -> list[Pin]:
-    """Who needs what now, with the moment until which; by name, MAX_LEASES at most."""
+    """Return the valid leases as pins, by name, at most MAX_LEASES. Their owner names the expiry."""
     found: list[Pin] = []
     for path in islice(sorted(leases_path(directory, instance).glob("*.json")), MAX_LEASES):
         try:
@@ -86,11 +93,11 @@ def read_leases(directory: Path, instance: str, now_ns: int) -> list[Pin]:
 
 
 def _until_it_expires(lease: Pin) -> None:
-    """Only its file's owner lets go of it."""
+    """Do nothing: only the reader that wrote the file removes it."""
 
 
 def _lease(told: Any) -> ReaderLease:
-    """ValueError when it isn't one."""
+    """Parse a lease. Raises ValueError when it isn't one."""
     match told:
         case {"owner": str(owner), "sequence": int(sequence), "expires_at": int(expires_at)}:
             return ReaderLease(owner, sequence, expires_at)

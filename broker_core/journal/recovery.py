@@ -1,19 +1,20 @@
-"""Opening a journal: find its segments, check what a crash may have left, cut a torn tail, name what is damaged.
+"""Opening of a journal: find its segments, repair the effects of a crash, report damage.
 
-Kept apart and never thrown away: the bytes of a torn tail (`<segment>.torn.<offset>`), of a damaged stretch
-(`<segment>.damaged.<offset>`, a copy; the segment keeps them too), and files without content (`<name>.empty`).
+These bytes are copied aside and never deleted: a torn tail (`<segment>.torn.<offset>`), a damaged range
+(`<segment>.damaged.<offset>`; the segment keeps the bytes too) and files without content (`<name>.empty`).
 
-A torn tail is what stands behind the last whole batch when no whole batch follows it. If one follows, the stretch
-between is a hole: reported with its exact interval, and reading goes on behind it. After a power loss a hole may
-stand among records that were never acknowledged as persisted; it is reported all the same.
+A torn tail is the bytes after the last whole batch, when no whole batch follows them. If one follows, the
+bytes between are a missing range: it is reported with its exact interval, and reading continues after it.
+After a power loss a missing range may include records that were never acknowledged as persisted; it is
+reported all the same.
 
-What stands behind the durable mark may be there only because the kernel still has it in memory: after a sync that failed
-it isn't written again by the next. So it is copied into a segment of its own, which is synced, and then cut off where it
-was; a crash between leaves it twice, and the later segment counts. Segments with a sidecar were synced before that was
-written.
+Records after the durable mark may be readable only because the kernel still has them in memory: after a
+failed sync the next sync does not write those pages again. So recovery copies them into a new segment, syncs
+it, and then cuts them off in the old one. A crash in between leaves them twice, and the later segment counts.
+A segment with a sidecar was synced before the sidecar was written.
 
-Nothing is changed before it is clear that this is the log that the instance wrote last, and nothing is appended to a log
-that lacks records which were acknowledged: both need an operator's word (`manage.py journal accept`).
+Recovery changes nothing before it knows that this is the log that the instance wrote last, and does not
+continue a log that lacks acknowledged records. An operator may override both (`manage.py journal accept`).
 """
 
 from __future__ import annotations
@@ -80,33 +81,39 @@ _ENDINGS = (
     SUFFIX_INDEX,
 )
 _NAMED = 5
-"""Files in an error."""
+"""Maximum number of files named in an error."""
 
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening found and did. `reason` says in a sentence why anything was cut or quarantined."""
+    """Findings and actions of one opening. `reason` explains why bytes were cut or copied aside."""
 
     opened_at: int = 0
     kept_records: int = 0
+    """Number of readable records."""
     truncated_bytes: int = 0
+    """Bytes of torn tails that were cut off."""
     quarantined: list[MissingRange] = field(default_factory=list)
+    """Missing ranges, in segments and between them."""
     skipped: tuple[int, int] | None = None
-    """First and last of the numbers that this opening skips: they may have been shown, and no record has
-    them."""
+    """First and last sequence that this opening skips: they may have been shown, and no record has them."""
     reason: str = ""
     set_aside: list[Path] = field(default_factory=list)
+    """Files with bytes that were copied or moved aside."""
     ignored: list[str] = field(default_factory=list)
+    """Names of files in the directory that belong to no journal."""
     scanned_segments: int = 0
+    """Number of segments that were read completely."""
     seconds: float = 0.0
+    """Duration of the opening."""
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was wrong."""
+        """Whether recovery found nothing wrong."""
         return not (self.truncated_bytes or self.quarantined or self.set_aside)
 
     def as_dict(self) -> dict[str, Any]:
-        """For the status and the command line."""
+        """Return the report for the status and the command line."""
         return {
             "opened_at": self.opened_at,
             "kept_records": self.kept_records,
@@ -126,10 +133,10 @@ class RecoveryReport:
 
 
 class JournalRecovery:
-    """Opening of a journal. Results: `segments`, `publishers`, `mark`, `skipped_from`, `next_sequence` and
-    `report`.
+    """Opening of a journal.
 
-    `accept` is an operator's word that this log is to be the instance's, with what it has.
+    The results are `segments`, `publishers`, `mark`, `skipped_from`, `next_sequence` and `report`. `accept`:
+    the operator has decided that this log is the instance's, with the records that it has.
     """
 
     def __init__(
@@ -150,25 +157,31 @@ class JournalRecovery:
         self._accept = accept
         self._mark = read_mark(directory, instance) or FrontierMark(0)
         self.acknowledged = max(self._mark.sequence, known.sequence if known is not None else 0)
+        """Newest sequence that was acknowledged, by the frontier file and the control plane."""
         self.given_up = self._mark.given_up
+        """Lost records up to here were accepted by an operator."""
         self.report = RecoveryReport()
         self.segments: list[Segment] = []
         self.publishers = Publishers()
         self.settled = 0
-        """Last number that a record has, or had when it was acknowledged."""
+        """Newest sequence that a record has, or had when it was acknowledged."""
         self.skipped_from = 0
-        """First of the numbers before `next_sequence` that name no record and never will; 0: none."""
+        """First of the skipped sequences before `next_sequence`, which name no record and never will; 0:
+        none."""
         self.next_sequence = 1
         self.epoch = 1
         self.log: UUID
-        """Identity of the log; `run` finds it."""
+        """Identity of the log; set by `run`."""
         self._fronts: dict[Path, SegmentHead] = {}
+        """Header of each segment's file."""
         self._scans: dict[int, SegmentScan] = {}
+        """Scans of the segments without a valid sidecar, by first sequence."""
 
     def run(self) -> None:
-        """Look at everything. Damage never stops it; OSError and JournalError from the disk do.
+        """Examine and repair the log. Damage never stops it; OSError and JournalError from the disk do.
 
-        OperatorError other_log, journal_other and journal_behind when the log isn't one, not this one, or not all of it.
+        Raises OperatorError other_log when files of several logs are mixed, journal_other when this is not
+        the instance's log, and journal_behind when it lacks acknowledged records.
         """
         files = find_segment_files(self.directory, self.instance, self.archive_directory)
         self._fronts = {file.path: read_segment_head(file.path) for file in files}
@@ -187,7 +200,10 @@ class JournalRecovery:
         self.report.kept_records = sum(segment.index.records for segment in self.segments)
 
     def _identity(self, files: list[SegmentFile]) -> UUID:
-        """Which log this is: by its segments, its mark, and what the control plane knows. They must say the same."""
+        """Return the log's identity from its segments, its mark and the control plane.
+
+        Raises OperatorError journal_other when they differ, unless `accept` is set.
+        """
         self._refuse_others(files)
         said: dict[UUID, str] = {}
         for file in reversed(files):
@@ -205,14 +221,17 @@ class JournalRecovery:
                 f"This isn't the log that {self.instance} wrote last: "
                 + ", ".join(f"{who} says {log}" for log, who in said.items())
                 + ".",
-                "Give the instance its own journal directory, or bring its files back. If this log is to be its own from"
-                f" now on: `manage.py journal accept --instance {self.instance}`.",
+                "Give the instance its own journal directory, or bring its files back. If this log is to be"
+                f" its own from now on: `manage.py journal accept --instance {self.instance}`.",
                 logs=[str(log) for log in said],
             )
         return next(iter(said), None) or uuid4()
 
     def _refuse_others(self, files: list[SegmentFile]) -> None:
-        """No log is made of two: files that bear a segment's name and are another one are for an operator to move away."""
+        """Raise OperatorError other_log when files with a segment's name belong to another log or segment.
+
+        Recovery never merges two logs: an operator must move the files away.
+        """
         found = [(file, header) for file in files if (header := self._fronts[file.path].header) is not None]
         logs = [header.log for _, header in found]
         log = self._mark.log if self._mark.log in logs else logs[-1] if logs else None
@@ -229,32 +248,37 @@ class JournalRecovery:
             "other_log",
             f"{len(others)} of {len(files)} segments of {self.instance} aren't what their names say,"
             f" and it is the log {log}: {named}{more}.",
-            "Move these files away and bring back the segments that were there. Without them their records are a gap, which"
-            " subscribers are told.",
+            "Move these files away and bring back the segments that were there. Without them their records"
+            " are a gap, which subscribers are told.",
             files=[path.name for path, _ in others[:_NAMED]],
             found=sorted({str(header.log) for _, header in others})[:_NAMED],
             expected=str(log),
         )
 
     def _refuse_if_behind(self) -> None:
-        """Not without an operator's word: who published what is missing has let go of it."""
+        """Raise OperatorError journal_behind when acknowledged records are missing, unless `accept` is set.
+
+        Their publishers have deleted them, so only an operator may give them up.
+        """
         found = self.segments[-1].index.last_sequence if self.segments else 0
         if found >= self.acknowledged or self.given_up >= self.acknowledged:
             return
         if not self._accept:
             raise OperatorError(
                 "journal_behind",
-                f"The log of {self.instance} ends with record {found}, and {self.acknowledged} were acknowledged.",
-                f"Bring back the files that hold records {found + 1} to {self.acknowledged}. If they are lost:"
-                f" `manage.py journal accept --instance {self.instance}`; their numbers are never used again."
-                " A member of a group isn't to accept: `manage.py replication reseed` gives it what the others have.",
+                f"The log of {self.instance} ends with record {found}, and {self.acknowledged} were"
+                " acknowledged.",
+                f"Bring back the files that hold records {found + 1} to {self.acknowledged}. If they are"
+                f" lost: `manage.py journal accept --instance {self.instance}`; their numbers are never used"
+                " again. A member of a group isn't to accept: `manage.py replication reseed` gives it what"
+                " the others have.",
                 found=found,
                 acknowledged=self.acknowledged,
             )
         self.given_up = self.acknowledged
 
     def _note_foreign_files(self) -> None:
-        """Name what is of no journal; the files of other instances that share the directory aren't worth a word."""
+        """Report files that belong to no journal. Files of other instances in the directory are ignored."""
         for path in sorted(self.directory.iterdir()):
             if (
                 not (temporary_target(path.name) or path.name).endswith(_ENDINGS)
@@ -264,7 +288,7 @@ class JournalRecovery:
                 self.report.ignored.append(path.name)
 
     def _sweep(self, files: list[SegmentFile]) -> None:
-        """Remove what a crash may leave of our own: half-written small files, sidecars whose segment was removed."""
+        """Remove leftovers of a crash: temporary files, and sidecars whose segment was removed."""
         held = {index_path(file.path) for file in files}
         for place in (self.directory, self.archive_directory):
             if place is None or not place.is_dir():
@@ -283,7 +307,7 @@ class JournalRecovery:
                     self.files.unlink(path)
 
     def _is_copy(self, name: str) -> bool:
-        """Whether it is a name for bytes put aside of one of our segments."""
+        """Whether it is the name of bytes of this instance's segments that were copied aside."""
         before, _, why = name.partition(f"{SUFFIX}.")
         return why.startswith(("torn.", "damaged.", "header.")) and self._is_segment(before + SUFFIX)
 
@@ -291,7 +315,7 @@ class JournalRecovery:
         return parse_segment_name(name, self.instance) is not None
 
     def _segment_files(self, files: list[SegmentFile]) -> list[SegmentFile]:
-        """One file per segment; a second form of one comes from a swap that didn't finish, which is undone."""
+        """Return one file per segment. A second form comes from an unfinished swap and is removed."""
         chosen: dict[int, SegmentFile] = {}
         for file in files:
             if self._fronts[file.path].empty:
@@ -304,6 +328,7 @@ class JournalRecovery:
         return [chosen[first] for first in sorted(chosen)]
 
     def _put_aside(self, path: Path, why: str, sentence: str) -> None:
+        """Rename a whole file to `<name>.<why>` and report it."""
         target = _free_name(path.with_name(f"{path.name}.{why}"))
         self.files.rename(path, target)
         self.files.sync_directory(path.parent)
@@ -311,10 +336,14 @@ class JournalRecovery:
         self.report.add_reason(f"{path.name} was set aside as {target.name}: {sentence}")
 
     def _take(self, file: SegmentFile, last: bool) -> None:
+        """Add a segment: by its sidecar's summary if that is valid, otherwise by a scan.
+
+        The last segment without a sidecar becomes the current one.
+        """
         index = index_sidecar.load_summary(index_path(file.path), self.instance, file.first_sequence)
         header = self._fronts[file.path].header
         if index is not None and header is not None and index.header_crc != header.crc:
-            index = None  # another segment's
+            index = None  # another segment's sidecar
         if index is not None and header is not None:
             index.skipped_from = header.skipped_from
         if index is not None and file.path.stat().st_size >= (0 if file.compressed else index.end):
@@ -333,7 +362,7 @@ class JournalRecovery:
         return made
 
     def _settle(self, segment: Segment) -> None:
-        """Put a segment without a sidecar in order: what can't be read aside, what isn't on disk for sure written again."""
+        """Repair a segment without a sidecar: save damaged bytes, rewrite records that may not be on disk."""
         made = self._scans[segment.first_sequence]
         self._keep_aside(segment, made)
         if segment.compressed:
@@ -351,6 +380,7 @@ class JournalRecovery:
                 self._write_sidecar(one)
 
     def _keep_aside(self, segment: Segment, made: SegmentScan) -> None:
+        """Copy a torn tail and damaged ranges aside, and report them."""
         if made.torn is not None:
             start, end = made.torn
             self._copy_aside(segment.path, "torn", start, end - start)
@@ -366,8 +396,9 @@ class JournalRecovery:
                 self._copy_aside(segment.path, "damaged", hole.offset, hole.length)
 
     def _copy_aside(self, path: Path, why: str, start: int, length: int) -> None:
+        """Copy bytes of a segment to `<name>.<why>.<start>`, unless an earlier opening did."""
         if path.name.endswith(SUFFIX_COMPRESSED):
-            return  # nothing is cut from it: the file itself keeps the bytes
+            return  # nothing is cut from it: the file keeps the bytes
         with path.open("rb") as opened:
             opened.seek(start)
             content = opened.read(length)
@@ -379,9 +410,11 @@ class JournalRecovery:
         self.report.set_aside.append(target)
 
     def _mend(self, segment: Segment, made: SegmentScan) -> None:
+        """Rewrite a damaged header, cut off a torn tail, and sync the segment."""
         handle = OpenFile(segment.path, os.O_RDWR)
         if made.header_problem is not None:
-            # Everything in the header is known from elsewhere; its bytes are kept before it is written anew.
+            # Every field except `skipped_from` is known from elsewhere. The old bytes are copied aside before
+            # the header is rewritten.
             self._copy_aside(segment.path, "header", 0, HEADER_SIZE)
             self.report.add_reason(
                 f"{segment.path.name}: its header was written anew ({made.header_problem})."
@@ -395,10 +428,10 @@ class JournalRecovery:
             self.files.truncate(handle.fd, made.index.end)
         self.files.fsync(handle.fd)
 
-    # What isn't on disk for sure.
+    # Records that may not be on disk.
 
     def _copied(self, segment: Segment) -> list[Segment]:
-        """The segment, up to the mark, and a new one with the rest of it."""
+        """Return the segment cut at the durable mark, and a new, synced segment with the rest."""
         behind = [one for one in _batches(segment) if one.last_sequence > self._mark.sequence]
         start, first = behind[0].start, behind[0].first_sequence
         path = self.directory / segment_name(self.instance, first)
@@ -412,12 +445,16 @@ class JournalRecovery:
         replace_durably(self.files, path, encode_header(header), *parts)
         made = Segment(path, False, False, self._scan(path, first).index, sealed=segment.sealed)
         self.report.add_reason(
-            f"Records {first} to {made.index.last_sequence} weren't known to be on disk and were written again."
+            f"Records {first} to {made.index.last_sequence} weren't known to be on disk and were written"
+            " again."
         )
         return [made] if path == segment.path else [self._cut(segment, start), made]
 
     def _cut_before(self, segment: Segment, following: Segment) -> Segment:
-        """A segment whose end a crash left also in the next one, which was synced before it got its name."""
+        """Return the segment cut where the next one begins.
+
+        A crash during a copy left these records in both; the next segment was synced before it got its name.
+        """
         start, end = next(
             (one.start, segment.index.end)
             for one in _batches(segment)
@@ -431,6 +468,7 @@ class JournalRecovery:
         return self._cut(segment, start)
 
     def _cut(self, segment: Segment, end: int) -> Segment:
+        """Cut a segment at offset `end`, sync it, and return it as sealed."""
         handle = OpenFile(segment.path, os.O_RDWR)
         self.files.truncate(handle.fd, end)
         self.files.fsync(handle.fd)
@@ -441,7 +479,7 @@ class JournalRecovery:
         replace_durably(self.files, index_path(segment.path), index_sidecar.encode_sidecar(segment.index))
 
     def _join(self) -> None:
-        """Name what is missing between segments and behind the last, and set where numbering goes on."""
+        """Report records missing between segments and at the end, and set the next sequence."""
         for earlier, later in pairwise(self.segments):
             expected = earlier.index.last_sequence + 1
             if later.index.last_before >= expected:
@@ -452,14 +490,14 @@ class JournalRecovery:
         if self.acknowledged >= self.next_sequence:
             if self.segments:
                 self._missing(self.segments[-1], self.next_sequence, self.acknowledged)
-            # Their numbers were given out and persisted: they are never given to other records.
+            # These sequences were acknowledged: they never name other records.
             self.next_sequence = self.acknowledged + 1
         self.settled = self.next_sequence - 1
         if self._mark.reserved > self.settled:
             self._skip(self.next_sequence, self._mark.reserved)
 
     def _skip(self, first: int, last: int) -> None:
-        """Go on behind numbers that may have been shown to subscribers and that no record has."""
+        """Continue after reserved sequences that subscribers may have seen and that no record has."""
         self.skipped_from, self.next_sequence = first, last + 1
         self.report.skipped = (first, last)
         self.report.add_reason(
@@ -469,10 +507,11 @@ class JournalRecovery:
 
     @property
     def mark(self) -> FrontierMark:
-        """The durable mark of the log as it was found, for the frontier file."""
+        """Durable mark of the log as found, for the frontier file."""
         return FrontierMark(self.settled, self.log, self.epoch, self.given_up, self._mark.reserved)
 
     def _missing(self, earlier: Segment, first: int, last: int) -> None:
+        """Report missing records after a segment."""
         hole = MissingRange(
             earlier.first_sequence, earlier.index.end, 0, first, last, "the records aren't there"
         )
@@ -480,7 +519,10 @@ class JournalRecovery:
         self.report.add_reason(f"Records {first} to {last} are missing behind {earlier.path.name}.")
 
     def _recover_publishers(self) -> None:
-        """The file's word up to where it goes, then the log's; the whole log if the file is lost or ahead of it."""
+        """Load the publishers: from `.clients.ack` up to its sequence, from the log after that.
+
+        Reads the whole log if the file is lost or ahead of the log.
+        """
         upto = 0
         kept = read_publisher_sequences(publisher_sequences_path(self.directory, self.instance))
         if kept is not None and kept[0] < self.next_sequence:
@@ -491,7 +533,8 @@ class JournalRecovery:
             for name, sessions in made.publishers.items():
                 self.publishers.note_all(name, sessions)
         if len(behind) > 1:
-            # It was lost or old: the next opening shall not read these segments again. Opening synced what it read.
+            # The file was lost or old: the next opening must not read these segments again. Their records are
+            # synced by now.
             with suppress(OSError):
                 last = self.segments[-1].index.last_sequence
                 write_publisher_sequences(
@@ -500,6 +543,7 @@ class JournalRecovery:
 
 
 def _free_name(path: Path) -> Path:
+    """Return the path, or the path with a number if it exists."""
     number, free = 1, path
     while free.exists():
         number += 1
@@ -508,7 +552,7 @@ def _free_name(path: Path) -> Path:
 
 
 class _StoredBatch(NamedTuple):
-    """A batch in a segment's file."""
+    """Location of a batch in a segment's file, and its numbers."""
 
     start: int
     end: int
@@ -518,7 +562,7 @@ class _StoredBatch(NamedTuple):
 
 
 def _batches(segment: Segment) -> Iterator[_StoredBatch]:
-    """The whole batches of a segment, over holes."""
+    """Yield the whole batches of a segment, skipping missing ranges."""
     source = open_source(segment.path)
     offset, end = HEADER_SIZE, segment.index.end
     while offset < end:

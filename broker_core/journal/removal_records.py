@@ -1,9 +1,10 @@
-"""`<instance>.removed.json`: what was removed from the log, for whoever has to say why it doesn't begin with record 1.
+"""File `<instance>.removed.json`: receipts of removals, which explain the log's missing beginning.
 
-One line: the CRC32C of the rest in eight hexadecimal digits, a space, and a JSON list of receipts, oldest first. Written
-durably before the first file of a removal is unlinked: what stands here may still be there after a crash, and what
-was removed always stands here. A reader without the control plane's database, such as the pipeline, knows by it a
-log that retention has cut from one whose files are missing.
+One line: the CRC32C of the rest in eight hexadecimal digits, a space, and a JSON list of receipts, oldest
+first. It is written durably before the first file of a removal is unlinked. So every removed record has a
+receipt, and after a crash a receipt may name records that are still there. By this file a reader without the
+control plane's database, such as the pipeline, distinguishes a log cut by retention from a log whose files
+are missing.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from broker_core.errors import JournalError
 from broker_core.journal.files import FileSystem, replace_durably
 
 MAX_REMOVALS = 1_000
-"""Receipts kept apart; beyond that the two oldest become one. Removal goes from the oldest end, so they adjoin."""
+"""Maximum number of separate receipts; then the two oldest are merged. They adjoin, as removal starts at the
+oldest."""
 
 
 class RemovalRecord(NamedTuple):
-    """One removal: records `first` to `last`, of which `records` were there. Times are ns UTC, 0 unknown."""
+    """Receipt of one removal: sequences `first` to `last`, with `records` records.
+
+    Times are ns UTC, 0 if unknown.
+    """
 
     first: int
     last: int
@@ -36,12 +41,15 @@ class RemovalRecord(NamedTuple):
 
 
 def removals_path(directory: Path, instance: str) -> Path:
-    """Where an instance's file is."""
+    """Return the path of an instance's file."""
     return directory / f"{instance}.removed.json"
 
 
 def read_removals(directory: Path, instance: str) -> list[RemovalRecord]:
-    """All receipts, oldest first; none when nothing was ever removed. JournalError journal_damaged."""
+    """Return all receipts, oldest first; [] when nothing was ever removed.
+
+    Raises JournalError journal_damaged.
+    """
     path = removals_path(directory, instance)
     try:
         crc, _, text = path.read_bytes().partition(b" ")
@@ -58,7 +66,10 @@ def read_removals(directory: Path, instance: str) -> list[RemovalRecord]:
 
 
 def append_removal(files: FileSystem, directory: Path, instance: str, made: RemovalRecord) -> None:
-    """Add a receipt durably. One for the same records, of a removal that a crash cut short, is replaced."""
+    """Add a receipt durably.
+
+    It replaces one with the same first record, left by a removal that a crash interrupted.
+    """
     known = [old for old in read_removals(directory, instance) if old.first != made.first]
     kept = _bounded([*known, made])
     text = orjson.dumps([removal._asdict() for removal in kept])
@@ -71,10 +82,16 @@ def _bounded(removals: Sequence[RemovalRecord]) -> list[RemovalRecord]:
         one, two = kept[:2]
         kept[:2] = [
             RemovalRecord(
-                one.first, max(one.last, two.last), one.records + two.records, one.nbytes + two.nbytes,
-                one.segments + two.segments, one.first_at, max(one.last_at, two.last_at), two.removed_at,
+                one.first,
+                max(one.last, two.last),
+                one.records + two.records,
+                one.nbytes + two.nbytes,
+                one.segments + two.segments,
+                one.first_at,
+                max(one.last_at, two.last_at),
+                two.removed_at,
             )
-        ]  # fmt: skip
+        ]
     return kept
 
 
@@ -83,6 +100,7 @@ def _damaged(path: Path, why: str) -> JournalError:
     return JournalError(
         "journal_damaged",
         f"{path.name}, which says what was removed, can't be read: {why}.",
-        "Move it away: what is missing from the log's beginning then counts as lost, and removing works again.",
+        "Move it away: what is missing from the log's beginning then counts as lost, and removing works"
+        " again.",
         **details,
     )

@@ -1,13 +1,13 @@
-"""Which segments an action may take: pure, from what the log says of its segments and who needs them.
+"""Segments that an action may process, chosen from the log's segments and their pins. Pure.
 
 * Only segments whose newest record is older than the cutoff; never the current one.
-* Removal goes from the oldest on and stops at the first that must stay: no gaps, so one blocked segment holds back
-  all newer ones, and each is told why.
-* A segment that somebody still needs isn't removed: a replay, a spool, a managed replay, whoever has a pin. Queues
-  and replication destinations, once there are any, are two more holders of pins.
-* A segment whose newest record bears a moment that is still to come was written under a clock that ran ahead: it is as
-  old as the first change of a file from it on that is plausible, since its records came before those behind it.
-* Archiving and compressing move nothing out of the log, so pins don't hold them back.
+* Removal starts at the oldest segment and stops at the first that must stay, because the log may have no
+  gaps. So one blocked segment keeps all newer ones, and each gets a reason.
+* A segment with a pin isn't removed: a replay, a spool, a managed replay or another reader needs it.
+* Archiving and compressing move nothing out of the log, so pins don't prevent them.
+* A newest record with a time in the future was written while the clock was ahead. Such a segment counts as
+  old as the earliest plausible modification time of its file and of the files of later segments, since its
+  records are older than theirs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from broker_core.journal.segment import SegmentInfo
 
 _NS_PER_S = 1_000_000_000
 _NAMED = 20
-"""Owners named of one segment: there may be thousands."""
+"""Maximum number of owners named per segment; there may be thousands."""
 
 
 class RetentionPlan(NamedTuple):
-    """What an action would do: the segments it takes, and those it leaves.
+    """Effect of an action: the chosen segments, and the skipped ones with reasons.
 
-    Reasons to leave one: current, archived, compressed, young, gap, or the kind of who needs it (held.PIN_KINDS with
+    Reasons: current, archived, compressed, young, gap, or the type of the pin (open_segments.PIN_KINDS with
     underscores: replay, spool, managed_replay, …).
     """
 
@@ -38,7 +38,7 @@ class RetentionPlan(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of the segments that are taken."""
+        """Bytes of the chosen segments."""
         return sum(segment.nbytes for segment in self.chosen)
 
 
@@ -49,7 +49,15 @@ def plan_retention(
     pins: Sequence[Pin],
     now_ns: int,
 ) -> RetentionPlan:
-    """What to take. `older_than_ns` is a moment: segments whose newest record came before it are old enough."""
+    """Choose the segments for an action.
+
+    Args:
+        action: archive, compress or remove.
+        segments: All segments of the log.
+        older_than_ns: Cutoff, ns UTC: segments whose newest record is older may be chosen.
+        pins: Current pins of the log.
+        now_ns: Current time, ns UTC.
+    """
     chosen: list[SegmentInfo] = []
     skipped: list[SkippedSegment] = []
     blocked: SkippedSegment | None = None
@@ -70,7 +78,10 @@ def plan_retention(
 
 
 def _plausible(segments: Sequence[SegmentInfo], now_ns: int) -> list[SegmentInfo]:
-    """Oldest first, none with a newest record of a moment that is still to come, where files tell of an earlier one."""
+    """Return the segments oldest first, with newest times in the future replaced by plausible ones.
+
+    The replacement is the earliest modification time of this and all later segments' files.
+    """
     found: list[SegmentInfo] = []
     written = now_ns
     for segment in sorted(segments, key=lambda one: one.first_sequence, reverse=True):
@@ -101,7 +112,7 @@ def _needed(segment: SegmentInfo, pins: Sequence[Pin]) -> SkippedSegment | None:
     if not holding:
         return None
     owners = sorted({pin.owner or "a reader" for pin in holding})
-    # The one that reads furthest behind holds longest.
+    # The pin furthest behind keeps the segment longest.
     slowest = min(holding, key=lambda pin: pin.sequence)
     more = f" and {len(owners) - _NAMED} more" if len(owners) > _NAMED else ""
     why = f"needed by {', '.join(owners[:_NAMED])}{more}"

@@ -1,12 +1,12 @@
-"""THE FORMAT of one segment: names of the files, and the header before the batches.
+"""Format of one segment: names of the files, and the header before the batches.
 
-    <instance>.<first sequence, 20 digits>.journal        header, batches, and while it is current zeros
-    <instance>.<first sequence, 20 digits>.journal.gz     the same bytes as gzip members (see compressed_segment.py)
-    <instance>.<first sequence, 20 digits>.index.gz       sidecar (see index_sidecar.py); can be rebuilt, is never trusted
-    <instance>.clients.ack                                last publisher sequences (see publisher_sequences.py)
-    <instance>.durable                                    newest sequence known to be on disk, and of which log (see frontier_file.py)
-    <instance>.lock                                       held by the one writer
-    <instance>.spare.<number>                             zeros, to become the next segment
+    <instance>.<first sequence, 20 digits>.journal      header, batches; zeros at the end while it is current
+    <instance>.<first sequence, 20 digits>.journal.gz   the same bytes as gzip members (compressed_segment.py)
+    <instance>.<first sequence, 20 digits>.index.gz     sidecar (index_sidecar.py): never trusted
+    <instance>.clients.ack                              last publisher sequences (publisher_sequences.py)
+    <instance>.durable                                  newest durable sequence, identity (frontier_file.py)
+    <instance>.lock                                     locked by the one writer
+    <instance>.spare.<number>                           zeros, to become the next segment
 
 Little-endian. A segment starts with 4,096 bytes:
 
@@ -18,13 +18,13 @@ Little-endian. A segment starts with 4,096 bytes:
     +-----------------------------------------------------------------------------------+
 
 * header_crc is the CRC32C of the 4,096 bytes with its own field zero.
-* Batches follow back to back, each a multiple of 8 bytes (batch/layout.py). The first eight zero bytes where a batch
-  should start end the content: a preallocated file is zeros behind it, and zeros are never data.
-* epoch is one more at each opening of the journal, so that a log that was wiped and regrown to the same sequence
-  doesn't look like the one before.
-* log is the identity of the whole log, made at its first opening.
-* skipped_from says that the numbers from it to first_sequence - 1 name no record and never will: they had
-  been reserved for records that are shown before they are stored (frontier_file.py). 0: there are none.
+* Batches follow back to back, each a multiple of 8 bytes (batch/layout.py). The first eight zero bytes where
+  a batch should start end the content: the rest of a preallocated file is zeros, and zeros are never data.
+* epoch increases by one at each opening of the journal. It distinguishes a log that was wiped and has grown
+  to the same sequence from the old one.
+* log is the identity of the whole log, created at its first opening.
+* skipped_from: the sequences from it to first_sequence - 1 name no record and never will. They were reserved
+  for records that are shown before they are stored (frontier_file.py). 0: none.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ SUFFIX_INDEX = ".index.gz"
 
 
 class BatchPosition(NamedTuple):
-    """Where a batch stands: its segment's first sequence, and the offset in the uncompressed file.
+    """Position of a batch: the first sequence of its segment, and the offset in the uncompressed file.
 
-    It stays true when the segment is archived or compressed.
+    Archiving or compressing the segment does not change it.
     """
 
     segment: int
@@ -59,7 +59,7 @@ class BatchPosition(NamedTuple):
 
 
 class SegmentHeader(NamedTuple):
-    """What the first 4,096 bytes say."""
+    """Content of the first 4,096 bytes of a segment."""
 
     instance: str
     origin: int
@@ -68,15 +68,17 @@ class SegmentHeader(NamedTuple):
     created_at: int
     log: UUID
     crc: int = 0
-    """The header's own checksum, by which a sidecar knows its segment; 0 in one that isn't encoded yet."""
+    """Checksum of the header, which connects a sidecar with its segment; 0 in a header that isn't encoded
+    yet."""
     skipped_from: int = 0
-    """First of the numbers right before this segment that name no record; 0: none."""
+    """First of the skipped sequences right before this segment, which name no record; 0: none."""
 
 
 class SegmentInfo(NamedTuple):
-    """One segment as operators see it. `current` is being written or closed; times are nanoseconds UTC, 0 unknown.
+    """Description of a segment for operators. Times are ns UTC, 0 if unknown.
 
-    `written_at` is when its file was last changed.
+    `state` is current, sealed or archived; a current segment is being written or not yet sealed. `written_at`
+    is the modification time of its file.
     """
 
     name: str
@@ -93,7 +95,7 @@ class SegmentInfo(NamedTuple):
 
 
 class SegmentFile(NamedTuple):
-    """A file in the journal's directories whose name says that it is a segment of this instance."""
+    """File in the journal's directories with a segment's name of this instance."""
 
     path: Path
     first_sequence: int
@@ -102,7 +104,7 @@ class SegmentFile(NamedTuple):
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    """The first 4,096 bytes of a segment."""
+    """Return the first 4,096 bytes of a segment."""
     name = header.instance.encode()
     whole = bytearray(HEADER_SIZE)
     _HEADER.pack_into(
@@ -126,7 +128,7 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 
 def decode_header(raw: Buffer, path: Path) -> SegmentHeader:
-    """The header in the first 4,096 bytes; JournalError journal_damaged says what is wrong with it."""
+    """Parse the first 4,096 bytes of a segment. Raises JournalError journal_damaged with the reason."""
     if len(raw) < HEADER_SIZE:
         raise damaged_segment_error(path, 0, f"its header has {len(raw)} of {HEADER_SIZE} bytes")
     magic, version, crc, origin, epoch, _, first, created_at, length, name, log, skipped = (
@@ -146,19 +148,19 @@ def decode_header(raw: Buffer, path: Path) -> SegmentHeader:
 
 
 def header_crc(encoded: bytes) -> int:
-    """The checksum in an encoded header."""
+    """Return the checksum in an encoded header."""
     found: int = struct.unpack_from("<I", encoded, _CRC_AT)[0]
     return found
 
 
 def is_segment_of(header: SegmentHeader, instance: str, first_sequence: int, log: UUID | None) -> bool:
-    """Whether it is that segment of that log; of any log where `log` is None."""
+    """Whether a header belongs to this segment of this log; `log` None means any log."""
     same_log = log is None or header.log == log
     return same_log and (header.instance, header.first_sequence) == (instance, first_sequence)
 
 
 def describe_header(header: SegmentHeader) -> str:
-    """What a header says of itself, in words."""
+    """Return a short description of a header for error texts."""
     return f"segment {segment_name(header.instance, header.first_sequence)} of the log {header.log}"
 
 
@@ -176,7 +178,7 @@ def new_header(
 
 
 def damaged_segment_error(path: Path, offset: int, why: str) -> JournalError:
-    """The error for bytes that can't be what they should be."""
+    """Return the error for damaged bytes of a segment."""
     return JournalError(
         "journal_damaged",
         f"{path.name} is damaged at byte {offset}: {why}.",
@@ -187,7 +189,7 @@ def damaged_segment_error(path: Path, offset: int, why: str) -> JournalError:
 
 
 def other_log_error(path: Path, header: SegmentHeader, log: UUID | None) -> JournalError:
-    """The error for a file that has the name of a segment and is another one."""
+    """Return the error for a file that has a segment's name and belongs to another log."""
     return JournalError(
         "other_log",
         f"{path} is {describe_header(header)}, and this is the log {log}.",
@@ -199,17 +201,17 @@ def other_log_error(path: Path, header: SegmentHeader, log: UUID | None) -> Jour
 
 
 def segment_name(instance: str, first_sequence: int, *, compressed: bool = False) -> str:
-    """The file name of a segment."""
+    """Return the file name of a segment."""
     return f"{instance}.{first_sequence:020d}{SUFFIX_COMPRESSED if compressed else SUFFIX}"
 
 
 def index_path(segment: Path) -> Path:
-    """The sidecar that belongs to a segment's file, compressed or not."""
+    """Return the path of the sidecar of a segment's file, compressed or not."""
     return segment.with_name(segment.name.removesuffix(".gz").removesuffix(SUFFIX) + SUFFIX_INDEX)
 
 
 def parse_segment_name(name: str, instance: str) -> tuple[int, bool] | None:
-    """(first sequence, compressed) of a segment's file name; None if the file is foreign to this instance."""
+    """Parse a file name into (first sequence, compressed); None if it isn't a segment of this instance."""
     rest = name.removeprefix(f"{instance}.")
     digits, suffix = rest[:20], rest[20:]
     if rest == name or len(digits) != 20 or not (digits.isascii() and digits.isdigit()):
@@ -220,7 +222,7 @@ def parse_segment_name(name: str, instance: str) -> tuple[int, bool] | None:
 
 
 def parse_segment_path(path: Path) -> tuple[str, int]:
-    """(instance, first sequence) of a segment's file. OperatorError unknown_journal if its name isn't one's."""
+    """Parse a segment's path into (instance, first sequence). Raises OperatorError unknown_journal."""
     instance, _, digits = path.name.removesuffix(".gz").removesuffix(SUFFIX).rpartition(".")
     if not instance or parse_segment_name(path.name, instance) is None:
         raise OperatorError(
@@ -232,10 +234,11 @@ def parse_segment_path(path: Path) -> tuple[str, int]:
 def find_segment_files(
     directory: Path, instance: str, archive_directory: Path | None = None
 ) -> list[SegmentFile]:
-    """The segment files of an instance, oldest first; needs no lock.
+    """Return the segment files of an instance, oldest first. Needs no lock.
 
-    Live ones are listed before archived ones, so that a segment that moves meanwhile is seen twice rather than not
-    at all. When a segment is there in two forms (a swap was cut short, or is going on), the older form comes first.
+    The journal's directory is listed before the archive, so a segment that moves meanwhile appears twice
+    rather than not at all. When a segment has two forms (a swap was interrupted or is in progress), the older
+    form comes first.
     """
     found: list[SegmentFile] = []
     for place, archived in ((directory, False), (archive_directory, True)):

@@ -1,8 +1,8 @@
-"""The heavy part of archiving and compressing: pure file work, for a worker process while the broker runs.
+"""Slow part of archiving and compressing: pure file work of a worker process while the broker runs.
 
-Reads a sealed segment, writes a temporary file, syncs it and reads it back. The broker alone then swaps it in
-(`Journal.archive_swap`, `compress_swap`). `progress(done, total)` is called about once a MiB, in bytes of the
-source; it may raise to cancel, and the unfinished file is then removed.
+It reads a sealed segment, writes a temporary file, syncs it and reads it back. The broker then swaps it in
+(`Journal.archive_swap`, `compress_swap`). `progress(done, total)` is called about once per MiB, in bytes of
+the source. It may raise to cancel; the unfinished file is then removed.
 """
 
 from __future__ import annotations
@@ -46,12 +46,15 @@ Progress = Callable[[int, int], None]
 
 
 def no_progress(done: int, total: int) -> None:
-    """Progress nobody asked for."""
+    """Ignore progress; the default callback."""
 
 
 class VerifyReport(NamedTuple):
-    """What a segment's file holds. `problem` is what is wrong with its header; `torn_bytes` stand behind its content,
-    which is harmless where nothing was persisted yet (`unsynced`)."""
+    """Findings about a segment's file.
+
+    `problem` describes an error of its header. `torn_bytes` are after the content; they are harmless where
+    nothing was acknowledged as persisted (`unsynced`).
+    """
 
     path: Path
     first_sequence: int
@@ -63,21 +66,24 @@ class VerifyReport(NamedTuple):
     problem: str
     unsynced: bool = False
     skipped_from: int = 0
-    """First of the numbers right before the segment that name no record and never will; 0: there are none."""
+    """First of the skipped sequences right before the segment, which name no record; 0: none."""
 
     @property
     def is_ok(self) -> bool:
         return not (self.holes or self.problem or (self.torn_bytes and not self.unsynced))
 
     def as_dict(self) -> dict[str, Any]:
-        """For the command line, as JSON."""
+        """Return the report as JSON values, for the command line."""
         holes = [hole._asdict() for hole in self.holes]
         return {**self._asdict(), "path": str(self.path), "holes": holes, "ok": self.is_ok}
 
 
 @contextmanager
 def _made(path: Path) -> Iterator[OpenFile]:
-    """A new file, closed at the end; removed if anything goes wrong. A full disk gets its own error."""
+    """Open a new file, closed at the end and removed on any error.
+
+    Raises JournalError disk_full on a full disk, else journal_failed.
+    """
     handle = OpenFile(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         yield handle
@@ -91,7 +97,10 @@ def _made(path: Path) -> Iterator[OpenFile]:
 
 
 def copy_segment(src: Path, dst: Path, progress: Progress = no_progress) -> str:
-    """Copy a sealed segment, compressed or not, and read the copy back. Returns its SHA-256 (hexadecimal)."""
+    """Copy a sealed segment, compressed or not, and read the copy back; return its SHA-256 (hexadecimal).
+
+    Raises JournalError journal_damaged when the copy differs, disk_full or journal_failed.
+    """
     written = hashlib.sha256()
     total = src.stat().st_size
     with src.open("rb") as source, _made(dst) as target:
@@ -112,7 +121,7 @@ def copy_segment(src: Path, dst: Path, progress: Progress = no_progress) -> str:
 
 
 def segment_sha256(path: Path, progress: Progress = no_progress) -> str:
-    """The SHA-256 (hexadecimal) of a segment's file."""
+    """Return the SHA-256 (hexadecimal) of a segment's file. Raises JournalError journal_failed."""
     try:
         return _digest(OpenFile(path), progress)
     except OSError as error:
@@ -130,7 +139,7 @@ def _digest(file: OpenFile, progress: Progress = no_progress) -> str:
 
 
 def _settle(file: OpenFile) -> None:
-    """Sync it, and ask for it to be read back from the disk rather than from memory."""
+    """Sync the file and drop it from the kernel's memory, so that it is read back from the disk."""
     os.fsync(file.fd)
     os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -142,7 +151,10 @@ def _write(file: OpenFile, content: bytes) -> None:
 
 
 def compress_segment(src: Path, dst: Path, progress: Progress = no_progress) -> None:
-    """Make the seekable gzip of a sealed segment and read it back, byte for byte (see compressed_segment.py)."""
+    """Write the seekable gzip form of a sealed segment, and compare it with the original byte by byte.
+
+    For the format see compressed_segment.py. Raises OperatorError journal_compressed; JournalError.
+    """
     if src.name.endswith(SUFFIX_COMPRESSED):
         raise OperatorError(
             "journal_compressed", f"{src.name} is compressed already.", "There is nothing left to do."
@@ -157,8 +169,10 @@ def compress_segment(src: Path, dst: Path, progress: Progress = no_progress) -> 
 
 
 def _stretches(source: SegmentSource) -> Iterator[tuple[int, memoryview]]:
-    """(offset, raw bytes): the header alone, then whole batches of about a MiB. Damaged bytes are carried along as
-    they are, in a member of their own, so that compressing loses nothing that a repair might use."""
+    """Yield (offset, raw bytes) of each member: the header, then whole batches of about a MiB.
+
+    Damaged bytes become a member of their own, so that compressing loses no bytes that a repair might use.
+    """
     yield 0, source.read(0, HEADER_SIZE)
     origin, after, offset = hash64(read_header(source).instance), 0, HEADER_SIZE
     while offset < source.length:
@@ -172,6 +186,7 @@ def _stretches(source: SegmentSource) -> Iterator[tuple[int, memoryview]]:
 
 
 def _compare(source: SegmentSource, target: OpenFile) -> None:
+    """Inflate each member and compare it with the source. Raises JournalError journal_damaged."""
     packed = CompressedSegmentSource(target)
     if packed.length != source.length:
         raise damaged_segment_error(target.path, 0, f"it holds {packed.length} of {source.length} bytes")
@@ -181,8 +196,10 @@ def _compare(source: SegmentSource, target: OpenFile) -> None:
 
 
 def verify_segment(path: Path, log: UUID | None = None) -> VerifyReport:
-    """Read every batch of a segment's file, compressed or not, and check it, and that it is of this log. Changes nothing;
-    needs no lock."""
+    """Read and check every batch of a segment's file, compressed or not, and the log that it belongs to.
+
+    Changes nothing and needs no lock.
+    """
     instance, first = parse_segment_path(path)
     found = scan_segment(open_source(path), instance, first, load_sidecar(index_path(path), instance, first))
     torn = found.torn[1] - found.torn[0] if found.torn else 0
@@ -190,6 +207,13 @@ def verify_segment(path: Path, log: UUID | None = None) -> VerifyReport:
     if log is not None and found.log not in (None, log):
         found.header_problem = f"it belongs to the log {found.log}, and this is the log {log}"
     return VerifyReport(
-        path, index.first_sequence, index.last_sequence, index.records, index.end, index.holes, torn,
-        found.header_problem or "", skipped_from=index.skipped_from,
-    )  # fmt: skip
+        path,
+        index.first_sequence,
+        index.last_sequence,
+        index.records,
+        index.end,
+        index.holes,
+        torn,
+        found.header_problem or "",
+        skipped_from=index.skipped_from,
+    )

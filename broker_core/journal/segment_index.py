@@ -1,15 +1,17 @@
-"""What is known of one segment's content: a sparse index by sequence and time, its topics, its holes.
+"""Index of one segment: sparse positions by sequence and time, its topics, its missing ranges.
 
-Kept in memory while a segment is written, and beside it as `.index.gz` when it is sealed (index_sidecar.py has the bytes).
-A sidecar saves a scan at opening; it is never trusted over the segment: a reader checks every batch it gets to, and
-a sidecar that is missing or doesn't fit is rebuilt.
+It is in memory while a segment is written, and in `.index.gz` when it is sealed (format: index_sidecar.py). A
+sidecar saves a scan at opening and is never trusted over the segment: a reader checks every batch, and a
+sidecar that is missing or wrong is rebuilt.
 
-One entry per about 64 KiB: the batch that starts at `offset` starts with `sequence`, and the entry's stretch ends
-where the next one's starts. `at` is the greatest accepted_at up to and with that batch, so it never falls, even when
-a clock was set back. Topic lists are None when there are too many to be worth naming: then any may be there.
+There is one entry per about 64 KiB: the batch at `offset` starts with `sequence`, and the entry's range ends
+where the next one's starts. `at` is the greatest accepted_at up to and including that batch, so it never
+decreases, even when a clock was set back. A topic list is None when the range has too many: then it may have
+any topic.
 
-Of a sealed segment only the summary has to be in memory; the entries are read when somebody reads the segment
-(held.Segment.located) and let go of when its file is closed, so that a log of thousands of segments costs little.
+Only the summary of a sealed segment must be in memory. The entries are loaded when a reader needs them
+(`open_segments.Segment.with_path`) and dropped when its file is closed, so that a log of thousands of
+segments needs little memory.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ from broker_core.journal.segment import HEADER_SIZE
 from broker_core.journal.topic_index import MAX_PAIRS, MAX_TOPICS, Mask, TopicIndex
 
 ENTRY_BYTES = 64 * 1024
+"""Approximate bytes of a segment per index entry."""
 MAX_STRETCHES = 64
-"""That are asked for a topic before the log itself is."""
+"""Maximum number of ranges that `may_contain_topic` checks; beyond it the answer is True."""
 
 
 class MissingRange(NamedTuple):
-    """Records that should be in the log and can't be read: an exact interval, reported and never silently skipped.
+    """Records that should be in the log and can't be read: an exact interval, always reported.
 
     `length` bytes at `offset` of `segment` are unreadable; 0 when the records aren't there at all.
     """
@@ -45,7 +48,7 @@ class MissingRange(NamedTuple):
 
 
 class IndexedRange(NamedTuple):
-    """Records `first` to `last`, and the bytes that they are in, up to `end`."""
+    """Records `first` to `last`, and their bytes from `offset` to `end`."""
 
     first: int
     last: int
@@ -54,7 +57,7 @@ class IndexedRange(NamedTuple):
 
 
 class IndexEntries:
-    """The stretches of a segment: columns of sequence, offset and time, and their topics."""
+    """Entries of a segment: columns of sequence, offset and time per range, and the ranges' topics."""
 
     __slots__ = (
         "ats",
@@ -70,28 +73,30 @@ class IndexEntries:
 
     def __init__(self, *, places_only: bool = False, sealed: TopicIndex | None = None) -> None:
         self.places_only = places_only
-        """Whether only the places were read: no topics, and perhaps not every stretch."""
+        """Whether only positions were loaded: no topics, and perhaps not every range."""
         self.sequences = array("Q")
         self.offsets = array("Q")
         self.ats = array("q")
         self.sealed = sealed
-        """The topics, of a segment that isn't written any more; else they are in what follows."""
+        """Topics of a sealed segment; None while it is written, then the following attributes have them."""
         self.topics: list[array[int] | None] = []
-        """Of each stretch that is finished; a number counts in `numbers`. None: there were too many."""
+        """Topics of each finished range, as values of `numbers`; None: there were too many."""
         self.numbers: dict[str, int] = {}
+        """Number of each topic of the segment."""
         self.pairs = 0
+        """Number of (topic, range) pairs in `topics`."""
         self.unlisted = False
-        """Whether a stretch's are None."""
+        """Whether a range has None as its topics."""
 
     def number(self, topics: set[str]) -> array[int] | None:
-        """The numbers of a stretch's topics; None when they are too many."""
+        """Return the numbers of a range's topics, adding new ones; None when there are too many."""
         numbers = self.numbers
         if self.pairs + len(topics) > MAX_PAIRS or len(numbers) + len(topics) > MAX_TOPICS:
             return None
         return array("I", [numbers.setdefault(topic, len(numbers)) for topic in topics])
 
     def finish(self, topics: set[str]) -> None:
-        """Take note of a stretch's topics."""
+        """Store the topics of a finished range."""
         found = self.number(topics)
         self.pairs += len(found or ())
         self.unlisted = self.unlisted or found is None
@@ -99,7 +104,10 @@ class IndexEntries:
 
 
 class SegmentIndex:
-    """One segment's content, added to batch by batch. Without its entries, it finds every place by walking."""
+    """Index of one segment, extended batch by batch.
+
+    Without its entries every search starts at the beginning.
+    """
 
     __slots__ = (
         "_entries",
@@ -123,7 +131,7 @@ class SegmentIndex:
         self.first_sequence = first_sequence
         self.epoch = epoch
         self.header_crc = 0
-        """Of the segment's header, by which a sidecar knows its segment; 0: not known."""
+        """Checksum of the segment's header, which connects a sidecar with its segment; 0: unknown."""
         self.end = HEADER_SIZE
         self.records = 0
         self.last_sequence = first_sequence - 1
@@ -131,18 +139,18 @@ class SegmentIndex:
         self.last_at = 0
         self.holes: tuple[MissingRange, ...] = ()
         self.skipped_from = 0
-        """First of the numbers right before the segment that name no record, by its header; 0: none."""
+        """First of the skipped sequences right before the segment, from its header; 0: none."""
         self._next_entry = 0
         self._entries: IndexEntries | None = IndexEntries()
         self._entry_topics: set[str] = set()
 
     @property
     def last_before(self) -> int:
-        """Last number before the segment that names a record, as far as its header tells."""
+        """Newest sequence before the segment that names a record, by its header."""
         return (self.skipped_from or self.first_sequence) - 1
 
     def add(self, offset: int, batch: Batch) -> None:
-        """Take note of the batch written at `offset`. The hottest call of the journal after the write itself."""
+        """Add the batch written at `offset`. The most frequent call of the journal after the write itself."""
         header = batch.header
         if header.accepted_at > self.last_at:
             self.last_at = header.accepted_at
@@ -155,6 +163,7 @@ class SegmentIndex:
         self.end = offset + batch.nbytes
 
     def _start_entry(self, offset: int, sequence: int) -> None:
+        """Finish the current range and start the next one."""
         entries = self._entries
         assert entries is not None, "a segment that is written keeps its entries"
         if entries.sequences:
@@ -162,22 +171,24 @@ class SegmentIndex:
         else:
             self.first_at = self.last_at
         self._entry_topics = set()
-        # The sequence last: readers in other threads bisect the sequences and then take the offset of the same row.
+        # Append the sequence last: readers in other threads bisect the sequences, then read the offset of the
+        # same row.
         entries.ats.append(self.last_at)
         entries.offsets.append(offset)
         entries.sequences.append(sequence)
         self._next_entry = offset + ENTRY_BYTES
 
     def find(self, sequence: int) -> tuple[int, int]:
-        """(offset, its sequence) of an indexed batch at or before the one with `sequence`."""
+        """Return (offset, sequence) of an indexed batch at or before the one with `sequence`."""
         entries = self._entries
         return self._entry(entries, bisect_right(entries.sequences, sequence) - 1 if entries else -1)
 
     def find_moment(self, at: int) -> tuple[int, int]:
-        """(offset, its sequence) of an indexed batch at or before the first accepted at or after `at`.
+        """Return (offset, sequence) of an indexed batch at or before the first one accepted at or after `at`.
 
-        Both round down, and a reader walks on from there: `find` to a batch that may hold the sequence itself,
-        hence bisect_right; here an entry that reaches `at` may not be the first that does, hence bisect_left.
+        `find` and this both round down, and the reader continues from there. `find` may return the batch with
+        the sequence itself, hence bisect_right. Here an entry that reaches `at` may not be the first one,
+        hence bisect_left.
         """
         entries = self._entries
         number = bisect_left(entries.ats, at, hi=len(entries.sequences)) - 1 if entries else -1
@@ -189,13 +200,15 @@ class SegmentIndex:
         return entries.offsets[number], entries.sequences[number]
 
     def missing_range_at(self, offset: int) -> MissingRange | None:
-        """The known hole whose bytes start at `offset`."""
+        """Return the known missing range whose bytes start at `offset`, or None."""
         return next((hole for hole in self.holes if hole.offset == offset and hole.length), None)
 
     def may_contain_topic(self, topic: str, sequence: int) -> bool:
-        """Whether a record of that topic may stand at that sequence or behind it, in a segment that is being written. Looks at
-        the newest stretches alone: what begins further back is to be read."""
-        # In this order: the writer names a stretch's topics before it begins the next.
+        """Return whether a segment being written may have a record of this topic at `sequence` or later.
+
+        Checks the newest MAX_STRETCHES ranges only; the answer for an older start is True.
+        """
+        # This order matters: the writer stores a range's topics before it begins the next one.
         last, entries = self._entry_topics, self._entries
         known = entries is not None and entries.sealed is None and not entries.places_only
         if entries is None or not known or self.holes or topic in last:
@@ -210,7 +223,7 @@ class SegmentIndex:
 
     @property
     def topic_index(self) -> TopicIndex | None:
-        """Which stretches hold which topics; None when that isn't known. Of a segment that is still written it is made anew."""
+        """Topics by range; None when unknown. Built at each call while the segment is written."""
         entries = self._entries
         if entries is None or entries.places_only:
             return None
@@ -222,17 +235,29 @@ class SegmentIndex:
         return TopicIndex.build(entries.numbers, finished)
 
     def entries(self) -> list[tuple[int, int, int]]:
-        """(sequence, offset, at) of each stretch."""
+        """Return (sequence, offset, at) of each range."""
         entries = self._entries
         if entries is None or entries.places_only:
             return []
         return list(zip(entries.sequences, entries.offsets, entries.ats, strict=True))
 
     def ranges_to_read(
-        self, wanted: Mask | None, first: int = 0, last: int = MAX_SEQUENCE, since: int = 0, until: int = MAX_SEQUENCE
-    ) -> list[IndexedRange]:  # fmt: skip
-        """What a reader of a sealed segment has to read: the wanted stretches with something of these sequences and times, both
-        bounds included; those that follow one another are one. `wanted` is None, for all, where topics aren't known."""
+        self,
+        wanted: Mask | None,
+        first: int = 0,
+        last: int = MAX_SEQUENCE,
+        since: int = 0,
+        until: int = MAX_SEQUENCE,
+    ) -> list[IndexedRange]:
+        """Return the ranges of a sealed segment that a reader has to read, adjacent ones merged.
+
+        Args:
+            wanted: Selection of ranges by topic; None for all, where topics are unknown.
+            first: First sequence, inclusive.
+            last: Last sequence, inclusive.
+            since: Earliest acceptance time, ns UTC, inclusive.
+            until: Latest acceptance time, ns UTC, inclusive.
+        """
         entries = self._entries
         if entries is None or entries.places_only or not entries.sequences:
             return [IndexedRange(self.first_sequence, self.last_sequence, HEADER_SIZE, self.end)]
@@ -257,27 +282,27 @@ class SegmentIndex:
         ]
 
     def sample_positions(self, limit: int) -> tuple[array[int], array[int], array[int]]:
-        """Sequences, offsets and times of at most `limit` stretches, evenly chosen."""
+        """Return the sequences, offsets and times of at most `limit` evenly spaced ranges."""
         entries = self._entries or IndexEntries()
         step = -(-len(entries.sequences) // limit) or 1
         return entries.sequences[::step], entries.offsets[::step], entries.ats[::step]
 
-    # Entries come and go; who reads meanwhile keeps those it has.
+    # Entries may be loaded or dropped at any time; a reader keeps a reference to the ones it uses.
 
     @property
     def has_entries(self) -> bool:
-        """Whether places are found without walking."""
+        """Whether positions can be found without a scan from the start."""
         return self._entries is not None
 
     @property
     def is_complete(self) -> bool:
-        """Whether every entry is here with its topics."""
+        """Whether every entry is loaded, with its topics."""
         return self._entries is not None and not self._entries.places_only
 
     def set_entries(self, entries: IndexEntries | None) -> None:
-        """Take the entries of the same segment, or let go of them."""
+        """Set the entries of the same segment, or drop them with None."""
         self._entries = entries
 
     def take_entries(self, other: SegmentIndex) -> None:
-        """Take the entries that another index of the same segment has."""
+        """Copy the entries from another index of the same segment."""
         self._entries, self._entry_topics = other._entries, other._entry_topics

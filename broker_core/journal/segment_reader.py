@@ -1,11 +1,10 @@
-"""Reading forward: whole, checked batches from an offset of a segment, whatever form its file has.
+"""Reading of whole, checked batches from an offset of a segment, and scans of a whole segment.
 
-A walk stops at the first bytes that aren't a batch and says why; who called decides whether that is the end of the
-content, a torn tail or damage, and looks for the next whole batch with `find_next_batch`. Nothing here guesses.
+A read stops at the first bytes that aren't a batch and gives the reason. The caller decides whether that is
+the end of the content, a torn tail or damage, and finds the next whole batch with `find_next_batch`.
 
-One segment read from end to end: its index, its holes, its publishers, and what stands where the content ends.
-
-Used at opening, to rebuild a sidecar, and by `verify`; it changes nothing.
+`scan_segment` reads one segment from end to end: its index, its missing ranges, its publishers, and the bytes
+after its content. It is used at opening, to rebuild a sidecar, and by `verify`; it changes nothing.
 """
 
 from __future__ import annotations
@@ -40,28 +39,35 @@ from broker_core.journal.segment import (
 from broker_core.journal.segment_index import MissingRange, SegmentIndex
 
 CHUNK = 1024 * 1024
+"""Bytes per read of a scan."""
 SEEK_CHUNK = 64 * 1024
-"""Read while looking for a place: an index entry's stretch."""
+"""Bytes per read while searching for a position: the range of one index entry."""
 _ZEROS = bytes(8)
 
 
 class SegmentSource(Protocol):
-    """A segment's uncompressed bytes by offset."""
+    """Uncompressed bytes of a segment by offset."""
 
     file: OpenFile
     length: int
 
     def read(self, offset: int, length: int) -> memoryview:
-        """Up to `length` bytes; fewer when the source prefers, none behind the end. JournalError when damaged."""
+        """Return up to `length` bytes; fewer if the source prefers, none after the end.
+
+        Raises JournalError if damaged.
+        """
         ...
 
     def next_offset_after(self, offset: int) -> int:
-        """Where to look for whole batches again when the bytes at `offset` can't be read."""
+        """Return the next offset to search for whole batches after unreadable bytes at `offset`."""
         ...
 
 
 class RawSegmentSource:
-    """An uncompressed segment. `length` is the file's when it was opened; the current one is read beyond it."""
+    """Reader of an uncompressed segment.
+
+    `length` is the file's when it was opened; the current segment is read beyond it.
+    """
 
     def __init__(self, file: OpenFile) -> None:
         self.file = file
@@ -75,9 +81,9 @@ class RawSegmentSource:
 
 
 def open_source(path: Path, kept: GzipMemberCache | None = None) -> SegmentSource:
-    """Open a segment's file for reading, in the form its first bytes tell. OSError when it isn't there.
+    """Open a segment's file for reading; its first bytes determine the form. Raises OSError.
 
-    `kept` is where what was inflated is kept; by default with that of all other sources of the process.
+    `kept` is the cache for inflated members, by default the one of the process.
     """
     file = OpenFile(path)
     return (
@@ -88,14 +94,14 @@ def open_source(path: Path, kept: GzipMemberCache | None = None) -> SegmentSourc
 
 
 def read_header(source: SegmentSource) -> SegmentHeader:
-    """The segment's header, checked."""
+    """Return the segment's header, checked. Raises JournalError journal_damaged."""
     return decode_header(source.read(0, HEADER_SIZE), source.file.path)
 
 
 def check_source(source: SegmentSource, instance: str, first_sequence: int, log: UUID | None) -> None:
-    """JournalError other_log when the file is another segment than its name says.
+    """Raise JournalError other_log when the file belongs to another segment or log.
 
-    A header that can't be read says nothing: every batch is checked by itself.
+    A file with an unreadable header passes: every batch is checked on its own.
     """
     try:
         header = read_header(source)
@@ -106,17 +112,19 @@ def check_source(source: SegmentSource, instance: str, first_sequence: int, log:
 
 
 class SegmentHead(NamedTuple):
-    """What the beginning of a segment's file says: its header, None when that can't be read, and whether nothing was ever
-    written to it."""
+    """Header of a segment's file, None if unreadable, and whether the file was never written."""
 
     header: SegmentHeader | None
     empty: bool
 
 
 def read_segment_head(path: Path) -> SegmentHead:
-    """One small read, for opening a log of thousands of segments. OSError."""
+    """Read a segment's header by one small read, for opening a log of thousands of segments.
+
+    Raises OSError.
+    """
     file = OpenFile(path)
-    # A crash after the roll's rename leaves a file of zeros: look at its header and first batch.
+    # A crash after the roll's rename leaves a file of zeros, so check the header and the first batch's bytes.
     raw = os.pread(file.fd, HEADER_SIZE + len(_ZEROS), 0)
     empty = not any(raw)
     try:
@@ -129,7 +137,7 @@ def read_segment_head(path: Path) -> SegmentHead:
 
 
 class BatchScan(NamedTuple):
-    """Batches read, their offsets, where the walk stopped, and what was wrong there (None: nothing)."""
+    """Batches read, their offsets, the offset at which the read stopped, and the problem there or None."""
 
     batches: list[Batch]
     offsets: list[int]
@@ -138,11 +146,16 @@ class BatchScan(NamedTuple):
 
 
 ZEROS = "zeros where a batch should start"
+"""Problem at the end of the content in a preallocated file."""
 CUT = "a batch is cut off"
+"""Problem at a batch whose end is missing."""
 
 
 def scan_batches(source: SegmentSource, offset: int, end: int, max_bytes: int) -> BatchScan:
-    """Whole batches from `offset`, up to about `max_bytes` (one batch at least) and to `end`."""
+    """Read whole batches from `offset` to at most `end`, about `max_bytes`, at least one batch.
+
+    Reports damage in the result and never raises JournalError.
+    """
     try:
         view = _read_one_batch(source, offset, min(max_bytes, end - offset), end)
     except JournalError as error:
@@ -172,7 +185,7 @@ def scan_batches(source: SegmentSource, offset: int, end: int, max_bytes: int) -
 
 
 def _read_one_batch(source: SegmentSource, offset: int, length: int, end: int) -> memoryview:
-    """A chunk that holds one whole batch at least, if there is one at `offset`."""
+    """Return a chunk that has at least one whole batch, if there is one at `offset`."""
     view = source.read(offset, min(max(length, BATCH_HEADER), max(end - offset, 0)))
     if len(view) >= BATCH_HEADER:
         try:
@@ -185,7 +198,10 @@ def _read_one_batch(source: SegmentSource, offset: int, length: int, end: int) -
 
 
 def find_next_batch(source: SegmentSource, offset: int, end: int, origin: int, after: int) -> int | None:
-    """The offset of the next whole batch behind damage at `offset`: of this origin and with a sequence > `after`."""
+    """Return the offset of the next whole batch after damage at `offset`, or None.
+
+    The batch must have this origin and a sequence > `after`.
+    """
     start = _behind(source, offset, end, origin, after)
     while start < end:
         try:
@@ -193,7 +209,7 @@ def find_next_batch(source: SegmentSource, offset: int, end: int, origin: int, a
         except JournalError:
             start = source.next_offset_after(start)
             continue
-        # Batches start at multiples of 8, and so do the chunks: no magic is cut in two by their border.
+        # Batches and chunks start at multiples of 8, so a chunk's border never divides a magic.
         found = raw.find(MAGIC)
         while found >= 0:
             if found % 8 == 0 and _is_batch(source, start + found, end, origin, after):
@@ -206,9 +222,10 @@ def find_next_batch(source: SegmentSource, offset: int, end: int, origin: int, a
 
 
 def _behind(source: SegmentSource, offset: int, end: int, origin: int, after: int) -> int:
-    """Where to start looking: behind a batch whose header is good, else behind the bytes that can't be read.
+    """Return the offset to search from: after a batch with a valid header, else after the unreadable bytes.
 
-    A batch's payload is never searched while its header stands: a body may hold bytes that look like a batch.
+    The payload of a batch with a valid header is never searched: a body may have bytes that look like a
+    batch.
     """
     try:
         header = read_batch_header(source.read(offset, BATCH_HEADER))
@@ -220,6 +237,7 @@ def _behind(source: SegmentSource, offset: int, end: int, origin: int, after: in
 
 
 def _is_batch(source: SegmentSource, offset: int, end: int, origin: int, after: int) -> bool:
+    """Return whether a whole batch of this origin, with a sequence > `after`, is at `offset`."""
     found = scan_batches(source, offset, end, BATCH_HEADER)
     return (
         bool(found.batches) and found.batches[0].origin == origin and found.batches[0].first_sequence > after
@@ -229,9 +247,12 @@ def _is_batch(source: SegmentSource, offset: int, end: int, origin: int, after: 
 def iter_batches(
     path: Path, offset: int = HEADER_SIZE, end: int | None = None, size: int = CHUNK
 ) -> Iterator[BatchScan]:
-    """A segment file's batches, checked, chunk by chunk, from a batch's offset; for readers without a broker.
+    """Yield a segment file's checked batches, chunk by chunk, from a batch's offset.
 
-    Ends at the content's end. Raises JournalError journal_damaged at bytes that are neither a batch nor zeros.
+    For readers without a broker.
+
+    Stops at the end of the content. Raises JournalError journal_damaged at bytes that are neither a batch nor
+    zeros.
     """
     source = open_source(path)
     limit = source.length if end is None else min(end, source.length)
@@ -247,8 +268,11 @@ def iter_batches(
 
 @dataclass(slots=True)
 class SegmentScan:
-    """What a segment holds. `torn` is (offset, end) of bytes behind the content that are no zeros, `header_problem`
-    what is wrong with the first 4,096 bytes."""
+    """Content of a segment.
+
+    * `torn`: (offset, end) of bytes after the content that are not zeros, or None.
+    * `header_problem`: problem of the first 4,096 bytes, or None.
+    """
 
     index: SegmentIndex
     publishers: Publishers = field(default_factory=Publishers)
@@ -256,15 +280,16 @@ class SegmentScan:
     torn_why: str = ""
     header_problem: str | None = None
     log: UUID | None = None
-    """Whose it is, by its header."""
+    """Identity of the log that it belongs to, from its header."""
 
 
 def scan_segment(
     source: SegmentSource, instance: str, first_sequence: int, sealed: SegmentIndex | None = None
 ) -> SegmentScan:
-    """Read the whole segment. Raises OSError only: damage is part of the answer.
+    """Read a whole segment. Raises only OSError: damage is part of the result.
 
-    `sealed` is its sidecar, if there is one: it tells how far the content went, should its end be damaged.
+    `sealed` is the index from its sidecar, if there is one. It gives the end of the content if that is
+    damaged.
     """
     made = SegmentScan(SegmentIndex(instance, first_sequence, 0))
     try:
@@ -285,6 +310,8 @@ def scan_segment(
         offset = found.stopped_at
         if found.problem is None:
             continue
+        # Whole batches after the damage make it a missing range. Without any, the sidecar decides whether
+        # records are lost or this is the end of the content.
         following = find_next_batch(source, offset, end, origin, made.index.last_sequence)
         if following is None and sealed is not None and sealed.end > offset:
             index = made.index
@@ -311,6 +338,7 @@ def scan_segment(
 
 
 def _add(made: SegmentScan, at: int, batch: Batch) -> None:
+    """Add a batch to a scan; a jump of the sequence becomes a missing range without bytes."""
     index = made.index
     expected = index.last_sequence + 1
     if batch.first_sequence > expected and not (index.holes and index.holes[-1].last_sequence >= expected):
@@ -324,6 +352,7 @@ def _add(made: SegmentScan, at: int, batch: Batch) -> None:
 
 
 def _add_hole(index: SegmentIndex, offset: int, following: int, source: SegmentSource, why: str) -> None:
+    """Add the missing range whose bytes end at the batch at `following`."""
     after = scan_batches(source, following, source.length, 1).batches[0]
     hole = MissingRange(
         index.first_sequence,
@@ -337,7 +366,7 @@ def _add_hole(index: SegmentIndex, offset: int, following: int, source: SegmentS
 
 
 def _finish(made: SegmentScan, source: SegmentSource, offset: int, end: int, why: str) -> None:
-    """Behind the last whole batch: zeros end the content, anything else is a torn tail up to its last byte."""
+    """Set the content's end after the last whole batch; bytes there that aren't zeros are a torn tail."""
     last = offset
     at = offset
     while at < end:

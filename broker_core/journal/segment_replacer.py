@@ -1,14 +1,15 @@
-"""Archive, compress and remove: the short part, done by the broker alone, while replays go on.
+"""Archiving, compressing and removing segments: the broker's short part, done while replays go on.
 
-The heavy part (copy, check, compress) was done elsewhere on a temporary file (`segment_copies`). Durable order:
+A worker has done the slow part (copy, check, compress) on a temporary file (`segment_copies`). Durable order:
 
-1. the prepared file is checked against the segment: its header, its length, and it was synced by who made it;
-2. it is renamed to its final name, and its directory is synced: now the segment is there twice, which is harmless;
+1. the prepared file's header and length are checked against the segment; the worker has synced it;
+2. it is renamed to its final name, and its directory is synced: the segment now exists twice, which is
+   harmless;
 3. the sidecar is written beside it;
-4. readers are pointed at the new file; who reads the old one keeps it open and goes on;
+4. the log refers to the new file; a reader of the old one keeps it open and continues;
 5. the old file and its sidecar are unlinked, and their directory is synced.
 
-A crash before 5 leaves both forms; opening keeps the older one and removes the other.
+A crash before step 5 leaves both forms; opening keeps the older one and removes the other.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from broker_core.journal.segment_reader import open_source, read_header
 
 
 class SegmentReplacer:
-    """Replaces and removes sealed segments of a log."""
+    """Replacement and removal of a log's sealed segments, one operation at a time."""
 
     def __init__(
         self,
@@ -52,7 +53,11 @@ class SegmentReplacer:
         self._needed_by = needed_by
 
     def archive(self, name: str, prepared: Path) -> None:
-        """Put a verified copy into the archive directory in place of the segment."""
+        """Move a segment to the archive: put its verified copy `prepared` in its place.
+
+        Raises OperatorError no_archive, unknown_journal, journal_current, journal_archived or
+        bad_prepared_file; JournalError when the disk refuses.
+        """
         if self._archive_directory is None:
             raise OperatorError(
                 "no_archive", "This instance has no archive directory.", "Set one in the instance's settings."
@@ -67,7 +72,11 @@ class SegmentReplacer:
             self._swap(old, prepared, Segment(path, True, old.compressed, old.index, sealed=True))
 
     def compress(self, name: str, prepared: Path) -> None:
-        """Put a compressed form beside where the segment is, in its place."""
+        """Replace a segment by its compressed form `prepared`, in the same directory.
+
+        Raises OperatorError unknown_journal, journal_current, journal_compressed or bad_prepared_file;
+        JournalError when the disk refuses.
+        """
         with self._one_at_a_time:
             old = self._sealed(name)
             if old.compressed:
@@ -78,6 +87,7 @@ class SegmentReplacer:
             self._swap(old, prepared, Segment(path, old.archived, True, old.index, sealed=True))
 
     def _sealed(self, name: str) -> Segment:
+        """Return the sealed segment of this name. Raises OperatorError unknown_journal or journal_current."""
         found = next((one for one in self._log.segments if one.path.name == name), None)
         if found is None:
             raise OperatorError(
@@ -88,8 +98,10 @@ class SegmentReplacer:
         return found
 
     def _swap(self, old: Segment, prepared: Path, new: Segment) -> None:
+        """Replace `old` by `new`, whose file is `prepared`, in the order of the module's docstring."""
         self._check(old, prepared, compressed=new.compressed)
         try:
+            # Load the index before the rename: a failure here must leave the old form alone.
             encoded = index_sidecar.encode_sidecar(old.load_index())
             self._files.rename(prepared, new.path)
             self._files.sync_directory(new.path.parent)
@@ -102,12 +114,13 @@ class SegmentReplacer:
                     "Prepare the file in the directory it goes to.",
                 ) from None
             raise journal_error(error, f"the swap of {old.path.name}") from error
+        # Unlink only after readers see the new file and its name is durable.
         with self._lock:
             self._log.replace(tuple(new if one is old else one for one in self._log.segments))
         self._unlink(old, keep_sidecar=new.path.parent == old.path.parent)
 
     def _check(self, old: Segment, prepared: Path, *, compressed: bool) -> None:
-        """A cheap look that it is the right file; its content was verified by who made it."""
+        """Check cheaply that `prepared` is a form of this segment; the worker has verified its content."""
         try:
             source = open_source(prepared)
             header = read_header(source)
@@ -130,6 +143,7 @@ class SegmentReplacer:
             )
 
     def _unlink(self, old: Segment, *, keep_sidecar: bool) -> None:
+        """Remove a segment's file, and its sidecar unless the new form uses it; sync the directory."""
         try:
             self._files.unlink(old.path)
             if not keep_sidecar:
@@ -140,10 +154,13 @@ class SegmentReplacer:
             raise journal_error(error, f"the removal of {old.path.name}") from error
 
     def remove(self, names: Sequence[str], now_ns: int = 0) -> RemovalReply:
-        """Remove the oldest segments. They must be named all, and nothing may need them: no gaps, no surprises.
+        """Remove the oldest segments. `names` must list all of them, so that the operator knows each.
 
-        What goes is noted first (`removal_records`). The oldest goes first, and its directory is synced before the next: wherever a crash stops it, what is left
-        has no gap.
+        The removal is recorded first (`removal_records`). Then each segment is unlinked, oldest first, and
+        its directory synced before the next. So the log has no gap after a crash at any point.
+
+        Raises OperatorError journal_gap when `names` are not the oldest segments, journal_current or
+        journal_pinned; JournalError when the disk refuses.
         """
         with self._one_at_a_time:
             chosen = self._log.segments[: len(names)]
@@ -181,6 +198,7 @@ class SegmentReplacer:
         )
 
     def _refuse_if_needed(self, segment: Segment) -> None:
+        """Raise OperatorError journal_current or journal_pinned if a segment can't be removed."""
         if not segment.sealed:
             raise _current(segment)
         owners = self._needed_by(segment.index.last_sequence)

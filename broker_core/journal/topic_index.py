@@ -1,4 +1,6 @@
-"""THE FORMAT of a sealed segment's topics, the second member of its sidecar: which stretches hold which topics.
+"""Format of a segment's topic index, the second member of its sidecar: the ranges with each topic.
+
+A segment is divided into ranges of about 64 KiB (*stretches* in the format).
 
     +--------------------------------------------------------------------------------------------+
     | 0 topics n u32 | 4 stretches m u32 | 8 names' length u32 | 12 places' length of "any" u32      |
@@ -6,12 +8,14 @@
     | n lengths u32, of the places of each topic | places of "any" | places of each topic ...        |
     +--------------------------------------------------------------------------------------------+
 
-Places are numbers of stretches, ascending: the first as it is, then how far each is from the one before, in LEB128 (seven bits
-a byte, the low ones first; bit 7 says that another follows). A topic without places may be in any stretch: it is in more than
-half of them, and naming these would spare little. "any" are the stretches that may hold every topic, because theirs were too many
-to be remembered while the segment was written. So it has at most a byte for a record, as a rule, and MOST_PAIRS bytes.
+Places are ascending numbers of ranges: the first itself, then the difference of each from the one before, in
+LEB128 (seven bits a byte, the low ones first; bit 7 means that another byte follows). A topic without places
+may be in any range: it is in more than half of them, and listing these would save little. "any" are the
+ranges that may have every topic, because they had too many to store while the segment was written. So as a
+rule the places take at most a byte per record, and at most MAX_PAIRS bytes.
 
-Names stand as they are, since subscriptions ask by patterns too. One is found by looking for its bytes between two zeros.
+Names are stored as text, since subscriptions also use patterns. A name is found by a search for its bytes
+between two zeros.
 """
 
 from __future__ import annotations
@@ -24,26 +28,27 @@ import numpy as np
 import numpy.typing as npt
 
 Mask = npt.NDArray[np.bool_]
-"""Of the stretches of a segment: those that are meant."""
+"""Selection of a segment's ranges."""
 _Ints = npt.NDArray[np.int64]
 
 MAX_TOPICS: Final = 65_536
+"""Maximum number of topics per segment."""
 MAX_PAIRS: Final = 1_000_000
-"""A topic and a stretch that holds it, of one segment, four bytes each while it is written."""
+"""Maximum number of (topic, range) pairs per segment, four bytes each while it is written."""
 _HEAD = struct.Struct("<IIII")
 _LIMITS = np.array([1 << 7 * more for more in range(1, 5)])
-"""The least step that takes one byte more."""
+"""Smallest differences that take one more byte."""
 
 
 class TopicIndex:
-    """What a sealed segment has of topics. Never changes."""
+    """Topics of a sealed segment, and the ranges that have each. Immutable."""
 
     __slots__ = ("_any", "_bounds", "_names", "_places", "stretches")
 
     def __init__(self, names: bytes, stretches: int, any_topic: bytes, lengths: _Ints, places: bytes) -> None:
         self.stretches = stretches
         self._names = b"\0" + names
-        """With a zero before and behind each."""
+        """Names with a zero byte before and after each."""
         self._any = any_topic
         self._bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
         self._places = places
@@ -56,9 +61,13 @@ class TopicIndex:
 
     @classmethod
     def build(cls, names: Collection[str], stretches: Sequence[Sequence[int] | None]) -> TopicIndex:
-        """Of the numbers of each stretch's topics, which count in `names`; None: any topic. A name that no stretch has may be in all."""
+        """Build the index from the topics of each range, as indexes into `names`.
+
+        A range is None if its topics are unknown: then it may have any topic. A name that no range lists may
+        be in all.
+        """
         encoded = [name.encode() for name in names]
-        if any(b"\0" in name for name in encoded):  # no broker takes such a topic
+        if any(b"\0" in name for name in encoded):  # no broker accepts such a topic
             encoded, stretches = [], [None] * len(stretches)
         order = sorted(range(len(encoded)), key=encoded.__getitem__)
         rank = np.empty(len(order), np.int64)
@@ -67,7 +76,7 @@ class TopicIndex:
         counts = [len(one) for one in numbers]
         topics = rank[np.concatenate(numbers)] if sum(counts) else np.zeros(0, np.int64)
         places = np.repeat(np.arange(len(stretches)), counts)
-        # By 16 bits NumPy counts and needn't compare.
+        # NumPy sorts 16-bit keys by radix sort, without comparing.
         sort = np.argsort(topics.astype(np.uint16) if len(order) <= MAX_TOPICS else topics, kind="stable")
         topics, places = topics[sort], places[sort]
         often = np.bincount(topics, minlength=len(order)) * 2 > len(stretches)
@@ -83,14 +92,14 @@ class TopicIndex:
         )
 
     def encode(self) -> bytes:
-        """The member's bytes, before they are compressed."""
+        """Return the bytes of the member, not compressed."""
         names, lengths = self._names[1:], np.diff(self._bounds).astype("<u4")
         head = _HEAD.pack(len(lengths), self.stretches, len(names), len(self._any))
         return b"".join((head, names, bytes(-len(names) % 4), lengths.tobytes(), self._any, self._places))
 
     @classmethod
     def decode(cls, raw: bytes) -> TopicIndex:
-        """Read back; ValueError when it isn't one."""
+        """Parse the bytes of the member. Raises ValueError when they are no topic index."""
         try:
             topics, stretches, names, unknown = _HEAD.unpack_from(raw)
             lengths_at = _HEAD.size + names + -names % 4
@@ -99,29 +108,34 @@ class TopicIndex:
             raise ValueError(f"no index of topics: {error}") from None
         at = lengths_at + 4 * topics
         return cls(
-            raw[_HEAD.size : _HEAD.size + names], stretches, raw[at : at + unknown], lengths, raw[at + unknown :]
-        )  # fmt: skip
+            raw[_HEAD.size : _HEAD.size + names],
+            stretches,
+            raw[at : at + unknown],
+            lengths,
+            raw[at + unknown :],
+        )
 
     @property
     def topics(self) -> tuple[str, ...] | None:
-        """All topics of the segment, or None when not all are known."""
+        """Topics of the segment, or None when not all are known."""
         return None if self._any else self.topic_ranges()
 
     def topic_ranges(self) -> tuple[str, ...]:
-        """The topics that are known."""
+        """Return the known topics."""
         return tuple(self._names[1:-1].decode().split("\0")) if len(self._names) > 1 else ()
 
     def topic_mask(self, topics: Iterable[str]) -> Mask:
-        """The stretches that may hold one of these topics."""
+        """Return the ranges that may have one of these topics."""
         names = self._names
         found = (names.find(b"\0" + topic.encode() + b"\0") for topic in topics)
         return self._mask([names.count(b"\0", 0, at) for at in found if at >= 0])
 
     def ranges_matching(self, test: Callable[[str], bool]) -> Mask:
-        """The stretches that may hold a topic that passes the test."""
+        """Return the ranges that may have a topic for which `test` is true."""
         return self._mask([number for number, topic in enumerate(self.topic_ranges()) if test(topic)])
 
     def _mask(self, topics: list[int]) -> Mask:
+        """Return the ranges that may have one of these topics, given by number."""
         bounds = self._bounds
         parts = [self._places[bounds[number] : bounds[number + 1]] for number in topics]
         if not all(parts):
@@ -132,7 +146,10 @@ class TopicIndex:
 
 
 def _encode(topics: _Ints, places: _Ints, count: int) -> tuple[bytes, _Ints]:
-    """The places of each topic, which are in order, in LEB128, and how many bytes each topic's are."""
+    """Return the places of each topic in LEB128, and the number of bytes of each topic's places.
+
+    `topics` must be in ascending order, and `places` within each topic.
+    """
     steps = np.diff(places, prepend=0)
     first = np.diff(topics, prepend=-1) != 0
     steps[first] = places[first]
@@ -146,7 +163,10 @@ def _encode(topics: _Ints, places: _Ints, count: int) -> tuple[bytes, _Ints]:
 
 
 def _decode(parts: Sequence[bytes]) -> _Ints:
-    """The places of some topics, one behind the other. ValueError for what ends in the middle of one."""
+    """Return the places in some topics' bytes, one topic after the other.
+
+    Raises ValueError for a truncated place.
+    """
     raw = np.frombuffer(b"".join(parts), np.uint8)
     stops = np.flatnonzero(raw < 0x80) + 1
     if not len(raw):

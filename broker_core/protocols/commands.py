@@ -1,6 +1,6 @@
-"""What a client says: one typed struct for each command, and the one function that reads them.
+"""Commands of clients: a typed struct for each, and the function that parses them.
 
-Fields that aren't known are refused, by name: a misspelt `bookmark` that is silently ignored would lose messages.
+Unknown fields are refused by name: a misspelt `bookmark` that is silently ignored would lose messages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_LEASE_MS = 3_600_000
 _NAME_LETTERS = f"1 to {MAX_NAME} of `A-Z a-z 0-9 _ . -`, not dots alone"
 _Name = Annotated[str, field_meta(_NAME_LETTERS, pattern=rf"^(?!\.+\Z)[A-Za-z0-9_.-]{{1,{MAX_NAME}}}\Z")]
 _ClientName = Annotated[str, field_meta(_NAME_LETTERS)]
-"""Checked by `names.check_client_name`, which has a code of its own."""
+"""Client name. `names.check_client_name` checks it, because that check has an error code of its own."""
 _Topic = Annotated[str, field_meta(f"1 to {MAX_TOPIC_BYTES} bytes, see Topics")]
 _Pattern = Annotated[
     str, field_meta("1 to 1,024 characters, a topic pattern", min_length=1, max_length=1_024)
@@ -64,11 +64,22 @@ _Bytes = Annotated[int, field_meta(unit="bytes", ge=0, le=2**63 - 1)]
 class _Command(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="c"
 ):
-    """What all commands have in common: the field `c` says which it is."""
+    """Base of all commands. The field `c` has the name of the command."""
 
 
 class Logon(_Command, frozen=True, kw_only=True, tag="logon"):
-    """The first command of a connection. `name` is unique; a second client of that name replaces the first."""
+    """First command of a connection. A second client of the same name replaces the first one.
+
+    Args:
+        name: client name, unique on the instance or in the group.
+        version: protocol version.
+        id: id of the command, repeated in the reply.
+        user: user name.
+        password: password, on a transport that requires one.
+        token: access token, on a transport that requires one.
+        heartbeat_ms: interval in which both sides send something, ms.
+        session: publisher session of the client's publisher sequences.
+    """
 
     name: _ClientName
     version: Annotated[int, field_meta("1")] = 1
@@ -87,10 +98,15 @@ class Logon(_Command, frozen=True, kw_only=True, tag="logon"):
 
 
 class Publish(_Command, frozen=True, kw_only=True, tag="publish"):
-    """One message as JSON, for people and small tools; programs send record batches instead.
+    """Publish one message as JSON, for people and small tools. Programs send record batches instead.
 
-    `data` is any JSON and is kept as it was written; `text` is a string whose UTF-8 becomes the body. One of them.
-    Without `ack` nothing but errors is answered.
+    Args:
+        topic: topic of the message.
+        data: body as any JSON, stored byte for byte. Exactly one of `data` and `text` is given.
+        text: body as a string, stored as UTF-8.
+        sequence: publisher sequence.
+        ack: requested acknowledgements. Without any, only an error is answered.
+        id: id of the command, repeated in the reply.
     """
 
     topic: _Topic
@@ -101,22 +117,42 @@ class Publish(_Command, frozen=True, kw_only=True, tag="publish"):
     id: _Id | None = None
 
     def body(self) -> bytes:
+        """Return the body of the message as bytes."""
         return bytes(self.data) if self.text is None else self.text.encode()
 
 
 class Subscribe(_Command, frozen=True, kw_only=True, tag="subscribe"):
-    """Ask for the records of a topic pattern, of these with a filter, from a bookmark on. `id` is the client's choice.
+    """Subscribe to the records of a topic pattern.
 
-    `on_gap`: what to do when records after the bookmark were removed: replay from the oldest there is after a gap
-    notice, or refuse. `timestamp`: messages carry the time they were accepted at. `durability`: when a record is
-    delivered after the replay: when it is on this instance's disk, before that (`live`), or when all synchronous
-    replication destinations have it too (`fully_durable`).
-
-    `rate`, `rate_max_gap`: how fast it is delivered, see replay/rate_limit.py. `paused`: nothing is delivered before a
-    `resume`. `conflation`, `conflation_key`: see delivery/conflation.py. `managed`: the name of a replay that the
-    broker keeps when its client goes; `received`: the bookmark of the last record of it that the client has.
-    `shared`: other clients consume the durable subscription of that name too, each record one of them; `max_deliveries`: how
-    often they may fail with a record of it. `credit`: how many bytes it may be sent before its client says that there is room for more.
+    Args:
+        id: id of the subscription, chosen by the client.
+        topic: topic or topic pattern.
+        filter: filter on the records.
+        bookmark: position in the log after which the subscription begins; None: live records only, or the
+            stored position of a durable subscription.
+        on_gap: reaction to records after the bookmark that were removed. `replay` begins with the oldest
+            existing record after a gap notice, `error` refuses the subscription.
+        timestamp: add to each message the time at which the broker accepted it.
+        durability: when a record is delivered after the replay. `persisted`: when it is on this instance's
+            disk; `live`: before that; `fully_durable`: when all synchronous replication destinations have it,
+            too.
+        rate, rate_max_gap: speed of the delivery, see replay/rate_limit.py.
+        paused: deliver nothing before a `resume`.
+        conflation, conflation_key: interval and key, see delivery/conflation.py.
+        managed: name of a managed replay, which the broker keeps when its client disconnects.
+        received: bookmark of the last record of the managed replay that the client has.
+        ack: acknowledgement mode.
+        prefetch: maximum number of unacknowledged messages.
+        durable: name of a durable subscription.
+        shared: share the durable subscription with other clients. Each record goes to one of them.
+        max_deliveries: how often consumers may fail with a record of a shared subscription; 0: any number.
+        lease_ms: the subscription ends if it isn't renewed within this time, ms.
+        snapshot_key: without a bookmark, begin with the last record of each value of this key. A policy may
+            also conflate by it.
+        resume: resume token.
+        resume_how: with `resume`: `log` delivers all missed records, `conflated` the last one per key, `now`
+            none.
+        credit: bytes that may be sent before the client grants more.
     """
 
     id: _SubscriptionId
@@ -148,10 +184,16 @@ class Subscribe(_Command, frozen=True, kw_only=True, tag="subscribe"):
 
 
 class Acknowledge(_Command, frozen=True, kw_only=True, tag="ack"):
-    """Messages of a subscription with `ack` are taken: `upto` the message of that number, counted from 1 as they came;
-    or the one with that `bookmark`; or ranges of `numbers`, first and last of each. One of the three.
+    """Acknowledge messages of a subscription with `ack`, by exactly one of `upto`, `bookmark` and `numbers`.
 
-    A subscription with `client-individual` acknowledges just those named, others everything before as well.
+    A subscription with `client-individual` acknowledges only the named messages, others all before them as
+    well.
+
+    Args:
+        id: id of the subscription.
+        upto: number of a message, counted from 1 in the order of their delivery.
+        bookmark: bookmark of a message.
+        numbers: ranges of message numbers: first and last of each.
     """
 
     id: _SubscriptionId
@@ -161,47 +203,53 @@ class Acknowledge(_Command, frozen=True, kw_only=True, tag="ack"):
 
 
 class NoticeReceived(_Command, frozen=True, kw_only=True, tag="told"):
-    """A notice of a decision arrived, the one with that `decision`."""
+    """Confirm the receipt of a decision notice, by the id of its `decision`."""
 
     decision: Annotated[str, field_meta(max_length=64)]
 
 
 class RenewLease(_Command, frozen=True, kw_only=True, tag="renew"):
-    """A subscription with a lease is still wanted."""
+    """Renew the lease of a subscription."""
 
     id: _SubscriptionId
 
 
 class GrantCredit(_Command, frozen=True, kw_only=True, tag="credit"):
-    """A subscription with `credit` may be sent that many bytes in all, counted from its beginning."""
+    """Grant credit to a subscription: `upto` is the total of bytes it may be sent, counted from its start."""
 
     id: _SubscriptionId
     upto: _Bytes
 
 
 class Skip(_Command, frozen=True, kw_only=True, tag="skip"):
-    """Give up the publisher sequences that were refused on this connection: take later ones again.
+    """Give up refused publisher sequences, so that later ones are accepted again on this connection.
 
-    `sequence` is the last of them: the client has read every refusal up to there.
+    `sequence` is the last refused one: the client has read every refusal up to it.
     """
 
     sequence: _Sequence
 
 
 class PauseSubscriptions(_Command, frozen=True, kw_only=True, tag="pause"):
-    """Hold bookmark subscriptions back where they are. Each is acknowledged with the bookmark it goes on after."""
+    """Pause bookmark subscriptions at their position.
+
+    Each is acknowledged with the bookmark after which it resumes.
+    """
 
     ids: _Ids
 
 
 class ResumeSubscriptions(_Command, frozen=True, kw_only=True, tag="resume"):
-    """Let paused subscriptions go on. Those at the same bookmark with the same rate share one replay from here on."""
+    """Resume paused subscriptions.
+
+    Those at the same bookmark with the same rate share one replay from then on.
+    """
 
     ids: _Ids
 
 
 class SetRate(_Command, frozen=True, kw_only=True, tag="rate"):
-    """Change how fast bookmark subscriptions are delivered; without `rate` as fast as they are read."""
+    """Change the speed of bookmark subscriptions; without `rate`, deliver as fast as the client reads."""
 
     ids: _Ids
     rate: _Rate | None = None
@@ -209,18 +257,18 @@ class SetRate(_Command, frozen=True, kw_only=True, tag="rate"):
 
 
 class Unsubscribe(_Command, frozen=True, kw_only=True, tag="unsubscribe"):
-    """End a subscription; with `delete` its durable subscription as well."""
+    """End a subscription. `delete` also deletes its durable subscription."""
 
     id: _SubscriptionId
     delete: bool = False
 
 
 class ClientHeartbeat(_Command, frozen=True, kw_only=True, tag="heartbeat"):
-    """I am here."""
+    """Sign of life of a client."""
 
 
 class Flush(_Command, frozen=True, kw_only=True, tag="flush"):
-    """Answered `completed` when everything published before it is acknowledged."""
+    """Request a `completed` reply when all messages published before are acknowledged."""
 
     id: _Id
 
@@ -242,11 +290,13 @@ Command = (
     | Skip
 )
 NAMES = tags_of(Command)
-"""What commands are called."""
+"""Names of all commands."""
 _STRUCTS = dict(zip(NAMES, structs_of(Command), strict=True))
 
 
 class _CommandTag(msgspec.Struct):
+    """Parts of a refused command that its error repeats."""
+
     c: Any = None
     id: Any = None
     sequence: Any = None
@@ -257,10 +307,12 @@ _decode_tag = msgspec.json.Decoder(_CommandTag).decode
 
 
 def parse_command(payload: bytes | bytearray | memoryview | str) -> Command:
-    """The command in a COMMAND frame's payload or a WebSocket text.
+    """Parse the command in a COMMAND frame's payload or a WebSocket text.
 
-    Raises ClientError bad_command, unknown_command, bad_topic or bad_client_name; details name the field, or the
-    byte when it isn't JSON, and repeat the command's `c` and `id` when they could be read.
+    Raises:
+        ClientError: bad_command, unknown_command, bad_topic, bad_logon or bad_client_name. The details name
+            the field, or the byte if it isn't JSON, and repeat the command's `c` and `id` if they are
+            readable.
     """
     try:
         command: Command = _decode(payload)
@@ -276,7 +328,7 @@ def parse_command(payload: bytes | bytearray | memoryview | str) -> Command:
 
 
 def with_command(error: ClientError, command: Command) -> ClientError:
-    """The error, which says from now on which command it is about, unless it did."""
+    """Add the name and id of a command to an error, unless it has them. Return the error."""
     error.details.setdefault("c", tag_of(type(command)))
     if identity := getattr(command, "id", None):
         error.details.setdefault("id", identity)
@@ -289,6 +341,7 @@ _FIX = 'A command is one JSON object with the field "c"; docs/protocol.md lists 
 
 
 def _check(command: Command) -> None:
+    """Check what the structs' types can't express."""
     if isinstance(command, Publish):
         check_topic(command.topic)
         if bool(bytes(command.data)) == (command.text is not None):
@@ -322,8 +375,21 @@ def _check(command: Command) -> None:
 _GAP_WITHOUT_RATE = ("rate_max_gap", "rate_max_gap is an option of rate.", "Give a rate such as 2X.")
 
 _NOT_OF_SHARED = (
-    ("on_gap", "durability", "rate", "rate_max_gap", "paused", "conflation", "managed", "received", "snapshot_key", "resume")
-)  # fmt: skip
+    "on_gap",
+    "durability",
+    "rate",
+    "rate_max_gap",
+    "paused",
+    "conflation",
+    "managed",
+    "received",
+    "snapshot_key",
+    "resume",
+)
+"""Subscribe options that set a client's own position in the log.
+
+A shared subscription has one position for all clients.
+"""
 
 
 def _bad(field: str, sentence: str, fix: str) -> ClientError:
@@ -331,7 +397,7 @@ def _bad(field: str, sentence: str, fix: str) -> ClientError:
 
 
 def _contradictions(command: Subscribe) -> Iterator[tuple[str, str, str]]:
-    """Options that don't go together: which field, why, and what to do."""
+    """Yield options that contradict each other, as field, sentence and fix."""
     if command.rate_max_gap is not None and command.rate is None:
         yield _GAP_WITHOUT_RATE
     for field in ("rate", "paused", "managed"):
@@ -371,6 +437,7 @@ def _contradictions(command: Subscribe) -> Iterator[tuple[str, str, str]]:
 
 
 def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> ClientError:
+    """Return the error for a command that doesn't match its struct."""
     try:
         tag = _decode_tag(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -385,7 +452,8 @@ def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> Cli
     if tag.c not in NAMES:
         return ClientError(
             "unknown_command",
-            f"There is no command {str(tag.c)[:40] if isinstance(tag.c, str | int) else type(tag.c).__name__!r}.",
+            "There is no command "
+            f"{str(tag.c)[:40] if isinstance(tag.c, str | int) else type(tag.c).__name__!r}.",
             f"The commands are {', '.join(NAMES)}.",
             field="c",
             **details,
@@ -401,6 +469,7 @@ def _refusal(payload: bytes | bytearray | memoryview | str, problem: str) -> Cli
 
 
 def _field_of(problem: str) -> str:
-    # msgspec writes "... - at `$.topic`" and "... missing required field `topic`", the field between back-ticks.
+    """Return the name of the field in a msgspec error; "" if it has none."""
+    # msgspec writes "... - at `$.topic`" and "... missing required field `topic`": the field is quoted.
     quoted = problem.split("`")[1::2]
     return quoted[-1].removeprefix("$.") if quoted else ""

@@ -1,8 +1,10 @@
-"""What commands and replies are called on the wire, and their fields as the structs have them: for errors that say what a
-field takes, and for the tables of docs/protocol.md, which are compared with this.
+"""Names and fields of commands and replies on the wire, read from their structs.
 
-What msgspec checks stands in a field's type. `field_meta` adds what it can't say: the unit, and bounds that are checked in
-`names` or by whoever reads the text.
+Error messages use them to say which values a field accepts. The tables of docs/protocol.md are compared with
+them.
+
+A field's type has all that msgspec checks. `field_meta` adds what the type can't express: the unit, and
+bounds that are checked in `names` or by the parser of the text.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from msgspec import inspect
 
 
 class FieldInfo(NamedTuple):
-    """One field, in words. Empty where there is nothing to say."""
+    """Field of a command or reply, described for users.
+
+    A part is empty if there is nothing to say.
+    """
 
     name: str
     type: str
@@ -24,13 +29,19 @@ class FieldInfo(NamedTuple):
     bounds: str
 
     def accepted_values(self) -> str:
-        """What it takes, as part of a sentence: `integer, 100 to 3,600,000 ms`."""
+        """Return the accepted values as part of a sentence: `integer, 100 to 3,600,000 ms`."""
         bounds = " ".join(filter(None, (self.bounds, self.unit))).replace("`", "")
         return f"{self.type}, {bounds}" if bounds else self.type
 
 
 def field_meta(bounds: str = "", unit: str = "", **checked: Any) -> msgspec.Meta:
-    """A field's annotation: `checked` by msgspec, with its unit, and in words what it takes when that says too little."""
+    """Return a field's annotation.
+
+    Args:
+        bounds: accepted values in words, where the type says too little.
+        unit: unit of a number.
+        checked: constraints that msgspec checks.
+    """
     return msgspec.Meta(
         extra={key: text for key, text in (("bounds", bounds), ("unit", unit)) if text}, **checked
     )
@@ -38,7 +49,7 @@ def field_meta(bounds: str = "", unit: str = "", **checked: Any) -> msgspec.Meta
 
 @lru_cache(maxsize=64)
 def fields_of(kind: type[msgspec.Struct]) -> dict[str, FieldInfo]:
-    """The fields of a command or a reply by name, in its order."""
+    """Return the fields of a command or reply by name, in their order."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     return {field.encode_name: _field(field) for field in info.fields}
@@ -55,7 +66,7 @@ def _field(field: inspect.Field) -> FieldInfo:
 
 
 def _bare(type_: inspect.Type) -> tuple[inspect.Type, dict[str, str]]:
-    """A type without None and annotations, and what was stated of it."""
+    """Return a type without None and annotations, and the stated unit and bounds."""
     extra: dict[str, str] = {}
     while True:
         if isinstance(type_, inspect.Metadata):
@@ -85,6 +96,7 @@ _WORDS: dict[type[inspect.Type], str] = {
 
 
 def _type(bare: inspect.Type) -> str:
+    """Return the name of a type as users read it."""
     if isinstance(bare, inspect.ListType):
         return f"list of {_type(_bare(bare.item_type)[0])}"
     if isinstance(bare, inspect.TupleType):
@@ -96,6 +108,7 @@ def _type(bare: inspect.Type) -> str:
 
 
 def _bounds(bare: inspect.Type) -> str:
+    """Return the bounds of a type as users read them; "" without any."""
     if isinstance(bare, inspect.LiteralType):
         return ", ".join(f"`{value}`" for value in bare.values)
     if isinstance(bare, inspect.StrType):
@@ -129,10 +142,10 @@ def tag_of(kind: type[msgspec.Struct]) -> str:
 
 
 def structs_of(union: UnionType) -> tuple[type[msgspec.Struct], ...]:
-    """The structs of a union of them, in its order."""
+    """Return the structs of a union, in its order."""
     return get_args(union)
 
 
 def tags_of(union: UnionType) -> tuple[str, ...]:
-    """The names of all commands or replies of a union, in its order."""
+    """Return the names of all commands or replies of a union, in its order."""
     return tuple(tag_of(kind) for kind in structs_of(union))

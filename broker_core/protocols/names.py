@@ -1,6 +1,6 @@
-"""What clients, instances, topics and subscriptions may be called; one check each, cached by name.
+"""Checks of client names, topics and subscription ids. Results are cached.
 
-A name that passed once costs a dictionary look-up afterwards, so topics may be checked on every batch.
+A name that passed once costs only a dictionary look-up afterwards, so topics may be checked for every batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ MAX_SUBSCRIPTION_ID = 128
 
 
 def check_client_name(name: str) -> str:
-    """The name itself when a client may have it, else ClientError bad_client_name."""
+    """Return the name if a client may have it.
+
+    Raises:
+        ClientError: bad_client_name.
+    """
     if not is_name(name):
         raise ClientError(
             "bad_client_name",
@@ -27,9 +31,12 @@ def check_client_name(name: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def check_topic(topic: str, *, reserved: bool = False) -> str:
-    """The topic itself when messages may be published to it, else ClientError bad_topic.
+    """Return the topic if messages may be published to it.
 
-    Topics that start with `$` are the broker's own; `reserved=True` is how the broker checks those.
+    Topics that start with `$` are the broker's own; the broker checks those with `reserved=True`.
+
+    Raises:
+        ClientError: bad_topic.
     """
     problem = _topic_problem(topic, reserved)
     if problem:
@@ -44,6 +51,7 @@ def check_topic(topic: str, *, reserved: bool = False) -> str:
 
 
 def _topic_problem(topic: str, reserved: bool) -> str:
+    """Return why a topic is invalid, as a clause; "" if it is valid."""
     if not topic:
         return "it is empty"
     try:
@@ -63,14 +71,18 @@ def _topic_problem(topic: str, reserved: bool) -> str:
     if "" in levels:
         return "it has an empty level"
     if "*" in topic or ">" in topic:
-        # In a pattern they stand for whole levels, so a topic such as a*b could never be named by one.
+        # In a pattern they match whole levels, so no pattern could name a topic such as a*b.
         return "* and > are for patterns"
     return ""
 
 
 @lru_cache(maxsize=8_192)
 def check_subscription_id(text: str) -> str:
-    """The id itself when a subscription may have it, else ClientError bad_command."""
+    """Return the id if a subscription may have it.
+
+    Raises:
+        ClientError: bad_command.
+    """
     if not 1 <= len(text) <= MAX_SUBSCRIPTION_ID or not text.isprintable():
         raise ClientError(
             "bad_command",

@@ -1,16 +1,17 @@
-"""The native protocol's frames: eight bytes of header, then a JSON command or a record batch.
+"""Frames of the native protocol: eight bytes of header, then a JSON command or a record batch.
 
     0  payload length u32 | 4 kind u8 | 5 flags u8 (zero) | 6 stream u16      little-endian, then the payload
 
-On TCP frames stand back to back. A WebSocket binary message holds one or more whole frames. A WebSocket text
-message holds one JSON command without a frame header (see `text`). `docs/protocol.md` is the specification.
+On TCP, frames are back to back. A WebSocket binary message has one or more whole frames. A WebSocket text
+message is one JSON command without a frame header (see `text_mode`). `docs/protocol.md` is the specification.
 
-Where a batch has a checksum of its own, a command's stands in its header's stream, which means nothing else there: a flipped bit in
-an acknowledgement's number would else be believed. Zero is none, as from a client that doesn't make any.
+A batch has its own checksum. A command's checksum is in the header's stream field, which a command doesn't
+need otherwise. Without it, a flipped bit in an acknowledgement's number would be believed. Zero means that
+there is no checksum, as from a client that makes none.
 
-A reader checks a frame's header before it takes a byte of its payload, so nobody can make it hold more than the
-limit, and its memory grows only as bytes really arrive. After an error the stream can't be trusted any more and
-the reader takes nothing further; frames that came whole before the bad one are still handed out.
+A reader checks a frame's header before it accepts any of its payload. So no peer can make it buffer more than
+the limit, and its memory grows only as bytes arrive. After an error the stream can't be trusted, and the
+reader accepts nothing more. Whole frames before the bad one are still returned.
 """
 
 from __future__ import annotations
@@ -30,21 +31,26 @@ FRAME_HEADER = struct.Struct("<IBBH")
 FRAME_HEADER_SIZE = FRAME_HEADER.size
 
 COMMAND, PUBLISH, DELIVER = 1, 2, 3
+"""Frame kinds."""
 ALL_KINDS = frozenset({COMMAND, PUBLISH, DELIVER})
 FROM_CLIENT = frozenset({COMMAND, PUBLISH})
 FROM_BROKER = frozenset({COMMAND, DELIVER})
 
 MAX_FRAME = MAX_BATCH_BYTES
-"""Payload bytes of one frame."""
+"""Maximum payload bytes of one frame."""
 BEFORE_LOGON = 64 * 1024
-"""Payload bytes of a frame from somebody who hasn't logged on."""
+"""Maximum payload bytes of a frame before the logon."""
 MAX_COMMAND = 1024 * 1024
-"""Bytes of one JSON command."""
+"""Maximum bytes of one JSON command."""
 MAX_FRAMES = 16_384
-"""Of one WebSocket message: cutting them takes the loop some 15 ms."""
+"""Maximum number of frames in one WebSocket message: splitting them takes the loop some 15 ms."""
 FIRST_BUFFER = 4 * 1024
-"""A connection starts with this much, so that a thousand idle ones cost little; it grows while it fills."""
+"""Initial bytes of a reader's buffer: small, so that a thousand idle connections cost little.
+
+It grows while it fills.
+"""
 USUAL_BUFFER = 256 * 1024
+"""Size of a busy reader's buffer, and maximum bytes of one read."""
 
 _encode_json = msgspec.json.Encoder().encode
 _pack = FRAME_HEADER.pack
@@ -52,7 +58,7 @@ _unpack_from = FRAME_HEADER.unpack_from
 
 
 class NativeFrame(NamedTuple):
-    """One whole frame. The payload is the frame's own copy; a broker may stamp a batch in it."""
+    """Whole frame. The payload is the frame's own copy; a broker may stamp a batch in it."""
 
     kind: int
     flags: int
@@ -61,18 +67,18 @@ class NativeFrame(NamedTuple):
 
 
 def encode_frame_header(kind: int, stream: int, length: int) -> bytes:
-    """The eight bytes before a payload of that length."""
+    """Return the eight header bytes before a payload of `length` bytes."""
     return _pack(length, kind, 0, stream)
 
 
 def encode_command(message: dict[str, Any] | msgspec.Struct) -> bytes:
-    """A COMMAND frame, header and all, of a dict or of a struct of `commands` or `replies`."""
+    """Return a whole COMMAND frame of a dict, or of a struct of `commands` or `replies`."""
     payload = _encode_json(message)
     return _pack(len(payload), COMMAND, 0, _checksum(payload)) + payload
 
 
 def _checksum(payload: bytes | memoryview) -> int:
-    """A command's. Zero would say that there is none."""
+    """Return a command's checksum, never zero, which means that there is none."""
     return crc16(payload) or 0xFFFF
 
 
@@ -87,11 +93,13 @@ def _bad_frame(sentence: str, position: int, **details: Any) -> ClientError:
 
 
 class NativeFrameReader:
-    """Cuts a byte stream into frames, for asyncio's BufferedProtocol. `kinds` are the kinds this side takes; `max_frame` may be
-    changed at any time, as after the logon.
+    """Splits a byte stream into frames, for asyncio's BufferedProtocol.
 
-    `error` is set once the stream is broken. The call that meets the bad frame raises it, or, when good frames came before it,
-    returns those; then `error` says so at once and the next call raises.
+    `kinds` are the frame kinds that this side accepts. `max_frame` may be changed at any time, as after the
+    logon.
+
+    `error` is set once the stream is broken. The call that meets the bad frame raises the error. If good
+    frames came before it, that call returns them and only sets `error`, and the next call raises.
     """
 
     __slots__ = ("_buffer", "_end", "_kinds", "_position", "_view", "error", "max_frame")
@@ -107,27 +115,34 @@ class NativeFrameReader:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of memory beyond what every connection has."""
+        """Bytes of memory beyond the initial buffer."""
         return len(self._buffer) - FIRST_BUFFER
 
     @property
     def progress(self) -> ReadProgress:
-        """Bytes read so far, and those of a frame that is not whole."""
+        """Bytes read so far, and those of an incomplete frame."""
         return ReadProgress(self._position + self._end, self._end, self._position)
 
     def release(self) -> None:
-        """Nothing more will come: let go of the memory now, whoever still knows this reader."""
+        """Free the buffer now, because nothing more will come.
+
+        Other objects may still refer to this reader.
+        """
         self._end = 0
         self._grow(FIRST_BUFFER)
 
     def get_buffer(self, hint: int = -1) -> memoryview:
-        """Where the next bytes go. Never empty."""
+        """Return the memory for the next bytes; never empty."""
         if self._end == len(self._buffer):
             self._grow(self._end * 2)
-        return self._view[self._end : self._end + USUAL_BUFFER]  # so many frames at most are cut in one turn
+        return self._view[self._end : self._end + USUAL_BUFFER]  # bounds the frames split per call
 
     def buffer_updated(self, received: int) -> list[NativeFrame]:
-        """The frames that are whole now that `received` more bytes stand in the buffer."""
+        """Return the frames that are complete now that `received` more bytes are in the buffer.
+
+        Raises:
+            ClientError: bad_frame or frame_too_large, when no good frame came before.
+        """
         self._refuse_if_broken()
         self._end += received
         size = len(self._buffer)
@@ -160,7 +175,11 @@ class NativeFrameReader:
 
 
 def parse_message(data: bytes, kinds: frozenset[int] = ALL_KINDS) -> list[NativeFrame]:
-    """The frames of one WebSocket binary message, which must be whole; ClientError otherwise, and none of them."""
+    """Return the frames of one WebSocket binary message, which must all be complete.
+
+    Raises:
+        ClientError: bad_frame or frame_too_large. No frame is returned then.
+    """
     frames, used, error = _cut(memoryview(data), kinds, 0, MAX_FRAME, MAX_FRAMES)
     if error is not None:
         raise error
@@ -174,8 +193,10 @@ def parse_message(data: bytes, kinds: frozenset[int] = ALL_KINDS) -> list[Native
 def _cut(
     view: memoryview, kinds: frozenset[int], position: int, max_frame: int, most: int = USUAL_BUFFER
 ) -> tuple[list[NativeFrame], int, ClientError | None]:
-    """The whole frames, `most` at most, the bytes they take, and why nothing behind them can be trusted. `position`: of the first
-    byte."""
+    """Return the whole frames (at most `most`), their bytes, and the error of the frame behind them.
+
+    `position` is the stream position of the first byte.
+    """
     frames: list[NativeFrame] = []
     at, end = 0, len(view)
     while end - at >= FRAME_HEADER_SIZE and len(frames) < most:
@@ -196,6 +217,7 @@ def _cut(
 def _refusal(
     length: int, kind: int, flags: int, kinds: frozenset[int], position: int, max_frame: int
 ) -> ClientError:
+    """Return the error for an unacceptable frame header."""
     if kind not in kinds:
         return _bad_frame(f"Frame kind {kind} isn't one this side takes", position, kind=kind)
     if flags:

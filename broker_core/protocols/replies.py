@@ -1,6 +1,6 @@
-"""What the broker says: typed structs, which encode as they are and which a client reads leniently.
+"""Replies of the broker: typed structs, which the broker encodes strictly and a client parses leniently.
 
-A client ignores fields and replies that it doesn't know, so that a newer broker can say more.
+A client ignores unknown fields and replies, so that a newer broker can send more.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ _Durability = Annotated[str, field_meta("`persisted`, `live`, `fully_durable`")]
 
 
 class _Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="c"):
-    """What all replies have in common: the field `c` says which it is."""
+    """Base of all replies. The field `c` has the name of the reply."""
 
 
 class Ack(_Reply, frozen=True, kw_only=True, tag="ack"):
-    """Something was done: `ack` says how far (processed, persisted, completed), `of` which command.
+    """Acknowledgement.
 
-    Without `of` it acknowledges publishing, by publisher sequence: `persisted` everything up to `sequence`,
-    `processed` the records `first` to `sequence`, which no journal keeps.
+    `ack` is what was reached (processed, persisted, completed), `of` the name of the command.
+
+    Without `of` it acknowledges published records by publisher sequence: `persisted` all up to `sequence`,
+    `processed` the unjournaled records `first` to `sequence`.
     """
 
     ack: _Word
@@ -47,12 +49,13 @@ class Ack(_Reply, frozen=True, kw_only=True, tag="ack"):
     stored: int | None = None
     forgotten: bool | None = None
     kept: Annotated[int, field_meta(unit="messages")] | None = None
+    """Reply to an unsubscribe: undelivered messages that the log keeps behind `bookmark`."""
     lost: Annotated[int, field_meta(unit="messages")] | None = None
-    """Of an unsubscribe: messages that were owed, which the log keeps behind `bookmark`, or nothing brings back."""
+    """Reply to an unsubscribe: undelivered messages that are lost."""
 
 
 class ErrorReply(_Reply, frozen=True, kw_only=True, tag="error"):
-    """Something couldn't be done. `of` and `id` name the command; a publish has `first` and `sequence` instead."""
+    """Error. `of` and `id` name the command; a publish has `first` and `sequence` instead."""
 
     code: str
     message: str = ""
@@ -65,11 +68,11 @@ class ErrorReply(_Reply, frozen=True, kw_only=True, tag="error"):
 
 
 class BrokerHeartbeat(_Reply, frozen=True, kw_only=True, tag="heartbeat"):
-    """The broker is here."""
+    """Sign of life of the broker."""
 
 
 class GapNotice(_Reply, frozen=True, kw_only=True, tag="gap", rename={"first": "from", "last": "to"}):
-    """Records of a subscription that the log no longer holds: the exact interval, and why."""
+    """Interval of a subscription's records that the log no longer has, with the reason."""
 
     id: str
     first: str
@@ -78,7 +81,10 @@ class GapNotice(_Reply, frozen=True, kw_only=True, tag="gap", rename={"first": "
 
 
 class DecisionNotice(_Reply, frozen=True, kw_only=True, tag="notice"):
-    """A policy acts on this client: what was observed, the limit, what is kept and lost, and where to resume."""
+    """Action of a policy on this client.
+
+    It has the observed value, the limit, the messages kept and lost, and where to resume.
+    """
 
     code: str
     message: str = ""
@@ -96,7 +102,7 @@ class DecisionNotice(_Reply, frozen=True, kw_only=True, tag="notice"):
 
 
 class SubscriptionCancelled(_Reply, frozen=True, kw_only=True, tag="cancelled"):
-    """A policy, or the end of its lease, ended a subscription; the others of the client go on."""
+    """End of one subscription by a policy or by its lease. The client's other subscriptions continue."""
 
     id: str
     code: str
@@ -104,14 +110,17 @@ class SubscriptionCancelled(_Reply, frozen=True, kw_only=True, tag="cancelled"):
     decision: str | None = None
     retry_after_ms: _Wait | None = None
     kept: Annotated[int, field_meta(unit="messages")] = 0
-    """Messages that were owed and that the log keeps: subscribing with `bookmark` brings them."""
+    """Undelivered messages that the log keeps: a subscription after `bookmark` gets them."""
     lost: Annotated[int, field_meta(unit="messages")] = 0
-    """Messages that were owed and that nothing brings back."""
+    """Undelivered messages that are lost."""
     bookmark: str | None = None
 
 
 class CloseRequested(_Reply, frozen=True, kw_only=True, tag="close_requested"):
-    """The client should finish and close. The broker doesn't; it asks again while the reason lasts."""
+    """Request to the client to finish and close.
+
+    The broker doesn't close; it asks again while the reason lasts.
+    """
 
     code: str
     message: str = ""
@@ -119,7 +128,7 @@ class CloseRequested(_Reply, frozen=True, kw_only=True, tag="close_requested"):
 
 
 class ResumedNotice(_Reply, frozen=True, kw_only=True, tag="resumed", rename={"first": "from", "last": "to"}):
-    """What a resume token brought: how it goes on, and what of the interval since isn't delivered, as a count."""
+    """Result of a resume: how the subscription continues, and the number of skipped messages."""
 
     id: str
     how: _How
@@ -130,23 +139,23 @@ class ResumedNotice(_Reply, frozen=True, kw_only=True, tag="resumed", rename={"f
 
 
 class ClosingNotice(_Reply, frozen=True, kw_only=True, tag="closing"):
-    """The last word before a close."""
+    """Last reply before the broker closes the connection."""
 
     code: str
     message: str = ""
     fix: str = ""
     retry_after_ms: _Wait | None = None
     kept: Annotated[int, field_meta(unit="messages")] = 0
-    """Of what its subscriptions were owed, and that the log keeps: subscribing with `bookmark` brings them."""
+    """Undelivered messages of all subscriptions that the log keeps behind `bookmark`."""
     lost: Annotated[int, field_meta(unit="messages")] = 0
-    """Of the same, and that nothing brings back."""
+    """Undelivered messages of all subscriptions that are lost."""
     bookmark: str | None = None
     addresses: list[str] = []
-    """With `behind`: where the other members of the group are, as far as they have said."""
+    """Known addresses of the other members of the group, with the code `behind`."""
 
 
 class TextMessage(_Reply, frozen=True, kw_only=True, tag="message"):
-    """One record in text mode."""
+    """Record in text mode."""
 
     sub: str
     topic: str
@@ -170,7 +179,7 @@ Reply = (
     | ResumedNotice
 )
 NAMES = tags_of(Reply)
-"""What replies are called."""
+"""Names of all replies."""
 
 _decode = msgspec.json.Decoder(Reply).decode
 
@@ -180,12 +189,12 @@ class _ReplyTag(msgspec.Struct):
 
 
 def persisted_ack(sequence: int) -> Ack:
-    """Everything this publisher numbered up to `sequence` is on disk."""
+    """Return the acknowledgement of all records up to a publisher sequence, because they are on disk."""
     return Ack(ack="persisted", sequence=sequence)
 
 
 def processed_ack(first: int, last: int) -> Ack:
-    """The records `first` to `last` were handed on; their topics aren't journaled."""
+    """Return the acknowledgement of unjournaled records, because they were forwarded."""
     return Ack(ack="processed", first=first, sequence=last)
 
 
@@ -197,7 +206,7 @@ def error_reply(
     first: int | None = None,
     sequence: int | None = None,
 ) -> ErrorReply:
-    """The reply that carries an error, to the command or the published records it is about."""
+    """Return the reply for an error, addressed to its command or published records."""
     details = {
         key: value for key, value in error.details.items() if key not in ("c", "id", "first", "sequence")
     }
@@ -214,7 +223,11 @@ def error_reply(
 
 
 def parse_reply(payload: bytes | bytearray | memoryview | str) -> Reply | None:
-    """The reply in a COMMAND frame or a text; None for one of a kind this version doesn't know."""
+    """Parse the reply in a COMMAND frame or a text; None for a reply that this version doesn't know.
+
+    Raises:
+        ClientError: bad_frame.
+    """
     try:
         reply: Reply = _decode(payload)
     except msgspec.ValidationError as problem:

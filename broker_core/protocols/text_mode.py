@@ -1,7 +1,7 @@
-"""Text mode: everything as JSON text, for a person with `wscat` or a page in a browser.
+"""Text mode: commands, replies and messages as JSON text, for a person with `wscat` or a page in a browser.
 
-A WebSocket whose logon came as text is in text mode: commands and replies are JSON texts without frame headers, and
-each delivered record is a text of its own. That costs an object per record, so programs use frames.
+A WebSocket whose logon was a text is in text mode: commands and replies are JSON texts without frame headers,
+and each delivered record is a text of its own. That costs an object per record, so programs use frames.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def encode_text(message: dict[str, Any] | msgspec.Struct) -> str:
-    """A command or reply as text."""
+    """Return a command or reply as text."""
     return _encode_json(message).decode()
 
 
 def encode_messages(batch: Batch, subscription: str, instance: str, *, timestamp: bool = False) -> list[str]:
-    """One text for each record of a delivered batch.
+    """Return one text for each record of a delivered batch.
 
-    A body that is JSON stands in `data` as it is, other UTF-8 as a string, and anything else as base64 with
-    `"encoding":"base64"`. Records that no journal keeps have no bookmark. With `timestamp` each says when the broker
-    accepted it, as a bookmark would. `mark` is there where the delivery has one.
+    A JSON body is in `data` as it is, other UTF-8 as a string, and any other body as base64 with
+    `"encoding":"base64"`. Records that no journal keeps have no bookmark. `timestamp` adds the time at which
+    the broker accepted the record, in the form of a bookmark. A delivery with a conflation mark has it in
+    `mark`.
     """
     origin = publisher_origin(batch.publisher_name)
     accepted = format_moment(batch.accepted_at) if timestamp else ""
@@ -53,6 +54,7 @@ def encode_messages(batch: Batch, subscription: str, instance: str, *, timestamp
 
 
 def _data(body: bytes) -> tuple[Any, str | None]:
+    """Return a body as a JSON value, and its encoding if it is base64."""
     try:
         orjson.loads(body)
         return orjson.Fragment(body), None

@@ -1,1 +1,1 @@
-"""What subscriptions get from the log: where they stand, the reading, the pace, and positions that are kept."""
+"""Reading the log for subscriptions: cursors, replays, rates, stored positions and shared subscriptions."""

@@ -1,9 +1,8 @@
-"""What was sent last, by sequence: how far back a client must be served again that died without a word. Pure.
+"""Subscription of a connected client: its request, its account, its cursor and the replay that serves it.
 
-A broker knows what it gave to its kernel, and not what a client has read: two kernels' buffers lie between. A client that
-doesn't say what it has (by acknowledging, or by `received`) gets the last HELD_BYTES once more.
-
-A subscription of a connected client: what it asked for, its account, its cursor, and what serves it.
+The module also has `SentHistory`, the newest records sent to a managed replay. The broker knows which bytes
+it wrote to the socket, not which bytes the client read: the buffers of two kernels lie between. A client that
+neither acknowledges nor reports `received` therefore gets the last BUFFER_BYTES again when it returns.
 """
 
 from __future__ import annotations
@@ -33,28 +32,32 @@ from broker_core.subscriptions.journaled_topics import Extent, JournaledTopics
 from broker_core.subscriptions.subscription import Subscription
 
 BUFFER_BYTES: Final = 8 * 1024 * 1024
-"""More than two kernels hold of one connection: 6 MiB at the receiver (Linux's tcp_rmem), 64 KiB that aren't sent yet, and
-one chunk of a replay."""
+"""Bytes that are sent again to a client that doesn't acknowledge.
+
+More than all buffers of one connection: 6 MiB at the receiver (Linux's tcp_rmem), 64 KiB not yet sent, and
+one chunk of a replay.
+"""
 GRAIN_BYTES: Final = 64 * 1024
-"""Batches are remembered together up to so many bytes, so that a trail has a hundred steps whatever their size."""
+"""Step size of a SentHistory: batches are grouped up to this size, so it has about a hundred steps."""
 
 
 class SentHistory:
-    """The last batches given to one subscription."""
+    """Newest batches sent to one subscription, at least BUFFER_BYTES of them. Pure."""
 
     __slots__ = ("_nbytes", "_steps")
 
     def __init__(self) -> None:
         self._steps: deque[list[int]] = deque()
-        """[sequence of its first record, bytes], the oldest first."""
+        """Pairs [sequence of the first record, bytes], oldest first."""
         self._nbytes = 0
 
     @property
     def first(self) -> int:
-        """The first record that may not have been read; 0 when nothing was sent."""
+        """First record that the client may not have read; 0 when nothing was sent."""
         return self._steps[0][0] if self._steps else 0
 
     def record_sent(self, first_sequence: int, nbytes: int) -> None:
+        """Add a sent batch, and drop the oldest ones that are not among the last BUFFER_BYTES."""
         self._nbytes += nbytes
         if self._steps and self._steps[-1][1] + nbytes <= GRAIN_BYTES:
             self._steps[-1][1] += nbytes
@@ -65,73 +68,81 @@ class SentHistory:
 
 
 DAMAGED: Final = "These records of the log are damaged or lost; `manage.py journal verify` says more."
+"""Reason in gap notices for records that can't be read."""
 REMOVED: Final = "These records were removed from the log."
+"""Reason in gap notices for records that were removed from the log."""
 
 
 class SubscriptionOwner(BacklogOwner, Protocol):
-    """The client of a subscription."""
+    """Client that owns a subscription: a connection, or a shared subscription."""
 
     backlog: Backlog
 
     @property
     def is_closed(self) -> bool: ...
     def durable_owner(self, durable: str) -> str:
-        """As whom a durable subscription of this client is kept."""
+        """Return the client name under which a durable subscription of this name is stored."""
 
     @property
     def subscriptions(self) -> Mapping[str, ClientSubscription]: ...
     def reply(self, reply: replies.Reply) -> None:
-        """Send an answer; it doesn't wait behind deliveries."""
+        """Send a reply now; it overtakes queued records."""
 
     def end(
         self, target: ClientSubscription, cause: DiscardCause | None, rule: str = ""
     ) -> UndeliveredSummary:
-        """End a subscription; what was owed to it. `cause` None: it was given all it asked for. Twice is harmless."""
+        """End a subscription and return a summary of its undelivered records.
+
+        `cause` is None when the subscription got every record that it asked for. A second call has no effect.
+        """
 
 
 class ServingReplay(Protocol):
-    """What serves a subscription from the log: `Replay`."""
+    """Replay as its subscriptions see it; `Replay` implements it."""
 
     @property
     def is_due(self) -> bool:
-        """Whether it should be moving."""
+        """Whether the replay should make progress now."""
 
     @property
     def pinned_from(self) -> int | None:
-        """From where it holds the log; None: it doesn't yet."""
+        """First sequence that the replay pins in the log; None when it has no pin yet."""
 
     def remove_subscription(self, target: ClientSubscription) -> None:
-        """The subscription goes; what was read for it is read again when it goes on."""
+        """Remove a subscription. Records read for it and not queued are read again when it continues."""
 
 
 class SharedSubscriptionPort(Protocol):
-    """What a consumer has its records of, and others theirs: `sharing.SharedSubscription`."""
+    """Shared subscription as its consumers see it; `sharing.SharedSubscription` implements it."""
 
     kept: DurableSubscriptionRecord
 
     @property
     def consumers(self) -> int:
-        """How many there are."""
+        """Number of consumers."""
 
     def close(self) -> None:
-        """Nobody consumes it any more."""
+        """Close the shared subscription; it has no consumer any more."""
 
     def remove_consumer(self, target: ClientSubscription) -> None:
-        """It goes. While its backlog still knows what it has."""
+        """Remove a consumer. Call it while the consumer's backlog still has its unacknowledged records."""
 
     def on_acknowledged(self, target: ClientSubscription, sequences: Sequence[int]) -> None:
-        """It is done with these."""
+        """Record that a consumer has acknowledged these records."""
 
     def on_returned(self, target: ClientSubscription, sequences: Sequence[int], *, for_good: bool) -> None:
-        """It couldn't do anything with these; `for_good`: nobody can."""
+        """Take back records that a consumer could not process. `for_good`: no consumer will be able to."""
 
     def redelivered_flags(self, batch: Batch) -> npt.NDArray[np.bool_] | None:
-        """For each record whether somebody may have had it before; None: none of them."""
+        """Return for each record whether a consumer may have received it before; None: no record."""
 
 
 @dataclass(slots=True, eq=False)
 class ClientSubscription:
-    """Satisfies `delivery.ports.DeliveryTarget`, and the registry's receiver."""
+    """Subscription of a connected client, with its position in the log and its delivery account.
+
+    Implements `delivery.ports.DeliveryTarget` and the registry's receiver.
+    """
 
     peer: SubscriptionOwner
     topic: str
@@ -139,41 +150,47 @@ class ClientSubscription:
     bookmark: str | None
     cursor: Cursor
     subscription: Subscription[ClientSubscription] = field(init=False)
-    """Set when it is made: the two know each other."""
+    """Entry in the registry. Set right after creation, because the two objects refer to each other."""
     timestamp: bool = False
+    """Whether the client wants each message with its acceptance time."""
     durability: commands.Durability = "persisted"
     account: DeliveryAccount = field(default_factory=DeliveryAccount)
     told_upto: int = 0
-    """Up to which sequence the client was told that it may resume (`persisted`)."""
+    """Newest sequence that the broker reported to the client as a resume point (`persisted`)."""
     durable: str = ""
-    """Name of the durable subscription it is; "" for others."""
+    """Name of the durable subscription; "" for other subscriptions."""
     kept: DurableSubscriptionRecord | None = None
-    """What is kept of it while it is durable and its client's alone."""
+    """Stored position of a durable subscription that is not shared; None for others."""
     shared: SharedSubscriptionPort | None = None
-    """Of whom it has its records, where it shares them with others."""
+    """Shared subscription that assigns records to this consumer; None for others."""
     snapshot_key: str | None = None
-    """The key expression by which its state is made, and what waits for it conflated."""
+    """Key expression for its initial snapshot of the state, and for conflating its waiting records."""
     lease_ms: int = 0
+    """Time in ms after which the subscription ends unless the client renews it; 0: no lease."""
     unrecorded: Extent = ""
-    """What of its topics the policy in force no longer journals, of one that reads the log."""
+    """Extent of its topics that the policy no longer journals; for subscriptions that read the log."""
     journaled_as: JournaledTopics | None = None
-    """The journaled topics that `unrecorded` is held against; None while nothing is missing."""
+    """Journaled topics that `unrecorded` was computed from; None while all of its topics are journaled."""
     completed: bool = False
-    """Whether the client was told that everything up to `caught_up_at`, the log's end when it asked, was delivered."""
+    """Whether `completed` was sent: every record up to `caught_up_at`, the end of the log, was delivered."""
     caught_up_at: int = 0
+    """Newest confirmed end of the log; `completed` is sent when everything up to it was delivered."""
     rate: ReplayRate | None = None
+    """Rate that limits its replay; None: no limit."""
     serving: ServingReplay | None = None
-    """What serves it from the log now, perhaps with others."""
+    """Replay that serves it from the log now, perhaps together with others."""
     pin: Pin | None = None
-    """Keeps its place in the log while it is paused."""
+    """Pin at its position in the log while it is paused."""
     conflating: SubscriptionConflator | None = None
+    """Conflator that the subscriber asked for, which buffers the newest record of each key; None: none."""
     managed: ManagedReplayRecord | None = None
+    """Managed replay that the subscription reads; None for others."""
     trail: SentHistory | None = None
-    """Of a managed replay: what was sent last."""
+    """Newest sent records of a managed replay; None for others."""
     noted_messages: int = 0
-    """How many delivered messages its managed replay has counted."""
+    """Delivered messages that are already counted in its managed replay."""
     recorded_at: int = 0
-    """The moment on the recorded timeline that its replay has come to, ns."""
+    """Acceptance time of the newest record that its replay queued, ns UTC."""
 
     @property
     def id(self) -> str:
@@ -189,23 +206,26 @@ class ClientSubscription:
 
     @property
     def is_bookmark_subscription(self) -> bool:
-        """Whether it is of the log: one with a bookmark."""
+        """Whether the subscription has a bookmark, and so reads the log."""
         return self.cursor.span is not None
 
     @property
     def takes_both(self) -> bool:
-        """Whether it is of what comes, journaled or not."""
+        """Whether the subscription gets unjournaled records as well as journaled ones: it has no bookmark."""
         return self.cursor.span is None
 
     @property
     def is_paused(self) -> bool:
-        """Whether its client has it wait where it is in the log."""
+        """Whether the client paused the subscription at its position in the log."""
         return self.cursor.is_paused
 
     @property
     def can_fall_back(self) -> bool:
-        """Whether it goes back to reading the log when its client takes less than comes, so that it makes nobody slow
-        (seed 002: only `live` ones count). Who names the key of its state wants the newest, not all."""
+        """Whether the subscription reads from the log again when its client is too slow for live delivery.
+
+        Such a subscription does not make its client count as slow (seed 002: only `live` ones do). A
+        conflated one, or one with a state key, wants the newest record of each key instead of all records.
+        """
         return (
             self.is_bookmark_subscription
             and self.durability != "live"
@@ -214,42 +234,45 @@ class ClientSubscription:
         )
 
     def receive(self, shared: SharedDelivery, rows: Rows | None) -> None:
-        """A batch has come of which these rows (None: all) are for it."""
+        """Receive a dispatched batch: queue, conflate or only count the rows that match (None: all rows)."""
         cursor, conflating = self.cursor, self.conflating
         state = cursor.state
         if cursor.span is not None and not shared.journaled:
             return
-        if state is CursorState.LIVE and conflating is None:  # almost always
+        if state is CursorState.LIVE and conflating is None:  # the common case
             self.peer.backlog.offer(shared.entry(self.subscription.stream, rows))
         elif state is CursorState.ENDED:
-            return  # its client was closed while this batch was given to another subscription of it
+            return  # the client was closed while this batch was delivered to another of its subscriptions
         elif conflating is not None:
             conflating.add_live(shared.batch, rows)
         else:
             self.account.match_in_log(shared.slice(rows))
 
     def on_gap(self) -> None:
-        """It has a gap: its client is closed, and can go on with what it has."""
+        """Close the client, because it missed a batch. It can reconnect and resume after its last record."""
         self.peer.close("internal_error", "A batch couldn't be queued for this client.")
 
-    # What its client is told besides records.
+    # Notices to the client.
 
     def send_gap(self, instance: str, first: int, last: int, why: str) -> None:
-        """It will not get these records."""
+        """Send a gap notice: the subscription will not get records `first` to `last`. `why` is the reason."""
         begin, end = str(Bookmark(instance, first)), str(Bookmark(instance, last))
         self.peer.reply(replies.GapNotice(id=self.id, first=begin, last=end, why=why))
 
     def send_completed(self, ended: bool = False) -> None:
-        """Its replay has caught up or, when it has `ended`, is over."""
+        """Send `completed`: the replay caught up or, with `ended`, reached its end point."""
         self.completed = True
         self.peer.reply(replies.Ack(ack="completed", of="subscribe", id=self.id, ended=ended or None))
 
-    # Where it stands.
+    # Positions.
 
     @property
     def pinned_from(self) -> int | None:
-        """From where the log can't be removed because of it: a pause, a durable or managed position, a replay that runs. None:
-        it holds nothing; what others consume too isn't held by one of them."""
+        """First sequence that the subscription pins in the log; None if it pins nothing.
+
+        Reasons for a pin: a pause, a durable or managed position, a running replay. A shared subscription has
+        a pin of its own, which does not count for any consumer.
+        """
         firsts = [
             self.pin.sequence if self.pin is not None else None,
             self.kept.pinned_from if self.kept is not None else None,
@@ -259,14 +282,20 @@ class ClientSubscription:
         return min((first for first in firsts if first is not None), default=None)
 
     def first_needed(self, waiting: int) -> int:
-        """Sequence of the first record it needs again; `waiting` is the first that waits or isn't acknowledged, 0: none."""
+        """Return the first sequence that the subscription still needs from the log, 0 for none.
+
+        `waiting` is its first record that is queued or unacknowledged, 0 for none.
+        """
         firsts = [waiting, self.conflating.first_sequence if self.conflating is not None else 0]
         if self.cursor.is_behind:
             firsts.append(self.cursor.next_sequence)
         return min((first for first in firsts if first), default=0)
 
     def position(self, durable: int) -> int:
-        """The same, with what is dispatched taken for what it has; where a new subscription would go on."""
+        """Return the first sequence that the client has not taken; a new subscription would continue there.
+
+        Records up to `durable` that left the queue count as taken.
+        """
         backlog = self.peer.backlog
         backlog.update_progress()
         needed = self.first_needed(
@@ -277,7 +306,7 @@ class ClientSubscription:
         return max(needed, window.last_acked + 1 if window is not None else 0)
 
     def unpin(self) -> None:
-        """Something else keeps its place now, or nothing need."""
+        """Release the pin of a pause, because another pin replaces it or no pin is needed."""
         if self.pin is not None:
             self.pin.release()
             self.pin = None
@@ -286,11 +315,11 @@ class ClientSubscription:
 def resume_points(
     subscriptions: Iterable[ClientSubscription], durable: int
 ) -> Iterator[tuple[ClientSubscription, int]]:
-    """(subscription, the last sequence it is done with) of those whose beginning was met: a recent point even for a
-    filter that rarely matches.
+    """Yield (subscription, newest finished sequence) for the subscriptions whose start was reached.
 
-    It stands before the first record that it still has to get: in the log, held back, in the outbox, in the spool, or
-    on its way without the peer's acknowledgement. So whatever comes before it and matches, the peer has.
+    The sequence is just before the first record that the client still has to get: in the log, conflated, in
+    the outbox, in the spool, or sent without the peer's acknowledgement. The client has every matching record
+    up to it. A filter that rarely matches still yields a recent resume point.
     """
     firsts: dict[SubscriptionOwner, dict[int, int]] = {}
     for target in subscriptions:

@@ -1,7 +1,8 @@
-"""Reads a stretch of the log for one subscription and keeps the last record of each key, or only counts.
+"""Snapshot from the log: reads a range for one subscription and keeps the last record of each key.
 
-Chunk by chunk through the reader thread, so that replays take their turns in between, and without holding what was
-read: of each batch the place is remembered, and the few that a key's last record is in are read again at the end.
+The range is read chunk by chunk in the reader thread, so replays can read in between. Batches are not held in
+memory: the reader stores the position of each, and at the end reads the few again that hold a key's last
+record.
 """
 
 from __future__ import annotations
@@ -19,22 +20,26 @@ from broker_core.subscriptions.keys import KeyOf, LastPerKey
 from broker_core.subscriptions.subscription import Subscription, select_rows
 
 CHUNK_BYTES: Final = 2 * 1024 * 1024
+"""Bytes per read; other replays may read in between."""
 FOLD_BYTES: Final = 256 * 1024 * 1024
-"""How far back a snapshot looks at most, in bytes of the log."""
+"""Maximum bytes of the log that a snapshot reads, back from its end."""
 
 
 class FoldRange:
-    """A stretch of the log that is folded, in the reader thread."""
+    """Range of the log that the reader thread folds to the last record of each key."""
 
     def __init__(self, journal: Journal, subscription: Subscription[object]) -> None:
         self.matched = 0
         self._journal = journal
         self._subscription = subscription
         self._places: list[tuple[BatchPosition, int]] = []
-        """Of each batch with something for the subscription: where, and how long."""
+        """Position and bytes of each batch that has a match for the subscription."""
 
     def read(self, start: int, last: int, keys: LastPerKey) -> int:
-        """One chunk; where the next begins."""
+        """Read one chunk into `keys`; return the sequence at which the next one begins.
+
+        Raises JournalError journal_failed when a record in the range can't be read.
+        """
         read = self._journal.read_with_positions(start, CHUNK_BYTES, last)
         if not read:
             following = self._journal.next_readable(start)
@@ -52,17 +57,21 @@ class FoldRange:
         return read[-1][1].last_sequence + 1
 
     def read_again(self, chosen: Sequence[tuple[int, Rows]], now_ns: int) -> list[OutboxEntry]:
-        """The batches with somebody's last record."""
+        """Read the chosen batches again and return the chosen rows as outbox entries.
+
+        `chosen` has pairs (index of the batch in this range, rows).
+        """
         entries, stream = [], self._subscription.stream
         for number, rows in chosen:
             part = self._journal.read_at(*self._places[number]).select(rows)
-            # Without a source: reading the log from here on would bring everything between as well.
+            # The entry gets no source: falling back to the log from here would also deliver all records in
+            # between.
             entries.append(OutboxEntry(stream, part, None, None, 0, part.count, part.nbytes, now_ns))
         return entries
 
 
 def fold_start(journal: Journal, upto: int) -> int:
-    """The first sequence of a stretch up to `upto` that is about FOLD_BYTES long, by whole segments."""
+    """Return the first sequence of a range of whole segments, about FOLD_BYTES long, that ends at `upto`."""
     first, nbytes = upto + 1, 0
     for segment in reversed(journal.segments()):
         if segment.first_sequence > upto:
@@ -76,9 +85,10 @@ def fold_start(journal: Journal, upto: int) -> int:
 async def fold_latest(
     facilities: InstanceResources, subscription: Subscription[object], first: int, last: int, key_of: KeyOf
 ) -> tuple[int, list[OutboxEntry]]:
-    """How many records of `first` to `last` match, and of each key the last, as deliveries in the log's order.
+    """Return the number of matching records from `first` to `last`, and the last record of each key.
 
-    Raises ClientError snapshot_too_large; JournalError when the log can't be read.
+    The records are outbox entries in the log's order. Raises ClientError snapshot_too_large; JournalError
+    when the log can't be read.
     """
     reader, journal = facilities.reader, facilities.journal
     stretch, keys = FoldRange(journal, subscription), LastPerKey(key_of)

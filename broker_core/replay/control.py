@@ -1,8 +1,8 @@
-"""Starts, pauses, resumes and paces what bookmark subscriptions get from the log, one or many in one command.
+"""Start, pause, resume and rate changes of replays, for one subscription or many in one command.
 
-A paused subscription keeps its place, and a pin on it. Resuming and changing a rate begin a new replay at that place,
-so that there is one way only by which records come from the log. Subscriptions of one client that are resumed in one
-command at the same place, with the same rate and end, share one replay (seed 002).
+A paused subscription keeps its position and pins the log there. Resuming and changing a rate start a new
+replay at that position, so records come from the log in one way only. Subscriptions of one client that are
+resumed in one command at the same position, with the same rate and end, share one replay (seed 002).
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from broker_core.replay.replay import LiveHandover, Replay
 
 @dataclass(slots=True)
 class ReplayControl:
-    """How an instance's bookmark subscriptions move through its log."""
+    """Control of an instance's bookmark subscriptions.
+
+    `_everywhere` is the frontier for `fully_durable` subscriptions: the other members have stored its
+    records.
+    """
 
     _facilities: InstanceResources
     _frontier: DurableFrontier
@@ -36,7 +40,10 @@ class ReplayControl:
         client: SubscriptionOwner,
         command: commands.PauseSubscriptions | commands.ResumeSubscriptions | commands.SetRate,
     ) -> None:
-        """Do what a client asks, to all it names or to none. ClientError unknown_subscription, not_steerable, bad_rate."""
+        """Execute a client's command for all subscriptions that it names, and acknowledge each.
+
+        An error changes none of them. Raises ClientError unknown_subscription, not_steerable or bad_rate.
+        """
         word = str(command.__struct_config__.tag)
         targets = [_steerable(client, id, word) for id in dict.fromkeys(command.ids)]
         match command:
@@ -57,25 +64,30 @@ class ReplayControl:
             client.reply(replies.Ack(ack="processed", of=word, id=target.id, bookmark=str(stands)))
 
     def pause(self, targets: Sequence[ClientSubscription]) -> None:
-        """Hold them where they are. What has been queued for their client is still sent."""
+        """Pause subscriptions at their position. Queued records are still sent."""
         for target in targets:
             if not target.cursor.is_paused:
                 self.pause_at(target)
 
     def pause_at(self, target: ClientSubscription) -> None:
-        """Keep a subscription in its place, until it is resumed. What comes meanwhile goes on being counted for one that was
-        live, so that it is known how far it is behind."""
+        """Pause one subscription at its position.
+
+        A subscription that was live still counts matching records, so that its lag is known.
+        """
         self._keep_place(target)
         if not target.cursor.is_live or target.conflating is not None:
             self._stop(target)
         target.cursor.apply_event(CursorEvent.PAUSE, self._frontier.durable)
 
     def resume(self, targets: Sequence[ClientSubscription]) -> None:
-        """Let the paused ones among them go on."""
+        """Resume the subscriptions that are paused."""
         self._start_together([target for target in targets if target.cursor.is_paused])
 
     def set_rate(self, targets: Sequence[ClientSubscription], rate: ReplayRate | None) -> None:
-        """Change their rate from now on; None lifts it. Those that share a replay go on sharing it if all are named."""
+        """Change the rate of subscriptions from now on; None removes it.
+
+        Subscriptions that share a replay continue to share it if the command names all of them.
+        """
         moving = []
         for target in targets:
             target.rate = rate
@@ -90,11 +102,11 @@ class ReplayControl:
                 self._stop(target)
                 moving.append(target)
         self._start_together(moving)
-        self._frontier.notify_waiters()  # one whose rate was lifted may wait for news, and go live
+        self._frontier.notify_waiters()  # wake a replay whose rate was removed: it may become live
         self._everywhere.notify_waiters()
 
     def start(self, targets: Sequence[ClientSubscription], step: CursorEvent = CursorEvent.READ) -> None:
-        """Serve them by one replay, from where they are."""
+        """Start one replay for these subscriptions, from their positions."""
         first = targets[0].cursor
         assert first.span is not None
         span = first.span._replace(not_before=0) if first.begun else first.span
@@ -106,13 +118,16 @@ class ReplayControl:
         replay.task = self._facilities.spawn(replay.run())
 
     def end(self, target: ClientSubscription) -> None:
-        """Serve it no more."""
+        """Stop serving a subscription, and end its cursor."""
         self._stop(target)
         target.cursor.apply_event(CursorEvent.END)
 
     def fall_back(self, target: ClientSubscription) -> bool:
-        """A live subscription's client takes less than comes: what waits for it is read from the log instead, as far as
-        that brings it back. It goes on being counted, and comes back when it has caught up."""
+        """Make a live subscription of a slow client read the log again; return whether it did.
+
+        Its queued records return to the log as far as they can be read again. It still counts new records,
+        and becomes live when it has caught up.
+        """
         if not target.cursor.is_live or not target.is_bookmark_subscription or target.conflating is not None:
             return False
         taken = target.peer.backlog.return_to_log(target.stream)
@@ -122,6 +137,7 @@ class ReplayControl:
         return True
 
     def _start_together(self, targets: Sequence[ClientSubscription]) -> None:
+        """Start one replay for each set of subscriptions that can share it."""
         groups: dict[Hashable, list[ClientSubscription]] = {}
         for target in targets:
             groups.setdefault(_group(target, self._frontier.durable), []).append(target)
@@ -129,13 +145,17 @@ class ReplayControl:
             self.start(group)
 
     def _keep_place(self, target: ClientSubscription) -> None:
-        """Its place in the log is pinned before what serves it lets go."""
+        """Pin the log at a subscription's position.
+
+        Must run before the replay that serves it releases its own pin.
+        """
         if target.pin is None:
             owner = f"paused subscription {target.id} of {target.peer.name}"
             at = target.position(self._frontier.durable)
             target.pin = self._facilities.journal.pin(at, owner, target.peer.durable_owner(""))
 
     def _stop(self, target: ClientSubscription) -> None:
+        """Take a subscription out of its replay, or out of live delivery."""
         if target.serving is not None:
             target.serving.remove_subscription(target)
         elif target.cursor.is_live:
@@ -145,6 +165,10 @@ class ReplayControl:
 
 
 def _steerable(client: SubscriptionOwner, id: str, word: str) -> ClientSubscription:
+    """Return the client's subscription of this id, if a replay can be paused or paced for it.
+
+    Raises ClientError unknown_subscription or not_steerable. `word` is the command's name for the error text.
+    """
     target = client.subscriptions.get(id)
     if target is None:
         raise ClientError(
@@ -164,11 +188,14 @@ def _steerable(client: SubscriptionOwner, id: str, word: str) -> ClientSubscript
 
 
 def _group(target: ClientSubscription, durable: int) -> Hashable:
-    """Subscriptions for which this is equal can share a replay. A conflated one has its replay alone."""
+    """Return a key that is equal for subscriptions that can share a replay.
+
+    A conflated one has its replay alone.
+    """
     cursor = target.cursor
     assert cursor.span is not None
     if target.conflating is not None:
         return id(target)
-    # Once it has begun, where it began doesn't matter any more.
+    # once started, the beginning of the span has no effect
     span = cursor.span._replace(first=0, not_before=0) if cursor.begun else cursor.span
     return cursor.next_to_deliver(durable), span, target.rate, target.durability

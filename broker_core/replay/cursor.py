@@ -1,17 +1,17 @@
-"""A subscription's cursor: where it goes on in the log, and what it is doing. The one owner of both.
+"""Cursor of a subscription: its next sequence in the log and its state; also the durable frontier of the log.
 
     STARTING ──READ──▶ REPLAYING ──CAUGHT_UP──▶ LIVE ──FALL_BACK──▶ CATCHING_UP ──CAUGHT_UP──▶ LIVE
-        └──CAUGHT_UP──▶ LIVE          LIVE ──READ──▶ REPLAYING (it has a rate now, or was resumed)
+        └──CAUGHT_UP──▶ LIVE          LIVE ──READ──▶ REPLAYING (a rate was set, or it was resumed)
     STARTING, REPLAYING, CATCHING_UP, LIVE ──PAUSE──▶ PAUSED ──READ──▶ REPLAYING
     every state ──END──▶ ENDED
 
-The law of the hand-over: replay(b) then live equals everything after b, once, in order. A replay reads whole batches, and
-takes from each what is at the cursor or after it; the cursor passes what was given, never backwards but for what is given
-back unsent. A live subscription stands behind everything that is dispatched.
+The law of the step from replay to live: replay(b) followed by live equals everything after b, once, in order.
+A replay reads whole batches and selects the records at the cursor or after it. The cursor passes delivered
+records and moves backwards only over records that returned unsent to the log. The position of a live
+subscription is after every dispatched record.
 
-OFFLINED and DRAINING are the client's (`delivery.lifecycle`): one spool serves all of its live subscriptions.
-
-How far the log goes, for those who follow it.
+OFFLINED and DRAINING are states of the client (`delivery.lifecycle`), because one spool serves all of its
+live subscriptions.
 """
 
 from __future__ import annotations
@@ -25,26 +25,31 @@ from broker_core.replay.span import ReplaySpan
 
 
 class CursorState(StrEnum):
-    """What a subscription is doing."""
+    """States of a subscription's cursor."""
 
     STARTING = "starting"
+    """The subscription was created and has neither a replay nor live delivery."""
     REPLAYING = "replaying"
+    """A replay reads the log for the subscription."""
     CATCHING_UP = "catching_up"
-    """It was live and fell behind: it reads from the log what it couldn't be sent, and comes back."""
+    """The subscription was live and fell behind: it reads undelivered records from the log, then becomes live
+    again."""
     LIVE = "live"
+    """The subscription gets records as they arrive."""
     PAUSED = "paused"
+    """The client or an operator stopped the subscription at its position."""
     ENDED = "ended"
 
 
 class CursorEvent(StrEnum):
-    """What may happen to it."""
+    """Events that change the state of a cursor."""
 
     READ = "read"
-    """It is served from the log."""
+    """A replay starts to serve the subscription from the log."""
     CAUGHT_UP = "caught_up"
-    """It has everything that was dispatched, and gets the rest as it comes."""
+    """The subscription has every dispatched record and receives new ones as they arrive."""
     FALL_BACK = "fall_back"
-    """Its client takes less than comes: it reads it from the log instead."""
+    """The client reads more slowly than records arrive: the subscription reads them from the log instead."""
     PAUSE = "pause"
     END = "end"
 
@@ -57,31 +62,42 @@ STEPS: Final[dict[CursorEvent, tuple[frozenset[CursorState], CursorState]]] = {
     CursorEvent.PAUSE: (frozenset(CursorState) - {_R.PAUSED, _R.ENDED}, _R.PAUSED),
     CursorEvent.END: (frozenset(CursorState), _R.ENDED),
 }
-"""From where each step can be taken, and where it leads."""
+"""For each event, the states it may occur in and the state it leads to."""
 
 
 class IllegalCursorEvent(RuntimeError):
-    """The step can't be taken from there: a mistake of ours, never of a peer. The cursor is unchanged."""
+    """An event that the current state does not allow: a bug in the broker, never an error of a client.
+
+    The cursor is unchanged.
+    """
 
     def __init__(self, state: CursorState, step: CursorEvent) -> None:
         super().__init__(f"{step.value} can't happen to a subscription that is {state.value}")
 
 
 class Cursor:
-    """`next_sequence` is the first record that the subscription hasn't been given; 0 for one that isn't of the log."""
+    """Next sequence and state of one subscription in the log.
+
+    `next_sequence` is the first record that the subscription has not been given; 0 for a subscription without
+    a bookmark.
+    """
 
     __slots__ = ("begun", "next_sequence", "span", "state")
 
     def __init__(self, span: ReplaySpan | None = None) -> None:
         self.state = CursorState.STARTING
         self.span = span
-        """What of the log was asked for; None for a subscription without a bookmark."""
+        """Requested range of the log; None for a subscription without a bookmark."""
         self.next_sequence = span.first if span is not None else 0
         self.begun = span is None or span.not_before == 0
-        """Whether its beginning was met: a moment may be still to come."""
+        """Whether the start of the span was reached. A span may begin at a moment in the future."""
 
     def apply_event(self, step: CursorEvent, durable: int = 0) -> None:
-        """Take a step. One that leaves LIVE goes on behind `durable`, all that was dispatched. Raises IllegalCursorEvent."""
+        """Change the state by an event.
+
+        A cursor that leaves LIVE continues after `durable`, the newest dispatched sequence. Raises
+        IllegalCursorEvent when the state does not allow the event.
+        """
         befores, after = STEPS[step]
         if self.state not in befores:
             raise IllegalCursorEvent(self.state, step)
@@ -103,37 +119,40 @@ class Cursor:
 
     @property
     def is_behind(self) -> bool:
-        """Whether it is behind the live end: served from the log, or held where it is."""
+        """Whether the subscription is behind the live end: it reads from the log, or is paused."""
         return self.state in (CursorState.REPLAYING, CursorState.CATCHING_UP, CursorState.PAUSED)
 
     def next_to_deliver(self, durable: int) -> int:
-        """The first record that it hasn't been given, when everything up to `durable` is dispatched."""
+        """Return the first undelivered sequence, when every record up to `durable` is dispatched."""
         return self.next_sequence if self.is_behind else durable + 1
 
-    # Its way through the log.
+    # The next sequence.
 
     def advance_to(self, following: int) -> None:
-        """Everything before that record was given, or wasn't for it."""
+        """Move forward to sequence `following`: earlier records were delivered or did not match.
+
+        Never moves back.
+        """
         self.next_sequence = max(self.next_sequence, following)
 
     def rewind_to(self, first: int) -> None:
-        """From that record on nothing was sent after all."""
+        """Move back to sequence `first`: it and later records returned unsent to the log."""
         self.next_sequence = first
 
     def is_caught_up(self, durable: int) -> bool:
-        """Whether it has been given everything up to and including that sequence: the moment to go live."""
+        """Whether every record up to and including `durable` was given: the subscription can become live."""
         return self.next_sequence > durable
 
 
 RETRY_S: Final = 0.5
-"""How long a confirmed read that failed waits before it is tried again."""
+"""Delay before a failed confirmed read is repeated."""
 
 
 class LogEnd:
-    """Confirmed reads of the end of a log that other brokers append to as well.
+    """Confirmed reads of the end of a log that other brokers also append to.
 
-    `read` is one try; it returns the newest record, or None. `was_read_since` shares one read, repeated until
-    it succeeds, among all who wait for the end. Moments are monotonic ns.
+    `read` makes one attempt; it returns the newest sequence, or None. `was_read_since` shares one read among
+    all waiting replays and repeats it until it succeeds. Moments are monotonic ns.
     """
 
     def __init__(
@@ -144,14 +163,14 @@ class LogEnd:
     ) -> None:
         self.read = read
         self.sequence = 0
-        """The newest record at the last shared read."""
+        """Newest record at the last shared read."""
         self._monotonic_ns, self._on_read = monotonic_ns, on_read
         self._read_at = 0
-        """When the last shared read that succeeded was begun; 0 before the first."""
+        """Start of the last successful shared read, monotonic ns; 0 before the first."""
         self._reading: asyncio.Task[None] | None = None
 
     def was_read_since(self, moment: int) -> bool:
-        """Return whether a shared read succeeded that was begun at that moment or later; begin one if not."""
+        """Return whether a shared read that started at `moment` or later has succeeded; start one if not."""
         if self._read_at >= moment:
             return True
         if self._reading is None:
@@ -159,6 +178,7 @@ class LogEnd:
         return False
 
     async def _read_shared(self) -> None:
+        """Read the end until a read succeeds, then store it and wake the waiting replays."""
         try:
             while True:
                 at = self._monotonic_ns()
@@ -172,37 +192,40 @@ class LogEnd:
         self._on_read()
 
     def close(self) -> None:
-        """Read no more."""
+        """Cancel the shared read."""
         if self._reading is not None:
             self._reading.cancel()
 
 
 class DurableFrontier:
-    """One instance's. `durable` is the newest sequence that is on disk and was dispatched to the live subscriptions, the
-    durable frontier up to which the log may be read; `stamped` the newest that was given out, which may be
-    under way; `shown` the newest that subscriptions with durability `live` were given before it was on
-    disk."""
+    """Positions of one instance's log, and a wait for progress.
+
+    * `durable`: newest sequence that is on disk and dispatched to live subscriptions. Replays read up to it.
+    * `stamped`: newest assigned sequence; its record may not be on disk yet.
+    * `shown`: newest sequence that subscriptions with durability `live` received before it was on disk.
+    """
 
     def __init__(self, durable: int) -> None:
         self.durable = self.stamped = self.shown = durable
         self.end: LogEnd | None = None
-        """Where other brokers append to the log as well; without them it ends with `stamped`."""
+        """Confirmed reads of the end, where other brokers append to this log; None: the log ends with
+        `stamped`."""
         self._news = asyncio.Event()
 
     async def confirm(self) -> int | None:
-        """Return the newest record of the log, None when that can't be told within a few seconds."""
+        """Return the newest sequence of the log, or None when it can't be confirmed within a few seconds."""
         return self.durable if self.end is None else await self.end.read()
 
     def advance(self, durable: int) -> None:
-        """Everything up to there is on disk and dispatched."""
+        """Record that everything up to `durable` is on disk and dispatched, and wake waiting replays."""
         self.durable = durable
         self.notify_waiters()
 
     def notify_waiters(self) -> None:
-        """Those that wait for news should look again."""
+        """Wake waiting replays so that they check their conditions again."""
         self._news.set()
         self._news.clear()
 
     async def wait_advanced(self) -> None:
-        """Wait until more of the log may be read."""
+        """Wait until more of the log may be read, or a condition has changed."""
         await self._news.wait()

@@ -1,6 +1,7 @@
-"""Durable subscriptions: named, kept while their client is away, as a position in the journal (`positions.store`).
+"""Durable subscriptions of an instance, stored by client and name while the client is away.
 
-A shared one is kept for nobody in particular (`SHARED_OWNER`), and consumed by as many clients as subscribe to it (`sharing`).
+Each is a position in the journal, which `positions.store` writes to disk. A shared durable subscription
+belongs to no client (`SHARED_OWNER`); any number of clients consume it together (`sharing`).
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from broker_core.replay.positions.store import PositionStore
 from broker_core.replay.sharing.shared_subscription import SharedSubscription
 
 NOTED_AT_ONCE: Final = 64
-"""Of those that are subscribed, in a turn of the loop: their positions are looked at once a second, and there may be 10,000."""
+"""Positions updated per event-loop iteration. There may be 10,000; each is updated once a second."""
 
 
 class DurableSubscriptions:
-    """An instance's durable subscriptions, by client and name. `share` begins a shared one for its first consumer."""
+    """Durable subscriptions of one instance, by client and name.
+
+    `share` creates the SharedSubscription of a stored record for its first consumer.
+    """
 
     def __init__(
         self,
@@ -43,11 +47,12 @@ class DurableSubscriptions:
         self._share = share
         self._active: dict[tuple[str, str], ClientSubscription] = {}
         self._shared: dict[str, SharedSubscription] = {}
-        """Those that have consumers, by name."""
+        """Shared subscriptions that have consumers, by name."""
         self.sent_upto: dict[tuple[str, str], int] = {}
-        """Of those whose messages say whether somebody had them before: the last sequence that was sent, since the start."""
+        """Newest sequence sent since the start, by client and name; for protocols that flag redeliveries."""
         self.is_journaled: Callable[[str], bool] = lambda topic: True
-        """Whether the policy in force journals something of a topic or pattern; set by the engine."""
+        """Callback set by the engine: whether the policy in force journals any record of a topic or
+        pattern."""
 
     def is_connected(self, durable: DurableSubscriptionRecord) -> bool:
         if durable.sharing is not None:
@@ -57,19 +62,27 @@ class DurableSubscriptions:
     async def claim(
         self, client: str, command: commands.Subscribe, position: int
     ) -> DurableSubscriptionRecord:
-        """The one a subscribe names, when it is on disk; a new one begins at `position`. For who begins it at once.
+        """Return the durable subscription that a subscribe command names, once it is on disk.
 
-        Raises ClientError durable_differs, durable_in_use, too_many_durables; JournalError not_kept, and then one that
-        was new is none.
+        A new one begins at sequence `position`. The caller must open it without awaiting in between: another
+        client may take it during an await.
+
+        Raises ClientError durable_differs, durable_in_use or too_many_durables. Raises JournalError not_kept
+        when it can't be stored; a new one is then removed.
         """
         while True:
             found = self._find(client, command) or self._make(client, command, position)
             if not self._kept.is_new(found):
                 return found
             await self._kept.wait_durable(found)
-            # Somebody may have subscribed to it meanwhile, or deleted it: look again.
+            # Another client may have subscribed to it or deleted it during the wait, so check again.
 
     def _find(self, client: str, command: commands.Subscribe) -> DurableSubscriptionRecord | None:
+        """Return the existing record that a subscribe command names; None if there is none.
+
+        Raises ClientError durable_differs for another topic or filter, and durable_in_use while a client has
+        it.
+        """
         found = self._known.get((client, command.durable or ""))
         if found is None:
             return None
@@ -78,8 +91,8 @@ class DurableSubscriptions:
                 "durable_differs",
                 f"The durable subscription {found.name} is of {found.topic}"
                 f"{' with ' + found.filter if found.filter else ''}.",
-                'Subscribe as before, or delete it first: in the console, or by an unsubscribe with "delete":true '
-                "(STOMP: with the headers that made it durable).",
+                "Subscribe as before, or delete it first: in the console, or by an unsubscribe with "
+                '"delete":true (STOMP: with the headers that made it durable).',
                 topic=found.topic,
                 filter=found.filter,
             )
@@ -92,6 +105,10 @@ class DurableSubscriptions:
         return found
 
     def _make(self, client: str, command: commands.Subscribe, position: int) -> DurableSubscriptionRecord:
+        """Create a record at sequence `position` and add it to the store.
+
+        Raises ClientError too_many_durables.
+        """
         if len(self._known) >= MAX_DURABLES:
             raise ClientError(
                 "too_many_durables",
@@ -113,11 +130,12 @@ class DurableSubscriptions:
         return durable
 
     def on_opened(self, target: ClientSubscription, name: str) -> None:
+        """Connect a subscription with the durable record that `claim` returned."""
         key = target.peer.durable_owner(name), name
         self._active[key], target.kept = target, self._known.get(key)
 
     def on_joined(self, target: ClientSubscription, name: str, max_deliveries: int | None) -> None:
-        """A client consumes a shared one that was claimed."""
+        """Add a client as a consumer of a shared subscription that `claim` returned."""
         shared = self._shared.get(name)
         if shared is None:
             shared = self._shared[name] = self._share(self._known[SHARED_OWNER, name])
@@ -127,19 +145,24 @@ class DurableSubscriptions:
         shared.add_consumer(target)
 
     def _left(self, target: ClientSubscription, shared: SharedSubscriptionPort) -> None:
+        """Remove a consumer, and close the shared subscription later if it was the last one."""
         shared.remove_consumer(target)
-        if not shared.consumers:  # a client may leave a thousand at once
+        if not shared.consumers:  # later, because one client may close a thousand subscriptions at once
             self._turns.call_later_turn(partial(self._end_unless_joined, shared))
 
     def _end_unless_joined(self, shared: SharedSubscriptionPort) -> None:
-        """Nobody consumed it, a turn ago."""
+        """Close a shared subscription, unless a consumer has joined since the last one left."""
         if not shared.consumers:
             if self._shared.get(shared.kept.name) is shared:
                 self._note(self._shared.pop(shared.kept.name))
             shared.close()
 
     def on_closed(self, target: ClientSubscription) -> None:
-        """The client has left, or has unsubscribed: from here on it is kept. Before its deliveries are forgotten."""
+        """Store the position of a subscription that its client closed.
+
+        Call it before the subscription's deliveries are discarded, because the position is computed from
+        them.
+        """
         if target.shared is not None:
             self._left(target, target.shared)
             return
@@ -151,7 +174,10 @@ class DurableSubscriptions:
                 self._kept.on_client_left(durable)
 
     def delete(self, client: str, name: str) -> DurableSubscriptionRecord:
-        """Delete it, and let go of the journal. It is gone for good after the next save. OperatorError unknown_durable."""
+        """Delete a durable subscription and release its pin. It is removed from disk with the next save.
+
+        Raises OperatorError unknown_durable.
+        """
         durable = self._known.get((client, name))
         if durable is None:
             raise OperatorError(
@@ -163,33 +189,41 @@ class DurableSubscriptions:
         self.sent_upto.pop((client, name), None)
         if durable.sharing is not None:
             self._kept.mark_deleted(name, self._frontier.durable)
-            self._shared.pop(name, None)  # its consumers go on with what it was, and it is kept no more
+            self._shared.pop(name, None)  # consumers keep their records; the position is dropped
         return durable
 
     def release(self, durable: DurableSubscriptionRecord) -> None:
-        """Let the subscription of one that is kept no longer go on as any other. Whoever ends it has nothing
-        to delete, and it moves no later one of that name."""
+        """Turn the subscription of a deleted durable record into an ordinary one.
+
+        Closing it then changes no stored record, not even a new one of the same name.
+        """
         subscribed = self._active.pop((durable.client, durable.name), None)
         if subscribed is not None:
             subscribed.durable = ""
             subscribed.kept = None
 
     def close(self) -> None:
-        """The broker ends, and all clients have left: note where those are that nobody consumes any more."""
+        """Store the positions of shared subscriptions at shutdown. Call it after all clients were closed."""
         for shared in list(self._shared.values()):
             self._end_unless_joined(shared)
 
     async def wait_durable(self) -> None:
-        """Wait until what was made and deleted so far is on disk. JournalError not_kept."""
+        """Wait until the durable subscriptions created and deleted so far are on disk.
+
+        Raises JournalError not_kept.
+        """
         await self._kept.save()
 
     # Positions.
 
     async def record_positions(self) -> None:
-        """Note how far those that are subscribed have come, some in a turn of the loop. Once a second."""
+        """Update the stored position of each connected subscription; call it once a second.
+
+        Yields to the event loop after each NOTED_AT_ONCE positions.
+        """
         noted = 0
         for key, target in list(self._active.items()):
-            if self._active.get(key) is target:  # else it was noted when it left
+            if self._active.get(key) is target:  # otherwise `on_closed` has stored it during a yield
                 self._move(key, target)
             noted += 1
             if not noted % NOTED_AT_ONCE:
@@ -202,6 +236,7 @@ class DurableSubscriptions:
                 await asyncio.sleep(0)
 
     def _note(self, shared: SharedSubscription) -> None:
+        """Update the stored progress of a shared subscription."""
         shared.kept.seen_at = self._clock.now_ns()
         if (
             shared.record_position()
@@ -210,6 +245,7 @@ class DurableSubscriptions:
             self._kept.mark_changed(shared.kept)
 
     def _move(self, key: tuple[str, str], target: ClientSubscription) -> None:
+        """Move the stored position of a connected subscription forward."""
         durable = self._known.get(key)
         if durable is None:
             return
@@ -220,11 +256,11 @@ class DurableSubscriptions:
             self._kept.mark_changed(durable)
 
     def all(self) -> list[DurableSubscriptionRecord]:
-        """Return what is kept of all of them."""
+        """Return the stored records of all durable subscriptions."""
         return list(self._known.values())
 
     def list_entries(self) -> list[DurableEntry]:
-        """All of them, for the control plane."""
+        """Return an entry for each durable subscription, for the control plane."""
         shared = self._shared
         return [
             DurableEntry(

@@ -1,7 +1,8 @@
-"""Managed replays of an instance: kept by name while their client is away, steered by operators and by the client.
+"""Managed replays of an instance: created by name, controlled by operators and by the client that reads them.
 
-They are kept on disk (`positions.store`): at once when an operator makes, steers or ends one, else within a second. A
-replay that isn't ended holds the log from its position on, under the name that journal removal shows.
+They are on disk (`positions.store`) immediately when an operator creates, changes or ends one, otherwise
+within a second. A replay that has not ended pins the log from its position on; journal removal shows the pin
+with its name.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from broker_core.replay.rate_limit import parse_rate
 from broker_core.replay.span import ReplaySpan, SpanResult
 
 ASKED: Final = ("topic", "filter", "rate", "rate_max_gap", "conflation", "conflation_key", "paused")
-"""What is kept of a subscribe as it was asked."""
+"""Fields of a subscribe command that are stored unchanged."""
 KEPT_NS: Final = 7 * 24 * 3_600_000_000_000
-"""How long an ended one is still listed."""
+"""Time in ns that an ended replay stays listed: 7 days."""
 SMOOTHING: Final = 0.3
-"""Weight of the newest second in the speed that the time left is told by."""
+"""Weight of the newest second in the smoothed speed, which gives the estimated time left."""
 
 
 class ReplaySpeed:
-    """How many records of the log a replay passes in a second, smoothed, for telling the time it has left."""
+    """Smoothed speed of a replay in records of the log per second, for the estimate of the time left."""
 
     __slots__ = ("_at", "_position", "per_second")
 
@@ -44,7 +45,7 @@ class ReplaySpeed:
         self.per_second = 0.0
 
     def update(self, position: int, now: int) -> None:
-        """Called about once a second with where the replay stands."""
+        """Update the speed with the replay's position; call it about once a second."""
         seconds = (now - self._at) / 1e9
         if seconds <= 0:
             return
@@ -54,7 +55,10 @@ class ReplaySpeed:
         self._position, self._at = position, now
 
     def seconds_left(self, replay: ManagedReplayRecord, newest: int, newest_at: int) -> float | None:
-        """How long it will take at this pace; None when that can't be said. `newest_at`: when the log's last came."""
+        """Return the estimated seconds until the end at this speed, or None without an estimate.
+
+        `newest` is the log's newest sequence; `newest_at` the time (ns UTC) up to which the log is recorded.
+        """
         records = replay.end_sequence(newest) - replay.position + 1
         if replay.ended or records <= 0:
             return 0.0
@@ -65,7 +69,7 @@ class ReplaySpeed:
 
 
 class ManagedReplays:
-    """All managed replays, by name."""
+    """Managed replays of one instance, by name."""
 
     def __init__(
         self,
@@ -80,14 +84,15 @@ class ManagedReplays:
         self._kept = kept
         self._replays = kept.replays
         self.is_journaled: Callable[[str], bool] = lambda topic: True
-        """Whether the policy in force journals something of a topic or pattern; set by the engine."""
+        """Callback set by the engine: whether the policy in force journals any record of a topic or
+        pattern."""
         self._active: dict[str, tuple[ClientSubscription, ReplaySpeed]] = {}
-        """Those whose client is subscribed."""
+        """Subscription and speed of each replay whose client is subscribed."""
         self._asked: dict[str, SpanResult] = {}
-        """Of those that a client has made and not begun: what it asked for, and is to be told about that."""
+        """Span and notices of replays that a client created and has not begun to read."""
 
     def get(self, name: str) -> ManagedReplayRecord:
-        """The one of that name; OperatorError unknown_replay."""
+        """Return the replay of this name. Raises OperatorError unknown_replay."""
         found = self._replays.get(name)
         if found is None:
             raise OperatorError(
@@ -95,15 +100,17 @@ class ManagedReplays:
             )
         return found
 
-    # A client comes and goes.
+    # Connections of the client.
 
     async def claim(
         self, client: str, command: commands.Subscribe, look_up: Callable[[], SpanResult]
     ) -> None:
-        """See to it that the one a subscribe names is there and on disk, for who begins it at once; `look_up` says what of the log
-        a new one is of.
+        """Ensure that the replay a subscribe command names exists and is on disk.
 
-        ClientErrors of `find` and of `look_up`, too_many_replays; JournalError not_kept, and then one that was new is none.
+        The caller must open it without awaiting in between. `look_up` computes the span of a new replay.
+
+        Raises ClientError as `find` and `look_up` do, or too_many_replays. Raises JournalError not_kept when
+        it can't be stored; a new one is then removed.
         """
         while True:
             replay = self.find(client, command)
@@ -114,9 +121,13 @@ class ManagedReplays:
             if not self._kept.is_new(replay):
                 return
             await self._kept.wait_durable(replay)
-            # It may have been cancelled meanwhile, or begun by another: look again.
+            # It may have been cancelled or opened by another client during the wait, so check again.
 
     def _make(self, client: str, command: commands.Subscribe, span: ReplaySpan) -> ManagedReplayRecord:
+        """Create a replay of this span and add it to the store; first drop replays that ended long ago.
+
+        Raises ClientError too_many_replays.
+        """
         now = self._clock.now_ns()
         for old in [one for one in self._replays.values() if one.ended and one.ended_at < now - KEPT_NS]:
             self._drop(old)
@@ -137,13 +148,15 @@ class ManagedReplays:
             created_at=now,
         )
         self._kept.add(replay)
-        self._asked.pop(replay.name, None)  # of one of that name that the disk refused
+        self._asked.pop(replay.name, None)  # of an earlier replay of that name that could not be stored
         return replay
 
     def find(self, client: str, command: commands.Subscribe) -> ManagedReplayRecord | None:
-        """The one that a client's subscribe names and may go on with; None when there is none of that name yet.
+        """Return the managed replay that a client's subscribe command names; None if there is none.
 
-        ClientError replay_of_another, replay_in_use, replay_differs, replay_cancelled or replay_completed.
+
+        Raises ClientError replay_of_another, replay_in_use, replay_differs, replay_cancelled or
+        replay_completed.
         """
         found = self._replays.get(command.managed or "")
         if found is None:
@@ -177,7 +190,11 @@ class ManagedReplays:
         return found
 
     def resume_start(self, replay: ManagedReplayRecord, command: commands.Subscribe) -> SpanResult:
-        """Where its client goes on: after what it says it has received, else with the first that it may not have."""
+        """Return the span at which the client continues.
+
+        It starts after the bookmark that the client reports as `received`, otherwise at the first record
+        that the client may not have.
+        """
         if (asked := self._asked.pop(replay.name, None)) is not None:
             return asked
         received = (
@@ -185,16 +202,22 @@ class ManagedReplays:
         )
         if received is None or not replay.first <= received + 1 <= self._frontier.durable + 1:
             return SpanResult(replay.span)
-        # It may be before the broker's position: what was on its way is delivered again, once.
+        # `received` may be older than the broker's position: records lost on the way are delivered again,
+        # once.
         return SpanResult(replay.span._replace(first=max(received + 1, self._journal.begins_at)))
 
     def on_opened(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
+        """Connect a subscription with its managed replay."""
         target.managed = replay
         target.trail = SentHistory()
         self._active[replay.name] = (target, ReplaySpeed(replay.position, self._clock.now_ns()))
 
     def on_closed(self, target: ClientSubscription) -> None:
-        """The client has left, or has unsubscribed. Before its deliveries are forgotten."""
+        """Store the position of a subscription that its client closed.
+
+        Call it before the subscription's deliveries are discarded, because the position is computed from
+        them.
+        """
         replay = target.managed
         if replay is not None and self._target_of(replay) is target:
             self._look_at(replay, target)
@@ -203,25 +226,31 @@ class ManagedReplays:
             self._kept.on_client_left(replay)
 
     def release(self, replay: ManagedReplayRecord) -> None:
-        """Let the subscription of one that is kept no longer go on as any other: it moves no later one of that
-        name."""
+        """Turn the subscription of a deleted replay into an ordinary one.
+
+        It then changes no later replay of the same name.
+        """
         target = self._target_of(replay)
         if target is not None:
             del self._active[replay.name]
             target.managed = None
 
     def on_completed(self, target: ClientSubscription) -> None:
-        """It has come to its end point."""
+        """End the managed replay of a subscription that has reached its end point."""
         replay = target.managed
         if replay is not None:
             self.on_closed(target)
             self._end(replay, "completed")
 
-    # What operators do. Each raises OperatorError unknown_replay or replay_ended, and is done for good after a save.
+    # Operations of the operator. Each raises OperatorError unknown_replay or replay_ended; it is durable
+    # after a save.
 
     async def create(self, client: str, command: commands.Subscribe, span: ReplaySpan) -> ManagedReplayRecord:
-        """Make one for a client that will come for it. OperatorError replay_exists; ClientError too_many_replays; JournalError
-        not_kept, and then there is none."""
+        """Create a replay for a client that will subscribe to it later, and wait until it is on disk.
+
+        Raises OperatorError replay_exists; ClientError too_many_replays; JournalError not_kept, and the
+        replay is then removed.
+        """
         if command.managed in self._replays:
             raise OperatorError(
                 "replay_exists", f"There is a managed replay {command.managed}.", "Choose another name."
@@ -231,6 +260,7 @@ class ManagedReplays:
         return replay
 
     def pause(self, name: str) -> ManagedReplayRecord:
+        """Pause a replay, whether or not its client is subscribed."""
         replay, target = self._running(name)
         if target is not None:
             self._control.pause([target])
@@ -239,6 +269,7 @@ class ManagedReplays:
         return replay
 
     def resume(self, name: str) -> ManagedReplayRecord:
+        """Resume a paused replay."""
         replay, target = self._running(name)
         replay.paused, replay.steered_at = False, self._clock.now_ns()
         self._kept.mark_changed(replay)
@@ -247,7 +278,7 @@ class ManagedReplays:
         return replay
 
     def set_rate(self, name: str, rate: str | None, max_gap: str | None) -> ManagedReplayRecord:
-        """Another rate, or none. ClientError bad_rate."""
+        """Set the rate of a replay; None removes it. Raises ClientError bad_rate."""
         parsed = parse_rate(rate, max_gap) if rate else None
         replay, target = self._running(name)
         if target is not None:
@@ -258,7 +289,7 @@ class ManagedReplays:
         return replay
 
     def cancel(self, name: str) -> ManagedReplayRecord:
-        """End it. Its client is told; the log is held no longer."""
+        """End a replay, send its client an error notice, and release the log."""
         replay, target = self._running(name)
         if target is not None:
             self._end_subscription(replay, target)
@@ -266,6 +297,7 @@ class ManagedReplays:
         return replay
 
     def _end_subscription(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
+        """End the client's subscription of a cancelled replay, with an error notice."""
         self.on_closed(target)
         target.peer.reply(
             replies.ErrorReply(
@@ -279,7 +311,7 @@ class ManagedReplays:
         target.peer.end(target, DiscardCause.CANCELLED, "replay_cancelled")
 
     def forget(self, name: str) -> None:
-        """Take an ended one off the list. OperatorError replay_not_ended."""
+        """Remove an ended replay from the list. Raises OperatorError replay_not_ended."""
         replay = self.get(name)
         if not replay.ended:
             raise OperatorError(
@@ -292,6 +324,10 @@ class ManagedReplays:
         self._asked.pop(replay.name, None)
 
     def _running(self, name: str) -> tuple[ManagedReplayRecord, ClientSubscription | None]:
+        """Return a replay that has not ended, and its subscription or None.
+
+        Raises OperatorError unknown_replay or replay_ended.
+        """
         replay = self.get(name)
         if replay.ended:
             raise OperatorError(
@@ -309,7 +345,7 @@ class ManagedReplays:
     # Positions, the list.
 
     def record_positions(self) -> None:
-        """Note how far those that are served have come. Once a second."""
+        """Update the stored position and speed of each subscribed replay; call it once a second."""
         now = self._clock.now_ns()
         for name, (target, speed) in self._active.items():
             replay = self._replays[name]
@@ -317,9 +353,11 @@ class ManagedReplays:
             speed.update(replay.position, now)
 
     def _look_at(self, replay: ManagedReplayRecord, target: ClientSubscription) -> None:
+        """Update a replay's stored progress from its subscription."""
         position = target.position(self._frontier.durable)
         acknowledges = target.peer.backlog.has_ack_window(target.stream)
-        # What is acknowledged was read; without acknowledgements the kernels may still hold what was sent last.
+        # Acknowledged records were read. Without acknowledgements the kernels may still buffer the newest
+        # sent records.
         certain = position if acknowledges or target.trail is None else target.trail.first or position
         before = _moving(replay)
         replay.note_progress(position, certain)
@@ -340,21 +378,39 @@ class ManagedReplays:
         carried: int,
         set_back: DestinationSetBack | None = None,
     ) -> None:
-        """Make a link's replay anew in its place: from `position`, of this topic and filter.
+        """Replace a link's replay by a new one of the same name, from `position` on.
 
-        `carried`: newest record that the destination has. `set_back`: what it lost, if that is why; else what
-        it lost last stays. The old definition gives way to the new one in one write, here and at a group's
-        other members. Nothing is done while the replay is subscribed. Raises OperatorError unknown_replay.
+        The store removes the old definition and adds the new one in one write, here and at the other members
+        of a group. Does nothing while the replay is subscribed.
+
+        Args:
+            position: Sequence of the first record to carry.
+            topic: Topic of the new replay.
+            filter: Filter of the new replay.
+            carried: Newest record that the destination has.
+            set_back: Loss at the destination, if that is the reason. None keeps the last one.
+
+        Raises:
+            OperatorError: unknown_replay.
         """
         old = self.get(name)
         if name in self._active:
             return
         made = msgspec.structs.replace(
-            old, topic=topic, filter=filter, position=position, first=min(old.first, position), certain=0,
-            began_at=0, recorded_at=0, begun=True, caught_up=False, carried=carried,
+            old,
+            topic=topic,
+            filter=filter,
+            position=position,
+            first=min(old.first, position),
+            certain=0,
+            began_at=0,
+            recorded_at=0,
+            begun=True,
+            caught_up=False,
+            carried=carried,
             set_back=set_back or old.set_back,
             created_at=max(self._clock.now_ns(), old.created_at + 1),
-        )  # fmt: skip
+        )
         self._kept.remove(old, tell=False)
         self._kept.add(made)
 
@@ -369,11 +425,11 @@ class ManagedReplays:
             self._kept.mark_changed(replay)
 
     def is_served(self, name: str) -> bool:
-        """Whether its client is subscribed to it here."""
+        """Whether the replay's client is subscribed to it at this broker."""
         return name in self._active
 
     def follow(self, replay: ManagedReplayRecord) -> None:
-        """Pause, resume, pace or end the subscription here as another member of the group was asked to."""
+        """Apply to the local subscription a change that another member of the group made to the replay."""
         target = self._target_of(replay)
         if target is None:
             return
@@ -389,22 +445,22 @@ class ManagedReplays:
             self._control.resume([target])
 
     def waiting(self) -> list[ManagedReplayRecord]:
-        """Return those whose client is away, and that aren't over."""
+        """Return the replays that have not ended and whose client is not subscribed here."""
         return [one for one in self._replays.values() if not one.ended_at and one.name not in self._active]
 
     def list_entries(self) -> list[ReplayEntry]:
-        """All of them, for the control plane; the newest first."""
+        """Return an entry for each replay, newest first, for the control plane."""
         return [self.to_entry(one) for one in reversed(self._replays.values())]
 
     def to_entry(self, replay: ManagedReplayRecord) -> ReplayEntry:
-        """One, for the control plane: with its progress, and moments in ms."""
+        """Return a replay as an entry of the control plane, with its progress and times in ms."""
         newest, newest_at = self._frontier.durable, self._clock.now_ns()
         connected, (_, speed) = replay.name in self._active, self._active.get(replay.name, (None, None))
         left = None
         if speed is not None and not replay.paused:
             left = speed.seconds_left(replay, newest, newest_at)
         return msgspec.convert(
-            # What is shown as it is kept has the same name.
+            # Fields that are copied unchanged have the same name in both.
             msgspec.structs.asdict(replay)
             | {
                 "state": replay.state(connected),
@@ -424,7 +480,12 @@ class ManagedReplays:
 
 
 def _moving(replay: ManagedReplayRecord) -> tuple[object, ...]:
-    """What of it changes while it is served."""
+    """Return the fields of a replay that change while its client reads it."""
     return (
-        replay.position, replay.certain, replay.begun, replay.caught_up, replay.recorded_at, replay.delivered_messages,
-    )  # fmt: skip
+        replay.position,
+        replay.certain,
+        replay.begun,
+        replay.caught_up,
+        replay.recorded_at,
+        replay.delivered_messages,
+    )

@@ -1,12 +1,13 @@
-"""How fast a replay may go: a rate, and the pacer that holds it. Pure: time is passed in.
+"""Rate of a replay: parsing, the pacer that computes due times, and the limiter that waits for them.
 
-A pacer keeps one number, the moment at which the next record is due. Each record moves it on: by 1/rate, by its
-bytes/rate, or by the time that passed before it when it was recorded, divided by the multiple. A record goes when it
-is due and never before, so what a timer or a socket delays is made up by the records after it; but only up to
-MAX_LATE_NS, because a client that didn't read for a minute must not get a minute's records at once. Over any ten
-seconds a replay is hence within 1 % of its rate, give or take the one record that can't be divided (seed 002).
+A pacer stores one number, the due time of the next record. Each record moves it on: by 1/rate, by its
+bytes/rate, or by the time between it and its predecessor in the recording, divided by the multiple. A record
+is delivered when it is due and never before. Later records catch up on delays by timers and sockets, but only
+up to MAX_LATE_NS: a client that didn't read for a minute must not get a minute's records in one burst. Over
+any ten seconds a replay is hence within 1 % of its rate, give or take one record, which can't be divided
+(seed 002).
 
-Holds a replay to its rate: asks the pacer, sleeps until something is due, cuts batches where the rate does.
+The pacer is pure: time is an argument. `ReplayRateLimiter` sleeps until a record is due, and cuts batches.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from broker_core.errors import ClientError
 from broker_core.quantities import BYTES, parse_client_interval, split_unit
 
 MAX_LATE_NS: Final = 100_000_000
-"""Lateness that is made up: 1 % of ten seconds."""
+"""Maximum lateness that is caught up: 1 % of ten seconds, in ns."""
 GRAIN_NS: Final = 10_000_000
-"""A paced replay wakes once in this time at most, and takes what is due by then together."""
+"""Shortest time between two wake-ups of a replay with a rate; records due by then are delivered together."""
 
 Unit = Literal["messages", "bytes", "recorded"]
+"""Unit of a rate; "recorded" is a multiple of the recorded pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +42,30 @@ class ReplayRate:
     unit: Unit
     amount: float
     text: str
-    """As the client wrote it."""
+    """Rate as the client wrote it."""
     max_gap_ns: int | None = None
-    """The longest wait for one record, of a multiple of the recorded pace; None: as long as it takes."""
+    """Longest wait for one record at a multiple of the recorded pace; None: no limit."""
 
 
 def parse_rate(text: str, max_gap: str | None = None) -> ReplayRate:
-    """The rate `1000` (messages), `500KB` (bytes; KB is 1,000 and KiB 1,024) or `2X`, `.5X` (of the recorded pace).
+    """Parse a rate: `1000` (messages/s), `500KB` (bytes/s) or `2X`, `.5X` (multiple of the recorded pace).
 
-    `max_gap` is an interval such as `10s`: how long the replay waits for one record at most, as its client sees it
-    (at 5X and 10s, recorded pauses above 50 s are shortened to 50 s). Raises ClientError bad_rate or bad_interval.
+    KB is 1,000 bytes and KiB 1,024. `max_gap` is an interval such as `10s`: the longest time that the replay
+    waits for one record, as its client sees it (at 5X and 10s, recorded pauses above 50 s are shortened to 50
+    s). Raises ClientError bad_rate or bad_interval.
     """
     try:
         number, unit = split_unit(text)
         amount = float(number)
     except ValueError:
         amount, unit = 0.0, ""
-    of_bytes = unit in BYTES and unit.endswith("b")  # a thousand messages may be meant by 1k
+    of_bytes = unit in BYTES and unit.endswith("b")  # `1k` is refused: it could mean a thousand messages
     if not (amount > 0 and (of_bytes or unit in ("", "x"))):
         raise ClientError(
             "bad_rate",
             f"{text[:40]!r} isn't a rate.",
-            "Write messages per second (1000), bytes per second (500KB), or a multiple of the recorded pace (2X, .5X).",
+            "Write messages per second (1000), bytes per second (500KB), or a multiple of the recorded pace"
+            " (2X, .5X).",
             field="rate",
         )
     if unit == "x":
@@ -80,7 +84,7 @@ def parse_rate(text: str, max_gap: str | None = None) -> ReplayRate:
 
 
 class ReplayPacer:
-    """Says how many records may go now, and when to ask again. One per replay."""
+    """Computes how many records of one replay are due, and when the next one is."""
 
     __slots__ = ("_due", "_recorded_at", "rate")
 
@@ -90,14 +94,19 @@ class ReplayPacer:
         self._recorded_at: int | None = None
 
     def set_rate(self, rate: ReplayRate, now: int) -> None:
-        """Go on at another rate: the record that is next waits no longer than the new one makes it."""
+        """Change the rate. The next record is due at the earlier of its old due time and `now`."""
         self.rate = rate
         self._due = min(self._due, float(now))
 
     def allowed_now(self, now: int, recorded_at: int, sizes: npt.NDArray[np.int64]) -> int:
-        """How many of these records, which were accepted at one moment, may go now: the first 0 to len(sizes).
+        """Return how many of these records are due: the first 0 to len(sizes). They count as delivered.
 
-        `sizes` are bytes. What is granted counts as gone; ask for the others again, later, from the first of them.
+        The caller asks again for the remaining ones later.
+
+        Args:
+            now: Monotonic time, ns.
+            recorded_at: Acceptance time that all of these records share, ns UTC.
+            sizes: Bytes of each record.
         """
         if self.rate.unit == "recorded":
             return len(sizes) if self._reached(now, recorded_at) else 0
@@ -105,22 +114,24 @@ class ReplayPacer:
         if due > now:
             return 0
         costs = self._costs(sizes)
-        # A record is due when those before it are paid for.
+        # A record is due when the records before it are paid for.
         ends = np.cumsum(costs)
         number = int(np.searchsorted(ends - costs, now - due, side="right"))
         self._due = due + float(ends[number - 1])
         return number
 
     def next_allowed_at(self, now: int, recorded_at: int) -> int:
-        """When to ask again after a grant that wasn't whole, for a record accepted at that moment; ns."""
+        """Return when to ask again (monotonic ns), for a next record accepted at `recorded_at`."""
         due = self._due_of(recorded_at) if self.rate.unit == "recorded" else self._due
         return max(int(due) + 1, now + GRAIN_NS)
 
     def _costs(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return for each record the ns that it delays the next one."""
         each = 1e9 / self.rate.amount
         return np.multiply(sizes, each) if self.rate.unit == "bytes" else np.full(len(sizes), each)
 
     def _reached(self, now: int, recorded_at: int) -> bool:
+        """Return whether records accepted at `recorded_at` are due; if so, count them as delivered."""
         due = max(self._due_of(recorded_at), now - MAX_LATE_NS)
         if due > now:
             return False
@@ -128,33 +139,37 @@ class ReplayPacer:
         return True
 
     def _due_of(self, recorded_at: int) -> float:
+        """Return when a record accepted at `recorded_at` is due, relative to the newest delivered one."""
         if self._recorded_at is None:
             return self._due
-        # The clock of the recording may have been set back: then nothing is waited for.
+        # The clock of the recording may have been set back: then the wait is 0.
         wait = max(0, recorded_at - self._recorded_at) / self.rate.amount
         return self._due + (wait if self.rate.max_gap_ns is None else min(wait, self.rate.max_gap_ns))
 
 
 LONGEST_WAIT_NS = 60_000_000_000
+"""Longest sleep before the clock is read again."""
 
 
 class ReplayRateLimiter:
-    """The rate of one replay. It may be changed and lifted while the replay waits."""
+    """Rate limit of one replay. The rate can be changed or removed while the replay waits."""
 
     def __init__(self, rate: ReplayRate | None, now: Callable[[], int]) -> None:
         self._now = now
         self._pacer = ReplayPacer(rate, now()) if rate is not None else None
         self._changed = asyncio.Event()
-        # The piece that is being cut, and the bytes of its records, so that each cut costs what it cuts.
+        # The slice that is being cut, and the bytes of its records: a cut then costs no more than the records
+        # cut off.
         self._front: BatchSlice | None = None
         self._sizes: npt.NDArray[np.int64] = np.zeros(0, np.int64)
 
     @property
     def rate(self) -> ReplayRate | None:
-        """What is in force; None: as fast as its client takes it."""
+        """Rate in force; None: as fast as the client reads."""
         return self._pacer.rate if self._pacer is not None else None
 
     def set_rate(self, rate: ReplayRate | None) -> None:
+        """Set the rate, or None to remove it, and wake a waiting replay."""
         if rate is None:
             self._pacer = None
         elif self._pacer is None:
@@ -164,7 +179,11 @@ class ReplayRateLimiter:
         self._changed.set()
 
     def admit_batch(self, waiting: deque[BatchSlice]) -> tuple[list[BatchSlice], int]:
-        """Take from the front what may go now; what is cut off stays there. When to ask again for the rest (0: it is all)."""
+        """Remove the slices that are due from the front of `waiting` and return them.
+
+        Also returns the monotonic time (ns) to ask again, or 0 when nothing remains. The undue rest of a
+        slice stays in the deque.
+        """
         admitted: list[BatchSlice] = []
         while waiting and self._pacer is not None:
             piece, now = waiting[0], self._now()
@@ -182,13 +201,14 @@ class ReplayRateLimiter:
         return admitted, 0
 
     async def wait(self, wake_at: int) -> None:
-        """Until that moment, or until the rate changes."""
+        """Wait until `wake_at` (monotonic ns) or until the rate changes."""
         self._changed.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(min(max(wake_at - self._now(), 0), LONGEST_WAIT_NS) / 1e9):
                 await self._changed.wait()
 
     def _sizes_of(self, piece: BatchSlice) -> npt.NDArray[np.int64]:
+        """Return the bytes of each record of the front slice, computed once per slice."""
         if self._front is not piece:
             self._front, self._sizes = piece, piece.sizes()
         return self._sizes

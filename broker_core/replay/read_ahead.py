@@ -1,14 +1,13 @@
-"""The next chunk of a replay: where to read, and what of it its subscriptions want. Runs in the reader thread.
+"""Reading of a replay's chunks, up to two in advance, in the reader thread.
 
-The next chunks of one replay: how large they are, and the reads that are under way.
+A chunk starts small and grows while the client accepts each chunk immediately. The transport of a stalled
+client keeps in memory the whole chunk that its bytes belong to. So a chunk is never larger than a fraction of
+the bytes that the client has taken: the kernels take some hundred KiB for a stalled client, and these must
+not make its chunks large.
 
-A chunk starts small, and grows while the client takes everything at once. What a stopped client's transport holds
-keeps the whole chunk it was read with in memory, so a chunk is also never more than a part of what the client has
-taken: the kernels take some hundred KiB for a client that reads nothing, and that must not make its chunks large.
-
-For a client that is fast two chunks are asked for ahead of time. The reader thread then goes from one to the next by
-itself, and inflates one while the loop hands over the one before; asked for one by one they would take turns, since
-the loop keeps the interpreter while it hands over.
+For a fast client two chunks are requested in advance. The reader thread then reads and inflates one while the
+event loop hands over the one before. Requested one by one they would alternate, since the event loop keeps
+the interpreter lock while it hands over.
 """
 
 from __future__ import annotations
@@ -36,17 +35,19 @@ from broker_core.subscriptions.subscription import Subscription, select_rows
 
 
 class ReplayTarget(NamedTuple):
-    """One subscription of a replay, and the first sequence it hasn't been given."""
+    """Subscription of a replay, and the first sequence that it has not been given."""
 
     subscription: Subscription[object]
     next_sequence: int
 
 
 class ReplayChunk(NamedTuple):
-    """What the subscriptions want of the batches read.
+    """Matching slices of the batches that one read returned.
 
-    `first` is the first sequence that was readable: above the one asked for when the records between are damaged or
-    lost. The next chunk starts at `following`. `begun`: a record of the span's beginning was met; `over`: its end.
+    * `first`: first readable sequence. Above the requested one when the records between are damaged or lost.
+    * `following`: sequence at which the next chunk starts.
+    * `begun`: whether a record of the span's beginning was reached.
+    * `over`: whether the end of the span was reached.
     """
 
     first: int
@@ -58,9 +59,10 @@ class ReplayChunk(NamedTuple):
 
 @dataclass(slots=True)
 class ReadPosition:
-    """Where the reading of a replay has come to. The reader thread alone moves it, so chunks can be queued ahead of time.
+    """Position up to which a replay has been read.
 
-    Each chunk starts where the one before ended, which the loop needn't have seen yet.
+    Only the reader thread moves it, so chunks can be requested in advance: each starts where the one before
+    ended, whether or not the event loop has received that one.
     """
 
     _journal: Journal
@@ -69,12 +71,12 @@ class ReadPosition:
     _ended: bool = False
 
     def read_next_chunk(self, upto: int, max_bytes: int, cuts: bool = False) -> ReplayChunk | None:
-        """The next chunk, to `upto`, as `read_chunk`. None: nothing is left to read to there, or the chunk before couldn't be read.
+        """Read the next chunk, up to sequence `upto`; arguments and errors as for `read_chunk`.
 
-        Raises JournalErrors as that.
+        Returns None when nothing remains up to `upto`, or when the chunk before could not be read.
         """
         ended = self._ended or min(one.next_sequence for one in self._readers) > min(upto, self._span.last)
-        self._ended = True  # until this one is read: none is passed over
+        self._ended = True  # stays set if the read fails, so that no chunk is skipped
         if ended:
             return None
         chunk = read_chunk(self._journal, self._readers, self._span, upto, max_bytes, cuts)
@@ -93,16 +95,17 @@ def read_chunk(
     max_bytes: int,
     cuts: bool = False,
 ) -> ReplayChunk:
-    """Read from the first sequence that any of them needs to `upto`, about `max_bytes`.
+    """Read about `max_bytes` from the first sequence that any subscription needs, up to sequence `upto`.
 
-    One batch at least is read, whole however large it is, or with `cuts` as much of it as goes into `max_bytes`.
+    At least one batch is read. It is whole, however large, unless `cuts` is set: then only the records that
+    fit into `max_bytes` count.
 
     Raises JournalError bookmark_gone or journal_failed.
     """
     start = min(reader.next_sequence for reader in readers)
     exact = [reader.subscription.pattern.exact for reader in readers]
     topics = {topic for topic in exact if topic is not None}
-    if not span.not_before and None not in exact:  # segments without their topics needn't be read
+    if not span.not_before and None not in exact:  # skip segments whose sidecar lists none of these topics
         following = min(journal.next_sequence_of_topics(topics, start), min(upto, span.last) + 1)
         if following > start:
             return ReplayChunk(start, following, [], True, False)
@@ -125,10 +128,10 @@ def read_chunk(
 
 
 def _cut(batch: Batch, start: int, max_bytes: int) -> int:
-    """The sequence of the last record from `start` on that goes into about so many bytes; one record does always.
+    """Return the sequence of the last record that fits into `max_bytes`, counted from `start`.
 
-    What a transport holds of a batch keeps all of it in memory. So a client that reads nothing must not be handed a
-    large one while nothing is known of it.
+    At least one record counts as fitting. A transport that buffers part of a batch keeps the whole batch in
+    memory. So a client that has taken little so far must not get a large one.
     """
     sequences, rows = batch.sequences(), batch.rows
     first = int(np.searchsorted(sequences, np.uint64(start)))
@@ -140,7 +143,8 @@ def _cut(batch: Batch, start: int, max_bytes: int) -> int:
 def _pieces(
     position: BatchPosition, batch: Batch, readers: Sequence[ReplayTarget], upto: int
 ) -> list[BatchSlice]:
-    # One alone makes its own evaluator when its filter asks; several share what is decoded.
+    """Return the slices of a batch that the subscriptions match, in the order of the records."""
+    # One subscription makes an evaluator only if its filter needs it; several share the decoded bodies.
     evaluator = BatchEvaluator(batch, readers[0].subscription.decoder_of) if len(readers) > 1 else None
     wanted = [
         select_rows(one.subscription, batch, one.next_sequence, evaluator, upto=upto) for one in readers
@@ -159,10 +163,10 @@ def _pieces(
 
 
 def split_into_runs(count: int, wanted: Sequence[Rows | None]) -> list[tuple[int, Rows | None]]:
-    """Cut what subscriptions want of a batch of `count` records into runs: (which subscription, its next rows).
+    """Split the wanted rows of a batch of `count` records into runs of (index of the subscription, rows).
 
-    None is all rows. A record that several want comes once for each, in the order of the subscriptions, before the
-    next record. Subscriptions that want nothing don't appear; one alone gets its rows uncut.
+    Rows None means all rows. A record that several subscriptions want appears once for each, in their order,
+    before the next record. Subscriptions that want nothing are left out; a single one gets its rows unsplit.
     """
     active = [number for number, rows in enumerate(wanted) if rows is None or len(rows)]
     if len(active) < 2:
@@ -179,11 +183,11 @@ def split_into_runs(count: int, wanted: Sequence[Rows | None]) -> list[tuple[int
 
 
 CHUNKS_AHEAD = 2
-"""Chunks of a fast client that are read, or being read, besides the one that is handed over."""
+"""Chunks that are read in advance for a fast client, in addition to the one being handed over."""
 
 
 class ReadAhead:
-    """Reads the chunks of one replay in the reader thread, one after the other."""
+    """Chunk reader of one replay. Chunks are read one after the other in the reader thread."""
 
     def __init__(self, facilities: InstanceResources, frontier: DurableFrontier) -> None:
         self._facilities = facilities
@@ -194,12 +198,16 @@ class ReadAhead:
         self.size = AdaptiveChunkSize(facilities.share)
 
     def schedule_next(self, targets: Sequence[ClientSubscription], span: ReplaySpan, following: int) -> None:
-        """Have chunks read ahead, if the client is so fast that it pays. These are about to be given all before `following`."""
+        """Request chunks in advance if the client is fast enough.
+
+        The caller is about to give `targets` every record before sequence `following`.
+        """
         if self.size.is_read_ahead_useful:
             while len(self._reading) < CHUNKS_AHEAD:
                 self._start(targets, span, following)
 
     def _start(self, targets: Sequence[ClientSubscription], span: ReplaySpan, following: int = 0) -> None:
+        """Request one more chunk in the reader thread."""
         if self._way is None:
             readers = [
                 ReplayTarget(one.subscription, max(one.cursor.next_sequence, following)) for one in targets
@@ -212,12 +220,13 @@ class ReadAhead:
         )
 
     async def next_chunk(self, targets: Sequence[ClientSubscription], span: ReplaySpan) -> ReplayChunk | None:
-        """What was read ahead or, when nothing is being read, the next chunk. None: look where these stand, and ask anew.
+        """Return the chunk read in advance or, if there is none, read the next one.
 
-        JournalErrors as `read_chunk`.
+        Returns None when there is nothing to read: the caller then checks its position and calls again.
+        Raises JournalError as `read_chunk` does.
         """
         if self._share.busy:
-            self.stop()  # it was read for a faster pace, in large chunks; nothing is read ahead beside live traffic
+            self.stop()  # these chunks are too large beside live traffic
         if self._reading:
             return await self._next()
         async with self._share.reads:
@@ -226,7 +235,8 @@ class ReadAhead:
             return await self._next()
 
     async def _next(self) -> ReplayChunk | None:
-        # Let go of it: a waiting replay must not keep the chunk it has delivered.
+        """Wait for the oldest requested chunk."""
+        # Drop the reference: a waiting replay must not keep a delivered chunk in memory.
         reading = self._reading.popleft()
         try:
             chunk = await reading
@@ -238,15 +248,15 @@ class ReadAhead:
         return chunk
 
     def stop(self) -> None:
-        """What is being read isn't wanted any more."""
+        """Discard the chunks that were read or requested in advance."""
         for reading in self._reading:
             if reading.done() and not reading.cancelled():
-                reading.exception()  # nobody will ask for it any more
+                reading.exception()  # else asyncio logs that it was never retrieved
             reading.cancel()
         self._reading.clear()
         self._way = None
 
     def on_stalled(self) -> None:
-        """The client has stopped reading: what was read ahead is given back."""
+        """Discard the chunks read in advance and restart with small ones: the client has stopped reading."""
         self.stop()
         self.size.reset()

@@ -1,20 +1,22 @@
-"""Serves bookmark subscriptions from the journal: to their end point, or until they are handed over to live delivery.
+"""Task that reads the log for bookmark subscriptions until their end point, or until they become live.
 
-    where to read next     Span, decided in span.py, and the subscriptions' next_sequence
-    what to select         chunks.read_chunk, in the reader thread (read_ahead); conflating holds back what it must
-    when to deliver        the pace, then the client's socket: Backlog.room
+    where to read next     ReplaySpan, decided in span.py, and each subscription's next_sequence
+    which rows to select   read_ahead.read_chunk, in the reader thread; then a conflator, if there is one
+    when to deliver        the replay's rate, then the client's socket: Backlog.can_send
 
-One replay serves one subscription, or several of one client that were resumed together (`replay.control`): then it reads
-once, and delivers in the journal's order across them. Each subscription has a position of its own, so that one can
-leave at any moment, between two records, and go on from there later.
+One replay serves one subscription, or several subscriptions of one client that were resumed together
+(`replay.control`). In the second case it reads the log once and delivers in the journal's order across them.
+Each subscription has its own position, so it can leave the replay between any two records and continue later.
 
-The hand-over to live delivery (its law: `cursor`) is one turn of the loop without an await: the position has passed
-everything dispatched, and the subscription is live before the next group is.
+The step from replay to live delivery runs in one iteration of the event loop, without an await: the cursor
+has passed every dispatched record, and the subscription is live before the next group of batches is
+dispatched. The law that this preserves is in `cursor`.
 
-A replay goes only as fast as its client takes: of its chunk it queues what socket, window and credit let through at once,
-when everything before has been taken. So what it has read makes nobody slow, however small the limits are. When a client
-stops reading, what it wasn't given is let go and read again later, so that a thousand waiting replays hold next to
-nothing. All replays read through one thread, a chunk each in turn.
+A replay is only as fast as its client. It queues the part of a chunk that socket, window and credit accept
+immediately, and only after the client has taken everything before. So replayed records never make a client
+count as slow, however small its limits are. When a client stops reading, the replay releases the records that
+it could not queue and reads them again later, so a thousand waiting replays use almost no memory. All replays
+read through one thread, one chunk at a time.
 """
 
 from __future__ import annotations
@@ -40,30 +42,38 @@ from broker_core.replay.span import NEVER, ReplaySpan
 
 log = structlog.get_logger("sluice.replay")
 STALLED_AFTER_S = 0.05
-"""A client that takes nothing for so long has stopped reading, as far as its replays are concerned."""
+"""A client that takes nothing for this long counts as stalled: its replays release the chunks they read
+ahead."""
 LONGEST_SLEEP_S = 60.0
-"""How long a wait for a moment goes on without a look at the clock, which may be set meanwhile."""
+"""Longest sleep before the clock is read again: an operator or NTP may have set it meanwhile."""
 
 
 class LiveHandover(Protocol):
-    """Where replays end: `engine.subscriptions`."""
+    """Callbacks at the end of a replay; `engine.subscriptions` implements them."""
 
     def make_live(self, target: ClientSubscription) -> None:
-        """It has everything that was dispatched; from the next batch on it gets what comes."""
+        """Deliver new records to the subscription, from the next batch on.
+
+        The subscription has every record dispatched so far.
+        """
 
     def remove_from_live(self, target: ClientSubscription) -> None: ...
     def on_fallback(self, target: ClientSubscription) -> int:
-        """It reads from the log from now on, and goes on being told what comes, when that is on disk. Up to which sequence
-        it was given everything."""
+        """Stop sending new records to a subscription that reads from the log again, and count them instead.
+
+        A record is counted once it is on disk, because a replay can't read it earlier. Returns the newest
+        sequence up to which the subscription was given every record.
+        """
 
     def on_replay_ended(self, target: ClientSubscription) -> None: ...
 
 
 class Replay:
-    """The way through the log of subscriptions that go together. `run` is its task.
+    """Replay of one subscription, or of several that share it. `run` is the body of its task.
 
-    A replay with a pace also paces what is new, a managed one keeps its place, and what is to be fully durable in a group is behind
-    what is durable here: they never become live.
+    Three kinds of subscription never become live: new records also pass through the replay. These are replays
+    with a rate (the rate applies to new records), managed replays (they store their position), and
+    `fully_durable` subscriptions in a group (other members store records later than this one).
     """
 
     def __init__(
@@ -85,31 +95,35 @@ class Replay:
         self._pace = ReplayRateLimiter(rate, facilities.clock.monotonic_ns)
         self._ahead = ReadAhead(facilities, frontier)
         self._waiting: deque[BatchSlice] = deque()
-        """Read, and not due yet, or not taken by the client."""
+        """Slices that were read and wait for the rate limit or for the client."""
         self._asked_end_at = 0
-        """When the end of the log was first asked for, ns of the clock that never jumps; 0 before."""
+        """Monotonic ns of the first request for the log's end; 0 before that request."""
         self._end_sequence: int | None = None
-        """The newest record of the log as it was told then."""
+        """Newest record of the log, from the answer to that request; None until it arrives."""
         self.task: asyncio.Task[None] | None = None
         self._pin: Pin | None = None
 
     @property
     def _next_sequence(self) -> int:
-        """The first record that any of them hasn't been given."""
+        """First sequence that at least one of the subscriptions has not been given."""
         return min(target.cursor.next_sequence for target in self.targets)
 
     @property
     def _streams(self) -> list[int]:
-        """Where acknowledgements are awaited."""
+        """Stream numbers of the subscriptions."""
         return [target.stream for target in self.targets]
 
     @property
     def _position(self) -> int:
-        """The first record that may have to be read again."""
+        """First sequence that may have to be read again; the pin of the log stays at it."""
         return min(target.first_needed(0) for target in self.targets)
 
     def remove_subscription(self, target: ClientSubscription) -> None:
-        """One of the subscriptions goes. What was read for it is read again when it goes on, or kept if conflated."""
+        """Remove one subscription from this replay, at its current position.
+
+        Its slices that were read and not queued are read again when it continues; conflated ones stay in its
+        conflator. The task is cancelled when no subscription remains.
+        """
         self.targets.remove(target)
         self._ahead.stop()
         mine = [piece for piece in self._waiting if piece.subscription is target.subscription]
@@ -125,18 +139,18 @@ class Replay:
             self.task.cancel()
 
     def set_rate(self, rate: ReplayRate | None) -> None:
-        """Another rate, or none, from the next record on."""
+        """Set the rate from the next record on; None removes the limit."""
         self._pace.set_rate(rate)
 
     async def run(self) -> None:
-        """Deliver the span, then end or make the subscription live."""
+        """Deliver the span, then end the subscriptions or make them live."""
         try:
             self._share.replays += 1
             await self._seek()
             while not self._peer.is_closed and await self._step():
                 pass
         except JournalError as error:
-            # The client must not take silence for "nothing there": it is told, and can subscribe again.
+            # Without an error reply the client would take the silence for an empty log.
             self._peer.fail(error)
         except Exception:
             log.exception(
@@ -151,13 +165,17 @@ class Replay:
 
     @property
     def pinned_from(self) -> int | None:
-        """From where it holds the log; None before it has found its place."""
+        """First sequence that this replay pins in the log; None before it has found its start."""
         return self._pin.sequence if self._pin is not None else None
 
     @property
     def is_due(self) -> bool:
-        """Whether it should be moving: neither its client nor its pace holds it back, and there is something to read, to end,
-        or to go live with. One whose task has ended should have been left by all."""
+        """Whether the replay should make progress now. The watchdog reports a replay that is due and stuck.
+
+        True when neither the client nor the rate delays it, and it has records to read, an end to report, or
+        a subscription to make live. Also true when the task has ended: then no subscription should refer to
+        it.
+        """
         if self.task is None or self.task.done():
             return True
         now, span, following = self._clock.now_ns(), self._span, self._next_sequence
@@ -175,14 +193,16 @@ class Replay:
             return True
         return not (span.is_bounded or span.not_before or self._follows)
 
-    # Where the log ends.
+    # The end of the log.
 
     def _read_end(self) -> int | None:
-        """Return the record up to which the log must be delivered before it may be called complete; None
-        until that is confirmed."""
+        """Return the sequence up to which records must be delivered before the replay may report `completed`.
+
+        Returns None until the log service has confirmed the end. Starts the confirmed read on the first call.
+        """
         end = self._frontier.end
         if end is None:
-            return 0  # what was there when it was asked for is enough
+            return 0  # a single broker: the records that existed at the request are enough
         if self._end_sequence is None:
             self._asked_end_at = self._asked_end_at or self._clock.monotonic_ns()
             if end.was_read_since(self._asked_end_at):
@@ -191,16 +211,22 @@ class Replay:
 
     @property
     def _waits_for_end(self) -> bool:
+        """Whether the log's end was requested and is not confirmed yet."""
         return self._asked_end_at > 0 and self._end_sequence is None
 
-    # Where to read next.
+    # The next sequence to read.
 
     async def _seek(self) -> None:
-        """Find the first record of a span that begins with a moment; wait for the moment when it is to come."""
+        """Find the first record of a span that begins at a moment; sleep while the moment is in the future.
+
+        Sends `completed` as soon as the end of the log is confirmed and the moment has not come: until then
+        the log has no record for the subscriptions. Then pins the log at the start.
+        """
         journal, at = self._facilities.journal, self._span.not_before
         completed = self._span.is_bounded
         while (left := at - self._clock.now_ns()) > 0:
-            knows_end = completed or self._read_end() is not None  # before the log is looked at
+            # Read the end first: a record may arrive while the log is searched.
+            knows_end = completed or self._read_end() is not None
             if await self._is_in_the_log(at):
                 break
             if knows_end and not completed:
@@ -214,7 +240,8 @@ class Replay:
             target.unpin()
         if at:
             found = await self._facilities.reader.run(journal.sequence_at, at)
-            # Records that are written and not dispatched yet may come before the moment: each batch is asked.
+            # `found` may lie beyond the frontier: those records may still be older than the moment.
+            # read_chunk checks each batch's time.
             for target in self.targets:
                 target.cursor.advance_to(max(min(found, self._frontier.durable + 1), self._span.first))
         for target in self.targets:
@@ -222,12 +249,16 @@ class Replay:
                 target.managed.began_at = target.managed.began_at or target.cursor.next_sequence
 
     async def _is_in_the_log(self, moment: int) -> bool:
-        """Whether it has come by the records' time: this machine's clock may be behind those that stamped them."""
+        """Return whether the log has a record accepted at `moment` (ns UTC) or later.
+
+        The records' own times count, because this machine's clock may lag behind the brokers that stamped
+        them.
+        """
         found = await self._facilities.reader.run(self._facilities.journal.sequence_at, moment)
         return found <= self._frontier.durable
 
     async def _step(self) -> bool:
-        """Do what is next; False when nothing is left to do."""
+        """Do the next piece of work; return False when the replay is finished."""
         durable, span = self._frontier.durable, self._span
         if span.is_past_end(self._next_sequence, self._frontier.stamped, self._clock.now_ns()):
             if self._next_sequence <= span.last and self._read_end() is None:
@@ -240,11 +271,13 @@ class Replay:
             for target in self.targets:
                 target.cursor.advance_to(durable + 1)
         caught_up = self._caught_up()
-        # Records that were given before they were on disk will come once more when they are.
+        # Records delivered before they were on disk (durability `live`) are dispatched a second time when
+        # they are. Such a subscription must not become live before that, or the second dispatch would reach
+        # it.
         given_early = any(one.account.matched_upto > durable for one in self.targets)
         if caught_up:
             await self._pass(self._conflated([], release=True))
-            # Answers overtake what waits in the outbox; this one must come after the records it speaks of.
+            # Replies overtake records in the outbox; `completed` must follow the records that it covers.
             await self._peer.backlog.wait_drained(self._streams)
             for target in caught_up:
                 target.send_completed()
@@ -252,11 +285,12 @@ class Replay:
         if self._next_sequence <= durable:
             await self._move()
         elif due := self._conflated([]):
-            await self._pass(due)  # then look again: its rate may be lifted meanwhile
+            await self._pass(due)  # then check again: the rate may have been removed meanwhile
         elif span.is_bounded or span.not_before or self._follows or given_early or self._waits_for_end:
             await self._news()
         elif self._peer.backlog.offline is not None:
-            # What comes meanwhile is in the log, and needn't go to the client's spool.
+            # Stay on the log until the spool is drained: records written meanwhile don't have to be copied to
+            # the spool.
             await self._peer.backlog.wait_drained(self._streams)
         else:
             for target in self.targets:
@@ -265,7 +299,7 @@ class Replay:
         return True
 
     def _caught_up(self) -> list[ClientSubscription]:
-        """Return those that have everything up to the confirmed end of the log, and weren't told so."""
+        """Return the subscriptions that reached the confirmed end and were not sent `completed` yet."""
         found = [
             one for one in self.targets if not one.completed and one.cursor.is_caught_up(one.caught_up_at)
         ]
@@ -277,8 +311,11 @@ class Replay:
 
     @property
     def _passed_by(self) -> bool:
-        """Whether what is left of the log has nothing for them, for certain: then it isn't read. A thousand idle queues would never
-        come to the end of a log that is written meanwhile."""
+        """Whether the rest of the log certainly has no record for the subscriptions; it is then not read.
+
+        Without this check a thousand idle queues would never reach the end of a log that is written
+        meanwhile.
+        """
         span, journal = self._span, self._facilities.journal
         if span.is_bounded or span.not_before or self._follows:
             return False
@@ -291,25 +328,30 @@ class Replay:
 
     @property
     def _follows(self) -> bool:
-        """Whether what is new comes this way too."""
+        """Whether new records are also delivered by this replay, so its subscriptions never become live."""
         return self._pace.rate is not None or any(
             one.managed or one.durability == "fully_durable" for one in self.targets
         )
 
     async def _news(self) -> None:
-        """Wait until more is dispatched, or the end's moment has passed."""
+        """Wait for more dispatched records, the span's end time, or the end of a conflation interval."""
         held = [target.conflating.ends_at for target in self.targets if target.conflating is not None]
         moment = min((at for at in (self._span.not_after, *held) if at), default=NEVER)
         await self._news_within(min(LONGEST_SLEEP_S, max(moment - self._clock.now_ns(), 0) / 1e9 + 0.001))
 
     async def _news_within(self, seconds: float) -> None:
+        """Wait until more records are dispatched, at most `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._frontier.wait_advanced()
 
-    # When to deliver.
+    # Delivery: the rate, then the client.
 
     async def _move(self) -> None:
+        """Read the next chunk and deliver it; if the client has stalled, wait until it accepts more.
+
+        Raises JournalError, except for records that were removed meanwhile: these become a gap.
+        """
         backlog, share = self._peer.backlog, self._share
         if not await self._room():
             await backlog.wait_drained(self._streams, more=True)
@@ -323,7 +365,7 @@ class Replay:
             oldest = self._facilities.journal.begins_at
             if error.code != "bookmark_gone" or oldest <= self._next_sequence:
                 raise
-            self._pass_over(oldest - 1, REMOVED)  # while the replay waited
+            self._pass_over(oldest - 1, REMOVED)  # removed while the replay waited
             return
         if chunk is None:
             return
@@ -332,7 +374,10 @@ class Replay:
             self._ahead.size.grow()
 
     async def _room(self) -> bool:
-        """Wait until the client takes more. False when it hasn't for a moment: nothing is read ahead for it any more."""
+        """Wait until the client accepts more, at most STALLED_AFTER_S.
+
+        Returns False when it does not; the chunks read ahead for it are then released.
+        """
         backlog = self._peer.backlog
         if backlog.can_send(self._streams):
             return True
@@ -345,8 +390,13 @@ class Replay:
             return False
 
     async def _deliver(self, chunk: ReplayChunk, began: float) -> None:
-        """`began` is when its turn did, on the clock of seconds, without what it waited for the reader thread: it is over when the
-        client takes no more at once."""
+        """Deliver one chunk and advance the cursors past it.
+
+        Args:
+            began: Start of this replay's time slice in seconds of the clock, without the wait for the reader
+                thread. The slice ends when the client accepts no more immediately; its length is charged to
+                the shared budget.
+        """
         if chunk.first > self._next_sequence:
             self._pass_over(chunk.first - 1, DAMAGED)
         conflated = self._conflated(chunk.pieces)
@@ -365,7 +415,8 @@ class Replay:
             self._hand_over()
             self._share.charge(self._clock.seconds() - began)
         await self._pass()
-        # What is left was let go. It is read again, and nothing that came before it.
+        # `_pass` released the slices that the client did not accept. Each cursor stops before its first such
+        # record, so exactly those are read again.
         for target in self.targets:
             mine = (one for one in self._waiting if one.subscription is target.subscription)
             first = next(mine, None)
@@ -373,7 +424,11 @@ class Replay:
         self._waiting.clear()
 
     def _conflated(self, pieces: Sequence[BatchSlice], release: bool = False) -> Sequence[BatchSlice]:
-        """What a conflated subscription, which has its replay alone, gets now; all others what was read."""
+        """Return the slices to deliver now: `pieces`, or for a conflating subscription its due records.
+
+        A conflating subscription never shares its replay. `release`: also return records whose interval has
+        not ended.
+        """
         conflating = self.targets[0].conflating
         if conflating is None:
             return pieces
@@ -382,9 +437,11 @@ class Replay:
         )
 
     async def _pass(self, pieces: Iterable[BatchSlice] = ()) -> None:
-        """Queue pieces as pace and client allow. A subscription may leave meanwhile, and takes with it what waits for it.
+        """Queue slices as the rate and the client allow.
 
-        What a client that stops wasn't given stays behind, but for what was conflated: that can't be read again.
+        Returns when everything is queued, no subscription remains, or the client stalls. The slices that a
+        stalled client did not accept stay in `_waiting`. Conflated slices can't be read again, so with these
+        it waits until the client accepts them.
         """
         self._waiting.extend(pieces)
         while True:
@@ -399,16 +456,21 @@ class Replay:
                 await self._peer.backlog.wait_drained(self._streams, more=True)
 
     def _hand_over(self) -> int:
-        """Queue what is due and the client takes now. When more is due (monotonic, ns); 0 when it isn't the pace that waits."""
+        """Queue the slices that the rate allows and the client accepts now.
+
+        Returns when the rate allows more (monotonic ns), or 0 when the rate is not the reason for waiting.
+        Raises CancelledError when the client is closed.
+        """
         if self._peer.is_closed:
             raise asyncio.CancelledError
         backlog, pace, wake_at = self._peer.backlog, self._pace, 0
         if self.targets and pace.rate is None and not backlog.lanes and self.targets[0].conflating is None:
-            if backlog.has_room:  # almost always: the socket alone says how much
+            if backlog.has_room:  # the common case: no windows and no rate, so the socket alone limits
                 self._queue(self._waiting)
             return 0
         while self._waiting and self.targets and not wake_at:
-            # What was conflated is its client's, whether it takes it or not.
+            # A conflator holds only the newest record of a key, so its output goes to the outbox even if the
+            # client is slow.
             conflated = self.targets[0].conflating is not None and pace.rate is None
             if not conflated and not backlog.can_send(self._streams):
                 break
@@ -421,8 +483,11 @@ class Replay:
         return wake_at
 
     def _taken_at_once(self) -> deque[BatchSlice]:
-        """Take from what waits what the client takes at once, cut where a window ends; behind a full one a record shows that
-        there is more."""
+        """Remove from `_waiting` the slices that the client accepts immediately, and return them.
+
+        A slice is cut where its subscription's window ends. A subscription with a full window stops the batch
+        here, so the next record of the log stays first and the order across subscriptions is kept.
+        """
         if self.targets[0].conflating is not None:
             group, self._waiting = self._waiting, deque()
             return group
@@ -444,7 +509,11 @@ class Replay:
         return group
 
     def _queue(self, pieces: deque[BatchSlice]) -> None:
-        """Queue these, a socket's worth at a time: what a socket that stops isn't handed stays. What was conflated doesn't."""
+        """Queue `pieces`, at most PULL_BYTES between two sends, and advance the cursors.
+
+        Slices that a full socket does not accept stay in the deque, except conflated ones, which are always
+        queued.
+        """
         backlog, now, room = self._peer.backlog, self._clock.now_ns(), PULL_BYTES
         targets: dict[object, ClientSubscription] = {target.subscription: target for target in self.targets}
         while pieces:
@@ -471,7 +540,7 @@ class Replay:
                 backlog.offer(entry)
                 target.cursor.advance_to(batch.last_sequence + 1)
             else:
-                backlog.offer_counted(entry)  # matched when it was held back
+                backlog.offer_counted(entry)  # the conflator counted it as matched when it buffered it
         for target in self.targets:
             if target.conflating is not None:
                 target.conflating.first_sequence = target.conflating.first_of(self._waiting)
@@ -480,8 +549,10 @@ class Replay:
     # Gaps and the end.
 
     def _pass_over(self, last: int, why: str) -> None:
-        """Tell each that needs records up to `last` that it will not get them, and go on behind. Skipped
-        numbers are no gap."""
+        """Send gap notices for the unavailable records up to `last`, and move the cursors after them.
+
+        Sequences that were never assigned to a record are no gap. `why` is the reason in the notice.
+        """
         journal = self._facilities.journal
         for target in self.targets:
             if target.cursor.next_sequence <= last:
@@ -490,7 +561,7 @@ class Replay:
                 target.cursor.advance_to(last + 1)
 
     async def _end(self) -> None:
-        """The end point is reached: say so when everything before it was sent, and end the subscriptions."""
+        """Finish at the end point: deliver the rest, send `completed`, and end the subscriptions."""
         await self._pass(self._conflated([], release=True))
         await self._peer.backlog.wait_drained(self._streams)
         for target in self.targets:

@@ -1,11 +1,12 @@
-"""Where in this log a record of another site stands, which a link has brought.
+"""Range of the log that a replay reads, computed from the client's bookmark and the bounds of the log.
 
-Where a replay begins and ends, decided from the bookmark a client gave and what the log holds. Pure.
-
-    begin   a sequence, or the first record accepted at or after a moment, also one that is still to come
-    end     a sequence, or a moment; without an end the replay goes over into live delivery
+    begin   a sequence, or the first record accepted at or after a moment, which may be in the future
+    end     a sequence, or a moment; without an end the replay continues with live delivery
 
 All records of a batch were accepted at the same time, so a moment never divides a batch.
+
+`translate_bookmarks` first turns a bookmark of another site into one of this log: it finds the copy of that
+record that a link wrote here. The rest of the module has no I/O.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ from broker_core.delivery.ports import InstanceResources
 from broker_core.names import link_client_name
 
 CHUNK_BYTES = 1024 * 1024
-"""Read at a time: replays want the reader too."""
+"""Bytes per read. Small, because replays use the same reader thread."""
 
 
 async def translate_bookmarks(
     start: AfterBookmarks, facilities: InstanceResources, upto: int
 ) -> AfterBookmarks:
-    """The bookmarks as places in this log, up to its record `upto`.
+    """Return bookmarks that name this instance, for bookmarks that may name other sites.
 
-    One of this instance says all: it was had with everything that stands before it here. Else the record of another site that stands
-    first counts. Bookmarks of sites whose records aren't here stay as they are.
+    A bookmark of this instance decides alone: its client has everything before it in this log. Otherwise the
+    result is the smallest local sequence of the given bookmarks. Bookmarks stay unchanged when this log has
+    no record of their sites up to sequence `upto`.
     """
     own = tuple(one for one in start.bookmarks if one.origin == facilities.instance)
     if own:
@@ -48,8 +50,14 @@ async def translate_bookmarks(
 
 
 async def local_sequence(bookmark: Bookmark, facilities: InstanceResources, upto: int) -> int | None:
-    """The last record here that the other site accepted as that one or before it; one before its first, when all that are here are
-    newer. None when there are none. It looks from the newest segment backwards, as such bookmarks are mostly recent."""
+    """Return the newest local sequence of a site's records that are not newer than its bookmark.
+
+    `bookmark.origin` is the site; a link copied its records into this log.
+
+    Returns the sequence before the site's first local record when all its records here are newer, and None
+    when this log has none of them. Searches from the newest segment backwards, because such bookmarks are
+    mostly recent.
+    """
     publisher, newer = link_client_name(bookmark.origin), None
     for segment in reversed(facilities.journal.segments()):
         at, found = segment.first_sequence, None
@@ -75,11 +83,14 @@ async def local_sequence(bookmark: Bookmark, facilities: InstanceResources, upto
 
 
 NEVER = 2**63 - 1
-"""A time that doesn't come, in ns."""
+"""Time in ns that never comes: no end."""
 
 
 class LogBounds(NamedTuple):
-    """What the log holds: records `oldest` to `newest` that this instance accepted. newest = oldest - 1: none."""
+    """Oldest and newest sequence that a log holds, and the instance that owns it.
+
+    Empty: newest = oldest - 1.
+    """
 
     instance: str
     oldest: int
@@ -87,10 +98,10 @@ class LogBounds(NamedTuple):
 
 
 class ReplaySpan(NamedTuple):
-    """A stretch of the log.
+    """Range of the log, by sequence and by acceptance time.
 
-    It begins with the first record that is `first` or later and was accepted at `not_before` (ns) or later; it ends
-    with `last`, and before the first record accepted later than `not_after` (ns).
+    It begins with the first record at sequence `first` or later that was accepted at `not_before` (ns UTC) or
+    later. It ends with sequence `last`, and before the first record accepted later than `not_after` (ns UTC).
     """
 
     first: int
@@ -100,30 +111,34 @@ class ReplaySpan(NamedTuple):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether there is an end: such a replay is never handed over to live delivery."""
+        """Whether the span has an end. A replay with an end never continues with live delivery."""
         return self.last != MAX_SEQUENCE or self.not_after != NEVER
 
     def is_past_end(self, next_sequence: int, newest: int, now: int) -> bool:
-        """Whether nothing more can come: `newest` is the newest record there is, delivered or not."""
+        """Return whether no further record can belong to the span.
+
+        `newest` is the newest existing sequence, whether delivered or not; `now` is ns UTC.
+        """
         return next_sequence > self.last or (now > self.not_after and next_sequence > newest)
 
 
 class SpanResult(NamedTuple):
-    """A span, and what the client must be told about the bookmarks it gave."""
+    """A span, and the notices that the client must get about its bookmarks."""
 
     span: ReplaySpan
     missing: tuple[int, int] | None = None
-    """First and last sequence of what was asked for and has been removed."""
+    """First and last requested sequence that were removed from the log; None if none were."""
     unknown: tuple[Bookmark, ...] = ()
     """Bookmarks that were never in this log."""
     from_now: bool = False
-    """Whether nothing of the beginning was known, so that it starts now."""
+    """Whether no bookmark of the beginning was known, so that the replay starts at NOW."""
 
 
 def find_span(asked: Start | BookmarkRange, log: LogBounds) -> SpanResult:
-    """The stretch of the log that a bookmark or a range names.
+    """Return the range of the log that a bookmark or a bookmark range names.
 
-    A beginning that was never in this log is taken as NOW, and so is an end: the log as it is when asked.
+    A begin bookmark that was never in this log counts as NOW, and so does such an end: the newest record at
+    the time of the call.
     """
     if not isinstance(asked, BookmarkRange):
         return _begin(asked, None, log)
@@ -136,8 +151,7 @@ def find_span(asked: Start | BookmarkRange, log: LogBounds) -> SpanResult:
 
 
 def depends_on_end(asked: Start | BookmarkRange, log: LogBounds) -> bool:
-    """Return whether a span begins or ends where the log ends now: at NOW, or at a bookmark that the log
-    doesn't have."""
+    """Return whether a span begins or ends at the log's current end: at NOW, or at an unknown bookmark."""
     return any(
         isinstance(one, Now) or (isinstance(one, AfterBookmarks) and _known(one.bookmarks, log)[1] != ())
         for one in ((asked.begin, asked.end) if isinstance(asked, BookmarkRange) else (asked,))
@@ -145,7 +159,11 @@ def depends_on_end(asked: Start | BookmarkRange, log: LogBounds) -> bool:
 
 
 def _begin(start: Start, included: bool | None, log: LogBounds) -> SpanResult:
-    """`included` is what the bracket says; without one, a moment includes itself and a bookmark doesn't."""
+    """Return the span from `start` on.
+
+    `included` comes from the bracket of a range: True for `[`, False for `(`. Without a bracket a moment is
+    included and a bookmark is not.
+    """
     match start:
         case Epoch():
             return SpanResult(ReplaySpan(log.oldest))
@@ -166,6 +184,7 @@ def _begin(start: Start, included: bool | None, log: LogBounds) -> SpanResult:
 def _with_end(
     span: ReplaySpan, end: Start, included: bool, log: LogBounds
 ) -> tuple[ReplaySpan, tuple[Bookmark, ...]]:
+    """Return the span with an end, and the end's unknown bookmarks. `included`: the bracket is `]`."""
     match end:
         case AtTime(at):
             return span._replace(not_after=at if included else at - 1), ()
@@ -179,6 +198,6 @@ def _with_end(
 
 
 def _known(bookmarks: tuple[Bookmark, ...], log: LogBounds) -> tuple[list[int], tuple[Bookmark, ...]]:
-    """The sequences of those that are or were in this log, and the others."""
+    """Return the sequences of the bookmarks that are or were in this log, and the remaining bookmarks."""
     unknown = tuple(b for b in bookmarks if b.origin != log.instance or b.sequence > log.newest)
     return [b.sequence for b in bookmarks if b not in unknown], unknown

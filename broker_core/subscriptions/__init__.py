@@ -1,4 +1,4 @@
-"""Subscriptions: topic patterns, the registry (batch → who wants which records), and what a replay takes."""
+"""Subscriptions: topic patterns, the registry that matches batches, and row selection for replays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which records sync destinations take: their acknowledgements wait.
-
-What of a policy's destinations can't be carried: checked before a revision is in force.
-"""
+"""Checks of a policy's destinations, and a test whether a batch has to wait for a sync destination."""
 
 from __future__ import annotations
 
@@ -19,10 +16,16 @@ from broker_core.subscriptions.topics import TopicPattern
 
 
 class SyncDestinationFilter:
-    """Of a policy whose patterns and filters were checked (`destinations`)."""
+    """Test whether a sync destination of a policy takes a batch; acknowledging such a batch waits for it.
+
+    `destination_problems` must have found the policy valid.
+    """
 
     def __init__(self, destinations: Iterable[DestinationSettings], decoder_of: DecoderOf | None) -> None:
-        """`decoder_of`: how filters read a topic's bodies."""
+        """Compile the sync destinations' patterns and filters.
+
+        `decoder_of`: how filters read a topic's bodies.
+        """
         self._taking = SubscriptionRegistry[str](decoder_of)
         for one in destinations:
             if one.is_sync:
@@ -30,14 +33,20 @@ class SyncDestinationFilter:
                 self._taking.add(Subscription(one.name, one.name, 0, TopicPattern.parse(one.topic), chosen))
 
     def has_sync_destination(self, batch: Batch) -> bool:
-        """Whether a sync destination takes one of its records. What another site brought isn't carried on."""
+        """Return whether a sync destination takes a record of the batch.
+
+        Records that a link brought from another site are not carried on, so the answer for them is False.
+        """
         return bool(
             len(self._taking) and not publisher_origin(batch.publisher_name) and self._taking.match(batch)
         )
 
 
 def destination_problems(policy: PolicyDocument) -> list[str]:
-    """What is wrong with patterns and filters, and with the instance's own name; a sentence each."""
+    """Return a sentence for each problem of the destinations: patterns, filters, and the instance's own name.
+
+    The broker checks this before a revision is in force.
+    """
     problems = []
     for one in policy.destinations:
         where = f"destination {one.name}"

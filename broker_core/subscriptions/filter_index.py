@@ -1,8 +1,11 @@
-"""Many filters on one topic: which of them a message may pass, by what stands at the paths that they compare with a literal.
+"""Index of many filters on one topic: finds those that a message may pass, by required literals.
 
-Ten thousand subscribers that want `/account = 'A-…'` each are one dictionary, asked once a message, instead of ten thousand tests; as many that
-want `/price > …` are one array, compared with a whole batch at once. Filters without a guard are tested against every message. What the index
-finds may pass: it leaves the decision to the filter.
+A filter's *guard* is such a requirement: a field that must equal a literal, or lie on one side of it. Ten
+thousand subscribers with filters like `/account = 'A-…'` become one dictionary, looked up once per message,
+instead of ten thousand tests. As many filters like `/price > …` become one array, compared with a whole batch
+at once. Filters without a guard are tested against every message.
+
+The index returns candidates: the filter itself still decides.
 """
 
 from __future__ import annotations
@@ -23,20 +26,20 @@ from broker_core.filters.values import Number, compile_path, flatten_array, pars
 _NOBODY: Final[dict[Filter, None]] = {}
 _FAR: Final = float("inf")
 Found = dict[Filter, Sequence[int] | Rows]
-"""The rows that may pass a filter, ascending."""
+"""Rows that may pass each filter, ascending."""
 
 
 class FilterIndex:
-    """Filters by their guards; each is in it once."""
+    """Filters of one topic pattern by their guards. Each filter is in it at most once."""
 
     def __init__(self) -> None:
         self.unguarded: dict[Filter, None] = {}
-        """Those that every message may pass."""
+        """Filters without a guard, which every message may pass."""
         self._by_keys: dict[tuple[Step, ...], _KeyIndex] = {}
         self._by_limit: dict[tuple[tuple[Step, ...], bool], _BoundIndex] = {}
 
     def add(self, chosen: Filter) -> None:
-        """Put a filter in."""
+        """Add a filter."""
         guard = chosen.guard
         if guard is None:
             self.unguarded[chosen] = None
@@ -52,7 +55,7 @@ class FilterIndex:
             keys.add(chosen, guard)
 
     def remove(self, chosen: Filter) -> None:
-        """Take a filter out."""
+        """Remove a filter."""
         guard = chosen.guard
         if guard is None:
             del self.unguarded[chosen]
@@ -66,7 +69,10 @@ class FilterIndex:
                 del self._by_keys[guard.steps]
 
     def candidates(self, messages: Iterable[tuple[int, Any]]) -> Found:
-        """Which guarded filters decoded messages may pass, each with the numbers of its rows; rows ascend."""
+        """Return the guarded filters that decoded messages may pass, each with its candidate rows, ascending.
+
+        `messages` has pairs (row, decoded message) in ascending order of rows.
+        """
         readable = [(row, message) for row, message in messages if message is not UNREADABLE]
         found: Found = {}
         for keys in self._by_keys.values():
@@ -77,7 +83,7 @@ class FilterIndex:
 
 
 class _KeyIndex:
-    """The filters for which something at one path has to equal one of their keys."""
+    """Filters that require the field at one path to equal one of their keys."""
 
     __slots__ = ("_filters", "_get", "_numbers", "_texts", "_texts_of_numbers")
 
@@ -87,7 +93,7 @@ class _KeyIndex:
         self._texts: dict[str, dict[Filter, None]] = {}
         self._numbers: dict[Number, dict[Filter, None]] = {}
         self._texts_of_numbers: dict[Number, dict[Filter, None]] = {}
-        """Those whose key is a text, by the number that the text stands for."""
+        """Filters with a text as key, by the number that the text represents."""
 
     def add(self, chosen: Filter, guard: RequiredKeys) -> None:
         self._filters += 1
@@ -100,7 +106,7 @@ class _KeyIndex:
                 self._numbers.setdefault(key, {})[chosen] = None
 
     def remove(self, chosen: Filter, guard: RequiredKeys) -> int:
-        """How many are left."""
+        """Remove a filter; return the number of remaining filters."""
         self._filters -= 1
         for key in guard.keys:
             if isinstance(key, str):
@@ -112,6 +118,7 @@ class _KeyIndex:
         return self._filters
 
     def candidates(self, messages: Iterable[tuple[int, Any]]) -> dict[Filter, list[int]]:
+        """Return the filters that the messages may pass, each with its rows, ascending."""
         found: dict[Filter, list[int]] = {}
         for row, message in messages:
             for chosen in self._of(self._get(message)):
@@ -123,12 +130,13 @@ class _KeyIndex:
         return found
 
     def _of(self, value: Any) -> Iterable[Filter]:
-        """Those that a message with this value may pass; one may come twice."""
+        """Return the filters that a message with this value may pass; a filter may appear twice."""
         if type(value) is str and not self._numbers:
             return self._texts.get(value, _NOBODY)
         return self._of_elements(flatten_array(value) if type(value) is list else (value,))
 
     def _of_elements(self, values: Iterable[Any]) -> Iterator[Filter]:
+        """Yield the filters with a key that equals one of the values, as text or as number."""
         for value in values:
             if isinstance(value, str):
                 yield from self._texts.get(value, _NOBODY)
@@ -140,7 +148,10 @@ class _KeyIndex:
 
 
 class _BoundIndex:
-    """The filters for which what is at one path has to reach their limit. Those that want less are kept with all signs turned."""
+    """Filters that require the value at one path to reach a limit.
+
+    For filters with an upper limit all signs are inverted.
+    """
 
     __slots__ = ("_filters", "_get", "_limits", "_places", "_sign")
 
@@ -150,6 +161,7 @@ class _BoundIndex:
         self._limits = array("d")
         self._filters: list[Filter] = []
         self._places: dict[Filter, int] = {}
+        """Index of each filter in `_filters` and `_limits`."""
 
     def add(self, chosen: Filter, guard: RequiredBound) -> None:
         self._places[chosen] = len(self._filters)
@@ -157,13 +169,14 @@ class _BoundIndex:
         self._limits.append(self._sign * guard.limit)
 
     def remove(self, chosen: Filter) -> int:
-        """How many are left."""
+        """Remove a filter; return the number of remaining filters."""
         place, last, limit = self._places.pop(chosen), self._filters.pop(), self._limits.pop()
         if last is not chosen:
             self._filters[place], self._limits[place], self._places[last] = last, limit, place
         return len(self._filters)
 
     def candidates(self, messages: Iterable[tuple[int, Any]]) -> dict[Filter, Rows]:
+        """Return the filters that the messages may pass, each with its rows, ascending."""
         reaches = [
             (row, reach) for row, message in messages if (reach := self._reach(self._get(message))) == reach
         ]
@@ -173,7 +186,8 @@ class _BoundIndex:
         order = np.argsort(values, kind="stable")
         there, values = there[order], values[order]
         limits = np.frombuffer(self._limits)
-        # Conversion to floating point keeps the order but may make two equal: so who is equal may pass, whatever the operator.
+        # Conversion to floating point keeps the order but may make different values equal. So an equal value
+        # is a candidate whatever the operator.
         places = np.flatnonzero(limits <= values[-1])
         starts = np.searchsorted(values, limits[places])
         return {
@@ -182,7 +196,7 @@ class _BoundIndex:
         }
 
     def _reach(self, value: Any) -> float:
-        """How far a value goes in this direction; not a number when it passes no comparison."""
+        """Return how far a value reaches in this direction; NaN when it passes no comparison."""
         if isinstance(value, int | float):
             try:
                 return self._sign * value
@@ -192,13 +206,16 @@ class _BoundIndex:
             return _FAR if value else np.nan
         if isinstance(value, str) and value:
             number = parse_decimal(value)
-            # A text that is no number is greater than any.
+            # A text that is not a number is greater than any number.
             return self._sign * number if number is not None else _FAR if self._sign > 0 else np.nan
         return np.nan
 
 
 def _take(by_key: dict[Any, dict[Filter, None]], key: str | Number, chosen: Filter) -> None:
-    """Out of the filters of a key. Two texts may stand for one number: then one filter is there once for both."""
+    """Remove a filter from the filters of a key, if it is there.
+
+    It may be missing: two texts of a filter can represent one number, for which it was added once.
+    """
     members = by_key.get(key)
     if members is not None:
         members.pop(chosen, None)

@@ -1,8 +1,10 @@
-"""Which records are journaled: of topics that match a journaled entry and no unjournaled pattern; `$SLUICE.` always.
+"""Decision which records are journaled, by topic and content.
 
-An entry with a filter journals the records that pass it; the others of its topics are delivered and not kept. A topic
-that an entry without a filter names as well is journaled whole. A topic's message type is that of the first entry
-that matches it: it says how filters read its bodies, those of subscriptions too.
+A record is journaled if its topic matches a journaled entry and no unjournaled pattern. Topics under
+`$SLUICE.` are always journaled. An entry with a filter journals the records that pass it; other records of
+its topics are delivered and not stored. A topic that also matches an entry without a filter is journaled
+completely. A topic's message type is that of the first entry that matches it. It determines how filters read
+its bodies, those of subscriptions too.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ from broker_core.subscriptions.partition import BatchPartition
 from broker_core.subscriptions.topics import TopicPattern, are_disjoint, is_subpattern
 
 Extent = Literal["", "part", "all"]
-"""What of a subscription's topics isn't journaled any more."""
+"""Extent of a subscription's topics that is no longer journaled."""
 _EVENTS = TopicPattern.parse(f"{EVENTS_PREFIX}>")
 
 
 class _CompiledEntry(NamedTuple):
-    """A journaled entry, ready to match."""
+    """Journaled entry with its compiled pattern, filter and decoder."""
 
     pattern: TopicPattern
     filter: Filter | None
@@ -36,7 +38,7 @@ class _CompiledEntry(NamedTuple):
 
 
 class JournaledTopics:
-    """The instance's journaled topics; answers are remembered by topic.
+    """Journaled topics of an instance. Answers are cached by topic.
 
     Raises OperatorError bad_policy when a pattern or a filter can't be compiled.
     """
@@ -56,7 +58,7 @@ class JournaledTopics:
         self.has_sync = bool(self._sync)
         """Whether `persisted` of any topic waits for a group's sync members."""
         self.decides_by_content = any(entry.filter for entry in self._entries)
-        """Whether records have to be looked at; without it a batch is decided by its topics."""
+        """Whether an entry has a filter. Otherwise the topics of a batch decide, without reading records."""
         self._has_types = any(entry.decoder for entry in self._entries)
         self.is_journaled = lru_cache(maxsize=65_536)(self._is_journaled)
         self.all_journaled = lru_cache(maxsize=8_192)(self._all_journaled)
@@ -66,15 +68,18 @@ class JournaledTopics:
         self.any_sync = lru_cache(maxsize=8_192)(self._any_sync)
 
     def _any_sync(self, topics: tuple[str, ...]) -> bool:
-        """Whether `persisted` of one of them waits for a group's sync members."""
+        """Return whether `persisted` of one of these topics waits for a group's sync members."""
         return any(pattern.matches(topic) for topic in topics for pattern in self._sync)
 
     def _is_journaled(self, topic: str) -> bool:
-        """Whether records of a topic are kept, or may be."""
+        """Return whether records of a topic are journaled, or may be."""
         return topic.startswith(EVENTS_PREFIX) or self._find_filters(topic) != ()
 
     def covers_nothing(self, pattern: TopicPattern) -> bool:
-        """Whether certainly no topic of a pattern is journaled. Of regular expressions that can't always be said."""
+        """Return whether certainly no topic of a pattern is journaled.
+
+        For a regular expression the answer may be unknown: False.
+        """
         if pattern.exact is not None:
             return not self.is_journaled(pattern.exact)
         if not are_disjoint(pattern, _EVENTS):
@@ -89,11 +94,11 @@ class JournaledTopics:
         return all(are_disjoint(pattern, one) for one in kept)
 
     def _keeps_any_of(self, text: str) -> bool:
-        """Whether something of a topic or pattern is journaled, as far as can be said."""
+        """Return whether a topic of a pattern is journaled, or may be."""
         return not self.covers_nothing(TopicPattern.parse(text))
 
     def covers_all(self, pattern: TopicPattern) -> bool:
-        """Whether certainly every record of every topic of a pattern is journaled."""
+        """Return whether certainly every record of every topic of a pattern is journaled."""
         if pattern.exact is not None:
             return pattern.exact.startswith(EVENTS_PREFIX) or self._filters_of(pattern.exact) is None
         if is_subpattern(pattern, _EVENTS):
@@ -102,10 +107,9 @@ class JournaledTopics:
         return whole and all(are_disjoint(pattern, one) for one in self._not)
 
     def narrowed_from(self, before: JournaledTopics, pattern: TopicPattern) -> Extent:
-        """Return what of a pattern `before` journaled and these don't: "all" of it, a "part", or "" for
-        nothing.
+        """Return the extent of a pattern that `before` journaled and this doesn't: "all", "part" or "".
 
-        Of patterns for which that can't be said for certain it is "part" where something may be missing.
+        If that is uncertain, the result is "part" whenever a topic may be missing.
         """
         if before.covers_nothing(pattern):
             return ""
@@ -128,11 +132,11 @@ class JournaledTopics:
         return "part" if lost else ""
 
     def _reaches(self, one: TopicPattern, pattern: TopicPattern) -> bool:
-        """Whether an entry's topics may be among those of a pattern, and aren't taken out for certain."""
+        """Return whether an entry may journal topics of a pattern: it matches some and isn't excluded."""
         return not are_disjoint(one, pattern) and not any(is_subpattern(one, other) for other in self._not)
 
     def _keeps(self, entry: _CompiledEntry, pattern: TopicPattern) -> bool:
-        """Whether certainly all that an earlier entry journaled of a pattern is journaled by one of these."""
+        """Return whether this certainly journals all records of a pattern that an earlier entry journaled."""
         return any(
             (is_subpattern(entry.pattern, one.pattern) or is_subpattern(pattern, one.pattern))
             and one.filter in (None, entry.filter)
@@ -140,7 +144,7 @@ class JournaledTopics:
         )
 
     def _find_filters(self, topic: str) -> tuple[Filter, ...] | None:
-        """The filters of which a record must pass one; None when all are kept, () when none is."""
+        """Return the filters of which a record must pass one; None if all are journaled, () if none is."""
         if topic.startswith(EVENTS_PREFIX):
             return None
         if any(pattern.matches(topic) for pattern in self._not):
@@ -149,22 +153,22 @@ class JournaledTopics:
         return None if None in found else tuple(dict.fromkeys(chosen for chosen in found if chosen))
 
     def _decoder_of(self, topic: str) -> Decoder | None:
-        """How filters read the topic's bodies; None is JSON."""
+        """Return the decoder with which filters read a topic's bodies; None means JSON."""
         if not self._has_types or topic.startswith(EVENTS_PREFIX):
             return None
         return next((entry.decoder for entry in self._entries if entry.pattern.matches(topic)), None)
 
     def _all_journaled(self, topics: tuple[str, ...]) -> bool | None:
-        """True when all of them are, False when none is, None when it's mixed or the content decides."""
+        """Return True if all topics are journaled, False if none is, None if records must be checked."""
         if self.decides_by_content and any(self._filters_of(topic) for topic in topics):
             return None
         answers = {self.is_journaled(topic) for topic in topics}
         return answers.pop() if len(answers) == 1 else None
 
     def split_batch(self, batch: Batch) -> BatchPartition:
-        """Part a batch into what isn't journaled and what is, each in its order.
+        """Split a batch into its unjournaled and its journaled records, each in their order.
 
-        Parts of one are new batches without sequences.
+        A real split yields new batches without sequences.
         """
         journaled = self.all_journaled(batch.topics)
         if journaled is not None:
@@ -176,7 +180,7 @@ class JournaledTopics:
         return BatchPartition(batch.select(rows, explicit=False), batch.select(kept, explicit=False), wanted)
 
     def _wanted(self, batch: Batch) -> npt.NDArray[np.bool_]:
-        """For each row whether it is journaled."""
+        """Return for each row whether it is journaled."""
         topics = batch.topics
         wanted: npt.NDArray[np.bool_] = np.array([False, *map(self.is_journaled, topics)])[
             batch.topic_indexes

@@ -1,11 +1,12 @@
-"""Keys of records, and the last record of each over a run of batches, without copying one.
+"""Keys of records, and the last record of each key over a run of batches, without copying records.
 
-    fold = LastPerKey(parse_key("/id").of(decoder_of))
+    fold = LastPerKey(parse_key("/id").key_of_record(decoder_of))
     for batch in batches: fold.add(batch)
-    for number, rows in fold.remaining(): ...   # rows of the batch that was added as `number`, ascending
+    for number, rows in fold.last_rows(): ...   # rows of the batch that was added as `number`, ascending
 
-Every key is made here: of the snapshot of the current state a subscriber starts from (seed 001), of conflating what
-waits, and of the conflation that a subscriber asks for. It reads a body as the filters do, by the topic's decoder.
+Every key is built here: for the snapshot of the current state at a subscriber's start (seed 001), for
+conflating queued records, and for the conflation that a subscriber requests. A body is read as filters read
+it, by the topic's decoder.
 """
 
 from __future__ import annotations
@@ -24,23 +25,25 @@ from broker_core.filters.tokens import tokenize
 from broker_core.filters.values import compile_path
 
 MAX_KEY_PATHS: Final = 8
+"""Maximum number of fields in a key."""
 MAX_KEYS: Final = 100_000
-"""Keys of one snapshot; each takes some 200 bytes while it is made."""
+"""Maximum number of keys in one snapshot; each takes some 200 bytes while the snapshot is built."""
 
 KeyOf = Callable[[str, bytes], object]
-"""(topic, body) → the key; None for a record that replaces nothing and is replaced by nothing."""
+"""Function (topic, body) → key; None for a record that neither replaces a record nor is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordKey:
-    """By what records replace each other: fields, or the topic alone when there are none."""
+    """Key by which records replace each other: some fields, or the topic alone when there are none."""
 
     fields: tuple[Callable[[Any], Any], ...]
 
     def key_of_record(self, decoder_of: DecoderOf | None) -> KeyOf:
-        """The key of a record whose bodies are read as `decoder_of` says; where it, or what it says, is None as JSON.
+        """Return the function that computes a record's key.
 
-        A record has none if it can't be read, has none of the fields, or is nested too deep in one (250 levels).
+        `decoder_of` gives the decoder of a topic's bodies; without one a body is JSON. A record has the key
+        None if its body can't be read, has none of the fields, or is nested too deep in one (250 levels).
         """
         if not self.fields:
             return lambda topic, body: topic
@@ -63,15 +66,17 @@ class RecordKey:
 
 
 def parse_key(text: str) -> RecordKey:
-    """A key expression: `topic`, or 1 to 8 fields such as `/id` or `/desk,/id`. ClientError bad_key.
+    """Parse a key expression: `topic`, or 1 to 8 fields such as `/id` or `/desk,/id`.
 
-    With fields the topic belongs to the key as well: equal ids on two topics are two things.
+
+    With fields the topic belongs to the key as well: equal ids on two topics are different keys. Raises
+    ClientError bad_key.
     """
     if text == "topic":
         return RecordKey(())
     try:
         tokens = tokenize(text)[:-1]
-    except ClientError:  # it speaks of a filter
+    except ClientError:  # its text is about filters
         tokens = []
     paths = [token.value for token in tokens[0::2] if token.kind == "path" and isinstance(token.value, tuple)]
     commas = all(token.kind == "," for token in tokens[1::2])
@@ -85,7 +90,7 @@ def parse_key(text: str) -> RecordKey:
 
 
 class LastPerKey:
-    """A running answer. Batches are numbered from 0 in the order they are added."""
+    """Running result: the last record of each key. Batches are numbered from 0 in the order of `add`."""
 
     def __init__(self, key_of: KeyOf, max_keys: int = MAX_KEYS) -> None:
         self._key_of = key_of
@@ -95,7 +100,10 @@ class LastPerKey:
         self._batches = 0
 
     def add(self, batch: Batch, rows: Rows | None = None) -> None:
-        """The next batch: all of it, or the rows. ClientError snapshot_too_large with more than `max_keys` keys."""
+        """Add the next batch: all of it, or the given rows.
+
+        Raises ClientError snapshot_too_large with more than `max_keys` keys.
+        """
         number, self._batches = self._batches, self._batches + 1
         topics, indexes, bodies = batch.topics, batch.topic_indexes.tolist(), batch.bodies()
         last, key_of = self._last, self._key_of
@@ -113,7 +121,7 @@ class LastPerKey:
             )
 
     def last_rows(self) -> Iterator[tuple[int, Rows]]:
-        """The number of each batch that a key's last record is in, ascending, with its rows."""
+        """Yield (number, rows) of each batch that has the last record of a key, in ascending order."""
         found: dict[int, list[int]] = {}
         for number, row in sorted([*self._last.values(), *self._keyless]):
             found.setdefault(number, []).append(row)

@@ -1,4 +1,4 @@
-"""A batch parted into what is journaled and what isn't, and the order in which both were published. Pure."""
+"""Split of a batch into journaled and unjournaled records, and their order of publication. Pure."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ import numpy.typing as npt
 from broker_core.batch import Batch, Rows
 
 NO_ROWS: Final[Rows] = np.zeros(0, np.intp)
+"""Selection of no rows."""
 
 
 class BatchPartition(msgspec.Struct, frozen=True):
-    """Parts of a batch: not journaled, and journaled. None where there is nothing of it; a whole part is the
-    batch itself."""
+    """Unjournaled and journaled part of a batch, None where it has no such record.
+
+    A part that is the whole batch is the same object.
+    """
 
     passed: Batch | None
     kept: Batch | None
     is_kept: npt.NDArray[np.bool_] | None = None
-    """Of a batch of both kinds: for each of its rows whether it is journaled."""
+    """For each row whether it is journaled; set if the batch has both kinds of records."""
 
 
 class Interleaving:
-    """The order of the rows of a batch of both kinds.
+    """Published order of the rows of a batch that has journaled and unjournaled records.
 
-    `kept_count` is the number of journaled rows that are left: a log that several brokers share drops the
-    first of them when another broker had them before.
+    `kept_count` is the number of journaled rows that remain: a log shared by several brokers drops the first
+    of them when another broker had stored them before.
     """
 
     def __init__(self, is_kept: npt.NDArray[np.bool_], kept_count: int) -> None:
@@ -37,10 +40,10 @@ class Interleaving:
         self._runs: dict[tuple[int, int], Sequence[tuple[int, Rows | None]]] = {}
 
     def runs(self, kept: Rows | None, passed: Rows | None) -> Sequence[tuple[int, Rows | None]]:
-        """Return (part, its next rows) in the order of the batch; part 0 is what is journaled, 1 what isn't.
-        None is all rows.
+        """Return runs of (part, its next rows) in the order of the batch.
 
-        The answer is the same object for the same arrays, as long as the caller holds those.
+        Part 0 is journaled, part 1 unjournaled; None means all rows. The same arrays yield the same object,
+        as long as the caller keeps them.
         """
         key = (id(kept), id(passed))
         found = self._runs.get(key)

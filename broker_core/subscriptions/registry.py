@@ -1,17 +1,16 @@
-"""Topic → the patterns of levels that may name it, by a walk along its levels and not by a look at every pattern.
+"""Registry of live subscriptions: finds the subscriptions that match a batch, and their rows.
 
-The walk narrows, `TopicPattern.matches` decides: what a pattern means stands there alone.
+Subscriptions with the same pattern form a group, and matching works per group. The groups of a topic are
+cached. The matches of unfiltered subscribers are created when they subscribe, not per message. So a batch of
+one topic for unfiltered subscribers costs a lookup and a copy of a list, and touches no record. A filter runs
+once per batch for all subscriptions that share it; many filters are found through the literals that they
+require (`filter_index`).
 
-Batch → which subscriptions want which of its records.
+Row arrays are shared: subscriptions that match the same rows for the same reason get the same array object.
+So the caller can compute `batch.select(rows)` once per id(rows) while it keeps the list.
 
-Subscriptions with the same pattern form a group, and everything is decided per group: whether a topic is one
-of the group's is remembered per topic, and the matches of unfiltered subscribers are made when they subscribe
-and not when a message comes. So a batch of one topic for unfiltered subscribers costs a lookup and a copy of
-a list, and touches no record. Filters run once per batch for all subscriptions that share them; many are found by the
-literals that they compare with (`filter_index`).
-
-Row arrays are shared: subscriptions that want the same rows for the same reason get the same array object, so
-that the caller can make `batch.select(rows)` once per id(rows) while it holds the list.
+`PatternIndex` finds candidate patterns by a walk along a topic's levels instead of a test of every pattern.
+`TopicPattern.matches` then decides.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ V = TypeVar("V")
 
 
 class _LevelNode(Generic[V]):
-    """What follows after some levels: by the name of the next one (`*` and `>` are names too), and what ends here."""
+    """Node of the pattern tree: children by level name (also `*`, `>`), values of patterns ending here."""
 
     __slots__ = ("ends", "following")
 
@@ -43,20 +42,23 @@ class _LevelNode(Generic[V]):
 
 
 class PatternIndex(Generic[V]):
-    """Values by the levels of patterns, such as `a`, `*`, `b`, or `a`, `>`. Several values may have the same levels."""
+    """Tree of values by the levels of patterns, such as `a`, `*`, `b` or `a`, `>`.
+
+    Several values may have the same levels.
+    """
 
     def __init__(self) -> None:
         self._root: _LevelNode[V] = _LevelNode()
 
     def add(self, levels: Sequence[str], value: V) -> None:
-        """Put a value in."""
+        """Add a value."""
         level = self._root
         for name in levels:
             level = level.following.setdefault(name, _LevelNode())
         level.ends[value] = None
 
     def remove(self, levels: Sequence[str], value: V) -> None:
-        """Take a value out, and the levels that led only to it. KeyError when it isn't in."""
+        """Remove a value and the levels that led only to it. Raises KeyError when it isn't there."""
         path = [self._root]
         for name in levels:
             path.append(path[-1].following[name])
@@ -67,7 +69,7 @@ class PatternIndex(Generic[V]):
             del before.following[name]
 
     def candidates(self, topic: str) -> Iterator[V]:
-        """The values of all patterns that name a topic, and perhaps of others; each once."""
+        """Yield the values of all patterns that match a topic, and perhaps of others, each once."""
         levels = [self._root]
         for name in topic.split("."):
             reached: list[_LevelNode[V]] = []
@@ -86,21 +88,24 @@ class PatternIndex(Generic[V]):
 
 T = TypeVar("T")
 MAX_REMEMBERED_TOPICS = 65_536
-"""Topics whose groups are remembered; with more the memory starts over."""
+"""Maximum number of topics whose groups are cached; beyond it the cache is emptied."""
 
 INDEXED_FROM = 16
-"""Filters of a pattern from which on they are looked up by what messages hold, and not tried one after the other."""
+"""Number of filters per pattern from which on they are indexed instead of tested one after the other."""
 
 
 class SubscriptionMatch(NamedTuple, Generic[T]):
-    """A subscription and the rows it wants, ascending; None is all rows."""
+    """Subscription and its matching rows, ascending; None means all rows."""
 
     subscription: Subscription[T]
     rows: Rows | None
 
 
 class _PatternGroup(Generic[T]):
-    """The subscriptions with one pattern. `change`: the number of the change to the registry that made it."""
+    """Subscriptions with the same pattern.
+
+    `change`: number of the registry's change that created the group.
+    """
 
     __slots__ = ("change", "filtered", "index", "pattern", "whole")
 
@@ -108,12 +113,14 @@ class _PatternGroup(Generic[T]):
         self.pattern = pattern
         self.change = change
         self.whole: dict[Subscription[T], SubscriptionMatch[T]] = {}
+        """Matches of its subscriptions without a filter: all rows."""
         self.filtered: dict[Filter, dict[Subscription[T], SubscriptionMatch[T]]] = {}
+        """Its subscriptions by filter."""
         self.index: FilterIndex | None = None
-        """Of its filters, from INDEXED_FROM on."""
+        """Index of its filters, once it has INDEXED_FROM of them."""
 
     def add(self, subscription: Subscription[T]) -> bool:
-        """False when it was in."""
+        """Add a subscription; return False when it was already in the group."""
         chosen = subscription.filter
         members = self.whole if chosen is None else self.filtered.get(chosen)
         if members is None:
@@ -125,12 +132,12 @@ class _PatternGroup(Generic[T]):
         return new
 
     def has(self, subscription: Subscription[T]) -> bool:
-        """Whether it is in."""
+        """Return whether the subscription is in the group."""
         chosen = subscription.filter
         return subscription in (self.whole if chosen is None else self.filtered.get(chosen, {}))
 
     def remove(self, subscription: Subscription[T]) -> bool:
-        """False when it wasn't in."""
+        """Remove a subscription; return False when it wasn't in the group."""
         chosen = subscription.filter
         if chosen is None:
             return self.whole.pop(subscription, None) is not None
@@ -143,6 +150,7 @@ class _PatternGroup(Generic[T]):
         return found
 
     def _index_filter(self, chosen: Filter) -> None:
+        """Add a filter to the index, or build the index when there are enough filters."""
         if self.index is not None:
             self.index.add(chosen)
         elif len(self.filtered) >= INDEXED_FROM:
@@ -152,12 +160,12 @@ class _PatternGroup(Generic[T]):
 
     @property
     def empty(self) -> bool:
-        """Whether nobody is in it any more: then it has left the registry."""
+        """Whether the group has no subscription; the registry has then removed it."""
         return not self.whole and not self.filtered
 
 
 class _TopicCache(Generic[T]):
-    """What is remembered of a topic: the groups it belongs to, true up to the registry's change number `change`."""
+    """Cached groups of a topic, valid up to the registry's change number `change`."""
 
     __slots__ = ("change", "groups")
 
@@ -167,20 +175,21 @@ class _TopicCache(Generic[T]):
 
 
 class SubscriptionRegistry(Generic[T]):
-    """The live subscriptions of an instance, each of a T. Not thread-safe: it belongs to the loop.
+    """Live subscriptions of an instance. Not thread-safe: use it from the event loop.
 
-    A group that appears or goes is a change, and changes are numbered. What is remembered of a topic is brought up to
-    date when the topic is met again: patterns of levels are found by its levels, and of expressions those are tried
-    that are newer. So a subscribe costs each topic a walk along its levels, and not a look at every pattern.
+    Adding or removing a group is a change, and changes are numbered. The cached groups of a topic are updated
+    when the next batch of the topic arrives: patterns with levels are found by the topic's levels, and newer
+    regular expressions are tested. So after a subscribe each topic costs a walk along its levels, not a test
+    of every pattern.
     """
 
     def __init__(self, decoder_of: DecoderOf | None) -> None:
         self._decoder_of = decoder_of
-        """How filters read a topic's bodies; None: all are JSON."""
+        """Function that returns the decoder of a topic's bodies; None: all are JSON."""
         self._groups: dict[str, _PatternGroup[T]] = {}
         self._index = PatternIndex[_PatternGroup[T]]()
         self._expressions: dict[_PatternGroup[T], None] = {}
-        """The groups without levels, the newest at the end."""
+        """Groups whose pattern is a regular expression, newest last."""
         self._remembered: dict[str, _TopicCache[T]] = {}
         self._change = 0
         self._size = 0
@@ -189,7 +198,7 @@ class SubscriptionRegistry(Generic[T]):
         return self._size
 
     def has(self, subscription: Subscription[T]) -> bool:
-        """Whether batches are matched for it."""
+        """Return whether batches are matched for this subscription."""
         group = self._groups.get(subscription.pattern.text)
         return group is not None and group.has(subscription)
 
@@ -200,7 +209,7 @@ class SubscriptionRegistry(Generic[T]):
                 yield from members
 
     def add(self, subscription: Subscription[T]) -> None:
-        """Let a subscription take part from the next batch on."""
+        """Add a subscription; it takes part from the next batch on."""
         pattern = subscription.pattern
         group = self._groups.get(pattern.text)
         if group is None:
@@ -213,7 +222,7 @@ class SubscriptionRegistry(Generic[T]):
         self._size += group.add(subscription)
 
     def remove(self, subscription: Subscription[T]) -> bool:
-        """Take a subscription out; False when it wasn't in."""
+        """Remove a subscription; return False when it wasn't there."""
         pattern = subscription.pattern
         group = self._groups.get(pattern.text)
         if group is None or not group.remove(subscription):
@@ -229,7 +238,10 @@ class SubscriptionRegistry(Generic[T]):
         return True
 
     def match(self, batch: Batch) -> list[SubscriptionMatch[T]]:
-        """Who wants which rows of a batch; the list is the caller's. Who wants none isn't in it."""
+        """Return the subscriptions that match rows of a batch, with these rows.
+
+        The list belongs to the caller.
+        """
         topic = batch.single_topic
         if topic is None:
             return self._match_mixed(batch)
@@ -246,6 +258,7 @@ class SubscriptionRegistry(Generic[T]):
         return found
 
     def _groups_of(self, topic: str) -> list[_PatternGroup[T]]:
+        """Return the groups that match a topic, from the cache if that is up to date."""
         known = self._remembered.get(topic)
         if known is None:
             if len(self._remembered) >= MAX_REMEMBERED_TOPICS:
@@ -257,6 +270,7 @@ class SubscriptionRegistry(Generic[T]):
         return known.groups
 
     def _up_to_date(self, topic: str, known: _TopicCache[T]) -> list[_PatternGroup[T]]:
+        """Return the groups that match a topic now, testing only expressions newer than the cache."""
         groups = [group for group in self._index.candidates(topic) if group.pattern.matches(topic)]
         groups += [group for group in known.groups if group in self._expressions]
         for group in reversed(self._expressions):
@@ -267,7 +281,7 @@ class SubscriptionRegistry(Generic[T]):
         return groups
 
     def _match_mixed(self, batch: Batch) -> list[SubscriptionMatch[T]]:
-        """A batch of several topics: which topics each group wants, then the rows of each such set."""
+        """Match a batch of several topics: find each group's set of topics, then the rows of each set."""
         topics = batch.topics
         wanted: dict[_PatternGroup[T], int] = {}
         for number, topic in enumerate(topics):
@@ -286,7 +300,7 @@ class SubscriptionRegistry(Generic[T]):
 
 
 class _RowsByTopics:
-    """The rows of each set of topics of one batch; a set is a bit mask in the dictionary's order."""
+    """Rows of each set of topics in one batch. A set is a bit mask in the order of the batch's dictionary."""
 
     __slots__ = ("_count", "_indexes", "_number", "_rows")
 
@@ -297,7 +311,7 @@ class _RowsByTopics:
         self._rows: dict[int, Rows | None] = {(1 << number) - 1: None}
 
     def rows(self, batch: Batch, topic_set: int) -> Rows | None:
-        """The rows whose topic is in the set, None when that is all of them."""
+        """Return the rows whose topic is in the set; None when these are all rows."""
         if topic_set not in self._rows:
             if self._indexes is None:
                 self._indexes = np.ascontiguousarray(batch.topic_indexes)
@@ -306,7 +320,7 @@ class _RowsByTopics:
         return self._rows[topic_set]
 
     def _is_in(self, indexes: npt.NDArray[np.uint16], topic_set: int) -> npt.NDArray[np.bool_]:
-        # Topics of rows count from 1, bits of the set from 0: place 0 of the table is never asked.
+        # Topic numbers of rows start at 1, bits of the set at 0: entry 0 of the table is never read.
         if topic_set & (topic_set - 1) == 0:
             same: npt.NDArray[np.bool_] = indexes == topic_set.bit_length()
             return same
@@ -321,6 +335,10 @@ def _match_filtered(
     candidates: Rows | None,
     found: list[SubscriptionMatch[T]],
 ) -> None:
+    """Append the matches of a group's filtered subscriptions to `found`.
+
+    `candidates` are the rows of the group's topics; None means all rows.
+    """
     wanted: Iterable[tuple[Filter, Sequence[int] | Rows | None]] = zip(group.filtered, repeat(None))
     if group.index is not None:
         guarded = group.index.candidates(evaluator.messages(candidates))

@@ -1,10 +1,8 @@
-"""One subscription: who wants which records, on which stream.
+"""Subscription: its client, its pattern and filter, and the selection of its rows from a batch.
 
-The rows that one subscription wants of a batch: what a replay takes out of the journal.
-
-A replay reads whole batches. The batch that holds its first record also holds records before it, and the last batch it
-reads may come again when the subscription goes live: its cursor (`replay.cursor`) knows the next record it hasn't had, and
-only what is at or after it is taken. Nothing here reads, waits or knows time.
+A replay reads whole batches. The batch with its first record may also have earlier records, and the last
+batch that it reads may arrive again when the subscription becomes live. So `select_rows` takes the cursor's
+next sequence (`replay.cursor`) and returns only rows from there on. This module has no I/O and no time.
 """
 
 from __future__ import annotations
@@ -24,22 +22,22 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(slots=True, eq=False, frozen=True)
 class Subscription(Generic[T_co]):
-    """What one client asked for. Two subscriptions are never equal: identity counts."""
+    """Request of one client: pattern and filter. Two subscriptions are never equal: identity counts."""
 
     client: T_co
-    """Whoever added it; the registry hands it back and never looks at it. None where nobody did."""
+    """Owner of the subscription; the registry returns it and never uses it. None if there is none."""
     id: str
-    """The client's own word for the subscription."""
+    """Identifier that the client chose for the subscription."""
     stream: int
-    """The number that stands in the frames delivered for it."""
+    """Number in the frames delivered for it."""
     pattern: TopicPattern
     filter: Filter | None = None
     decoder_of: DecoderOf | None = None
-    """How the filter and keys read a topic's bodies in a replay; as JSON without it."""
+    """Function that returns the decoder of a topic's bodies for filters and keys in a replay; None: JSON."""
 
 
 EMPTY: Final[Rows] = np.zeros(0, np.int64)
-"""No row at all. Compare by identity, or by len() == 0."""
+"""Selection of no rows. Compare by identity, or by len() == 0."""
 EMPTY.flags.writeable = False
 
 
@@ -50,10 +48,10 @@ def select_rows(
     evaluator: BatchEvaluator | None = None,
     upto: int = MAX_SEQUENCE,
 ) -> Rows | None:
-    """The rows one subscription wants of a batch: from_sequence <= sequence <= upto, pattern, filter.
+    """Return the rows of a batch that match a subscription, from `from_sequence` to `upto`.
 
-    None is all rows, EMPTY is none of them. A batch that isn't journaled has no sequences: all its rows are
-    new. An evaluator of the same batch may be passed, so that several subscriptions share the decoding.
+    None means all rows, EMPTY means none. An unjournaled batch has no sequences: all its rows count as new.
+    Pass an evaluator of the same batch to share the decoded bodies among subscriptions.
     """
     rows = _within(batch, from_sequence, upto)
     if rows is EMPTY:
@@ -67,6 +65,7 @@ def select_rows(
 
 
 def _within(batch: Batch, first: int, last: int) -> Rows | None:
+    """Return the rows with sequences from `first` to `last`; None for all, EMPTY for none."""
     begins = batch.first_sequence
     if begins == 0 or (begins >= first and batch.last_sequence <= last):
         return None
@@ -79,6 +78,7 @@ def _within(batch: Batch, first: int, last: int) -> Rows | None:
 
 
 def _of_pattern(subscription: Subscription[object], batch: Batch, rows: Rows | None) -> Rows | None:
+    """Return those of `rows` whose topic matches; None for all, EMPTY for none."""
     matches = subscription.pattern.matches
     topic = batch.single_topic
     if topic is not None:
@@ -95,7 +95,7 @@ def _of_pattern(subscription: Subscription[object], batch: Batch, rows: Rows | N
 
 
 def _shortest(batch: Batch, rows: Rows) -> Rows | None:
-    """None for all rows and EMPTY for none, so that callers can tell by identity."""
+    """Return None for all rows and EMPTY for none, so that callers can compare by identity."""
     if not len(rows):
         return EMPTY
     return None if len(rows) == batch.count else rows

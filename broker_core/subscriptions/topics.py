@@ -1,17 +1,16 @@
-r"""Topic patterns. Levels of a topic are separated by ".".
+r"""Topic patterns, and relations between them. The levels of a topic are separated by ".".
 
     flights.AA          this topic
-    flights.*.delays    "*" stands for one whole level
-    flights.>           ">" stands for one level or more, at the end
+    flights.*.delays    "*" matches one whole level
+    flights.>           ">" matches one level or more, at the end
     ~flights\.(AA|DL)   "~" and a regular expression (RE2) that the whole topic must match
 
-Topics that start with "$" are the broker's own: only a pattern that starts with "$" itself (or "~\$")
-matches them, so that a subscription to ">" doesn't get the broker's events.
+Topics that start with "$" belong to the broker. Only a pattern that starts with "$" itself (or "~\$") matches
+them, so a subscription to ">" doesn't get the broker's events.
 
-What two topic patterns have to do with each other, as far as that can be said without a list of topics. Pure.
-
-Of patterns of levels it can be said exactly. Of a regular expression it can't in general, so the answers are about
-what is certain: both functions say False when they don't know.
+`is_subpattern` and `are_disjoint` compare patterns without a list of topics. For patterns with levels the
+answer is exact. For regular expressions it is unknown in general: both functions return False when they can't
+be certain.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from broker_core.errors import ClientError
 from broker_core.filters.parser import compile_pattern
 
 MAX_PATTERN_BYTES = 255
-"""Bytes of a pattern that isn't an expression: as many as a topic has at most."""
+"""Maximum bytes of a pattern that isn't an expression; equal to the limit of a topic."""
 MAX_EXPRESSION = 1_024
-"""Characters of a regular expression for topics."""
+"""Maximum characters of a regular expression for topics."""
 _FIX = "Write a topic, a.*.b, a.>, or ~ and a regular expression."
 
 
 class TopicPattern:
-    """A parsed pattern. `exact` is the topic when the pattern names just one, else None.
+    """Parsed topic pattern. `exact` is the topic when the pattern matches only one, else None.
 
-    `levels`, when there are any, are those of a pattern that names at least the topics this one does: by them it is
-    found. Expressions have none.
+    `levels` are those of a pattern that matches at least the topics of this one; an index finds the pattern
+    by them. Regular expressions have None.
     """
 
     __slots__ = ("_test", "exact", "levels", "text")
@@ -51,11 +50,11 @@ class TopicPattern:
 
     @classmethod
     def parse(cls, text: str) -> TopicPattern:
-        """The pattern, or ClientError bad_pattern with details["column"], counted from 1."""
+        """Parse a pattern. Raises ClientError bad_pattern with details["column"], counted from 1."""
         return _parse(text)
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic is one of those the pattern names."""
+        """Return whether the pattern matches a topic."""
         return self._test(topic)
 
     def __eq__(self, other: object) -> bool:
@@ -76,6 +75,7 @@ def _bad(text: str, why: str, column: int) -> ClientError:
 
 @lru_cache(maxsize=512)
 def _parse(text: str) -> TopicPattern:
+    """Parse and compile a pattern; the newest 512 are cached."""
     if text.startswith("~"):
         return TopicPattern(text, None, _expression(text))
     levels = _levels(text)
@@ -87,6 +87,7 @@ def _parse(text: str) -> TopicPattern:
 
 
 def _levels(text: str) -> list[str]:
+    """Return the levels of a pattern. Raises ClientError bad_pattern."""
     try:
         length = len(text.encode())
     except UnicodeEncodeError as error:
@@ -110,6 +111,7 @@ def _levels(text: str) -> list[str]:
 
 
 def _open_ended(before: list[str]) -> Callable[[str], bool]:
+    """Return the test for `a.*.>`: the levels before `>`, then at least one more."""
     if not before:
         return lambda topic: topic[:1] != "$"
     if "*" not in before:
@@ -125,6 +127,7 @@ def _open_ended(before: list[str]) -> Callable[[str], bool]:
 
 
 def _fixed_length(pattern: list[str]) -> Callable[[str], bool]:
+    """Return the test for a pattern with `*` and without `>`."""
     length, owns = len(pattern), pattern[0].startswith("$")
 
     def matches(topic: str) -> bool:
@@ -135,14 +138,17 @@ def _fixed_length(pattern: list[str]) -> Callable[[str], bool]:
 
 
 def _fits(pattern: list[str], levels: list[str]) -> bool:
-    # Of levels, only as many as the pattern has are looked at: zip ends there.
+    """Return whether a topic's first levels match those of a pattern."""
+    # zip stops after the pattern's levels, so further levels of the topic are ignored.
     return all(part in ("*", level) for part, level in zip(pattern, levels, strict=False))
 
 
 def _expression(text: str) -> Callable[[str], bool]:
+    """Compile the regular expression of a pattern. Raises ClientError bad_pattern."""
     if len(text) > MAX_EXPRESSION:
         raise _bad(text, f"an expression has {MAX_EXPRESSION} characters at most", MAX_EXPRESSION + 1)
-    # Such a one would be taken and then name nothing, with nobody told: no topic is empty, or goes on behind its end.
+    # Refuse expressions that match no topic: a subscriber would wait without an error. No topic is empty, or
+    # continues after its end.
     within = text[1:].lstrip("^")
     if not within:
         raise _bad(text, "an empty expression names no topic", 2)
@@ -161,7 +167,7 @@ def _expression(text: str) -> Callable[[str], bool]:
 
 
 def is_subpattern(one: TopicPattern, other: TopicPattern) -> bool:
-    """Whether certainly every topic that `one` names is one that `other` names."""
+    """Return whether certainly every topic that `one` matches is also matched by `other`."""
     if one.text == other.text:
         return True
     if one.exact is not None:
@@ -175,7 +181,7 @@ def is_subpattern(one: TopicPattern, other: TopicPattern) -> bool:
 
 
 def are_disjoint(one: TopicPattern, other: TopicPattern) -> bool:
-    """Whether certainly no topic is named by both."""
+    """Return whether certainly no topic is matched by both patterns."""
     if one.exact is not None:
         return not other.matches(one.exact)
     if other.exact is not None:
@@ -198,5 +204,5 @@ def _is_expression(pattern: TopicPattern) -> bool:
 
 
 def _is_own(levels: list[str]) -> bool:
-    """Topics that start with `$` are named only by patterns that do."""
+    """Return whether a pattern starts with `$`; only such patterns match topics that start with `$`."""
     return levels[0].startswith("$")

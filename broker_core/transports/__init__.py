@@ -1,1 +1,1 @@
-"""Listeners for clients, and what their sockets have taken."""
+"""Listeners for clients, TCP connections, and the progress of their peers."""

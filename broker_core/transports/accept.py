@@ -1,15 +1,15 @@
-"""A TLS handshake, of which each read waits for its turn at the door.
+"""Accepting connections, a few per event-loop iteration, and TLS handshakes that are read in fair order.
 
-A loop reads all that are ready in one turn, and each step of a handshake is some of a millisecond of arithmetic: of a thousand that begin with a
-byte each and say the rest at once, that would be one turn of a second. So a gate stands between socket and TLS until both sides are sure
-of one another; it reads once, and then not before the door calls it.
+asyncio's servers accept all waiting connections in one iteration, up to a thousand, at some 0.2 ms each.
+Connected clients would wait for all of them. With TLS, asyncio reports a connection only after its handshake.
+Any number of silent peers would hold a descriptor each, and a thousand handshakes could begin in one
+iteration.
 
-Taking connections from the kernel, a few in each turn of the loop.
-
-asyncio's servers take all that are there in one turn, up to a thousand, and each costs some 0.2 ms: whoever is connected already would
-wait for all of them. With TLS they tell nobody of one before its handshake is done, and any number of silent peers would have a
-descriptor each, and a thousand handshakes could begin in one turn. Here who hasn't finished it is a guest of the anteroom from the moment that it is taken, and
-begins when it has spoken and its turn at the door has come; so is each further read of it (`handshaking`).
+Here a connection with TLS is a pending connection (`admission`) from the moment it is accepted. Its handshake
+begins when it has sent bytes and `PreLogonReadQueue` calls it. Each step of a handshake computes for a part
+of a millisecond. If a thousand peers each send one byte and later the rest together, an event loop would read
+all in one iteration of a second. So `_HandshakeProtocol` stands between socket and TLS until the handshake is
+done. It reads once, and again only when `PreLogonReadQueue` calls it.
 """
 
 from __future__ import annotations
@@ -40,14 +40,22 @@ async def start_tls(
     door: PreLogonReadQueue,
     within_s: float,
 ) -> None:
-    """Make a connection's transport with TLS, and then its protocol. Raises OSError (an SSLError is one) when nothing comes of it; `within_s`
-    seconds it may take."""
+    """Make a connection's TLS transport, and then its protocol.
+
+    Args:
+        taken: the accepted socket.
+        within_s: maximum duration of the handshake, seconds.
+
+    Raises:
+        OSError: the handshake failed; ssl.SSLError is an OSError.
+    """
     loop = asyncio.get_running_loop()
     gate = _HandshakeProtocol(door, taken.fileno())
     early = _EarlyDataProtocol()
     raw, _ = await loop.connect_accepted_socket(lambda: gate, taken)
     try:
-        loop.call_soon(gate.attach, raw)  # when TLS is the socket's protocol, and before it is told so
+        # It runs after start_tls has made TLS the socket's protocol, and before TLS is notified of that.
+        loop.call_soon(gate.attach, raw)
         transport = await loop.start_tls(
             raw, early, context, server_side=True, ssl_handshake_timeout=within_s
         )
@@ -62,20 +70,20 @@ async def start_tls(
 
 
 class _HandshakeProtocol(asyncio.BufferedProtocol):
-    """The protocol of a socket whose TLS isn't done."""
+    """Protocol of a socket whose TLS handshake isn't done."""
 
     def __init__(self, door: PreLogonReadQueue, descriptor: int) -> None:
         self._door, self._descriptor = door, descriptor
         self._raw: asyncio.Transport | None = None
         self._tls: asyncio.BufferedProtocol | None = None
-        """None before it knows its transport, and when it is done."""
+        """TLS protocol; None before it has its transport, and after the handshake."""
         self._buffer = bytearray()
         self._before = b""
-        """What was read before that: a loop reads once or twice whatever it is told."""
+        """Bytes that were read before then: a loop reads once or twice even if reading is paused."""
         self._lost: tuple[Exception | None] | None = None
 
     def attach(self, raw: asyncio.Transport) -> None:
-        """From now on TLS is given what this reads."""
+        """Pass the bytes that this protocol reads to TLS from now on."""
         tls = raw.get_protocol()
         if tls is not self:
             self._raw = raw
@@ -83,17 +91,17 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._begin, cast(asyncio.BufferedProtocol, tls))
 
     def detach(self, raw: asyncio.Transport) -> None:
-        """It is done: TLS reads for itself."""
+        """Let TLS read for itself, because the handshake is done."""
         self._door.remove_reader(self._descriptor, self._heard)
         tls, self._tls = self._tls, None
         self._raw, self._buffer, self._descriptor = None, bytearray(), _NO_FILE
         if tls is not None and self._lost is None:
-            raw.set_protocol(tls)  # also when it is about to hear of its end
+            raw.set_protocol(tls)  # also when it is about to be notified of its end
             if not raw.is_closing():
                 raw.resume_reading()
 
     def _begin(self, tls: asyncio.BufferedProtocol) -> None:
-        """TLS knows its transport."""
+        """Pass the bytes read so far to TLS, which has its transport now."""
         if self._lost is not None:
             tls.connection_lost(*self._lost)
         elif self._raw is not None:
@@ -103,6 +111,7 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
             self._rest()
 
     def _rest(self) -> None:
+        """Pause reading until `PreLogonReadQueue` calls."""
         if self._raw is not None and self._tls is not None and not self._raw.is_closing():
             self._raw.pause_reading()
             self._door.add_reader(self._descriptor, self._heard)
@@ -111,7 +120,7 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
         if self._raw is not None and not self._raw.is_closing():
             self._raw.resume_reading()
 
-    # The loop calls these.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).pause_reading()
@@ -148,7 +157,10 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
 
 
 class _EarlyDataProtocol(asyncio.Protocol):
-    """What a peer says in the same breath as the end of its handshake, until its protocol is there. One read at most."""
+    """Buffer for bytes that arrive with the end of a handshake, before the protocol exists.
+
+    One read at most.
+    """
 
     def __init__(self) -> None:
         self.said = b""
@@ -162,7 +174,7 @@ class _EarlyDataProtocol(asyncio.Protocol):
 
 
 def _feed(protocol: asyncio.BufferedProtocol, said: bytes) -> None:
-    """As if it had been read."""
+    """Pass bytes to a protocol as if it had read them."""
     rest = memoryview(said)
     while rest:
         buffer = cast(memoryview, protocol.get_buffer(len(rest)))
@@ -173,15 +185,19 @@ def _feed(protocol: asyncio.BufferedProtocol, said: bytes) -> None:
 
 
 HANDSHAKE_S: Final = 10.0
-"""How long a peer may be silent before its TLS handshake, and how long that may take."""
+"""Maximum silence before a TLS handshake, and maximum duration of the handshake, seconds."""
 RETRY_DELAY_S: Final = 1.0
-"""After the kernel had no connection to give: no descriptors, no memory."""
+"""Delay before the next accept after a failed one (no descriptors, no memory), seconds."""
 BACKLOG: Final = 1_024
+"""Connections that may wait in the kernel to be accepted."""
 log = structlog.get_logger("sluice.accepting")
 
 
 class Acceptor:
-    """One listener's. A `protocol` is made for each connection, where there is TLS after its handshake."""
+    """Accepting side of one listener.
+
+    It makes a `protocol` for each connection, with TLS after the handshake.
+    """
 
     def __init__(
         self,
@@ -198,7 +214,11 @@ class Acceptor:
         self._later: dict[socket.socket, asyncio.TimerHandle] = {}
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Start; the address. Raises OSError."""
+        """Start listening and return the address.
+
+        Raises:
+            OSError: the address can't be bound.
+        """
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
@@ -217,7 +237,7 @@ class Acceptor:
         return bound
 
     def close(self) -> None:
-        """Take no more, and end handshakes that aren't done."""
+        """Stop listening, and close connections in a handshake."""
         loop = asyncio.get_running_loop()
         for one in self._sockets:
             if (again := self._later.pop(one, None)) is not None:
@@ -229,13 +249,14 @@ class Acceptor:
             handshake.drop()
 
     def _take(self, listening: socket.socket) -> None:
+        """Accept a few connections from a listening socket."""
         for _ in range(ACCEPTED_A_TURN):
             try:
                 taken, peer = listening.accept()
             except BlockingIOError:
                 return
             except ConnectionError:
-                continue  # it has left again
+                continue  # the peer has closed it already
             except OSError as problem:
                 log.error("no_connection_taken", why=str(problem))
                 loop = asyncio.get_running_loop()
@@ -253,7 +274,7 @@ class Acceptor:
         asyncio.get_running_loop().add_reader(listening, self._take, listening)
 
     def begin(self, taken: socket.socket) -> asyncio.Task[Any]:
-        """Make its transport."""
+        """Start a task that makes the transport of an accepted socket."""
         loop = asyncio.get_running_loop()
         task: asyncio.Task[Any]
         if self.context is None:
@@ -267,11 +288,12 @@ class Acceptor:
     def _over(self, task: asyncio.Task[Any]) -> None:
         self._begun.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            log.debug("connection_not_made", why=repr(problem))  # it left, was too slow, or speaks no TLS
+            # The peer has closed, was too slow, or doesn't speak TLS.
+            log.debug("connection_not_made", why=repr(problem))
 
 
 class PendingHandshake:
-    """A connection whose TLS handshake isn't done. Satisfies `anteroom.Guest`."""
+    """Connection whose TLS handshake isn't done. Satisfies `admission.PendingConnection`."""
 
     def __init__(self, taken: socket.socket, remote: str, listener: Acceptor) -> None:
         self._socket, self.remote, self._listener = taken, remote, listener
@@ -282,7 +304,7 @@ class PendingHandshake:
         listener.anteroom.add_pending(self)
 
     def close_for_room(self) -> None:
-        """Another comes: this one ends, and isn't chosen again. There is no protocol yet in which it could be told."""
+        """Close for a newer connection, without an error: there is no protocol yet to send it in."""
         self._listener.anteroom.mark_authenticated(self)
         self.drop()
 
@@ -293,13 +315,13 @@ class PendingHandshake:
             self._socket.close()
             self._ended()
         else:
-            # Its transport has it, and closes it when it hears of the end. To cancel what awaits it would leave that to the deadline on uvloop,
-            # with a descriptor that two believe to be theirs.
+            # The transport owns the socket and closes it at its end. Cancelling the task instead would, on
+            # uvloop, leave the descriptor open until the deadline, with two owners.
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def _begin(self) -> None:
-        """It has spoken, and this is its turn."""
+        """Start the handshake, because the peer has sent bytes and the queue calls this connection."""
         self._patience.cancel()
         self._begun = True
         self._listener.begin(self._socket).add_done_callback(lambda _: self._ended())

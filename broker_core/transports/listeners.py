@@ -1,4 +1,4 @@
-"""The transports that are open: those of the policy in force, which another revision may change while clients are connected."""
+"""Listeners of the policy in force. A new revision may change them while clients are connected."""
 
 from __future__ import annotations
 
@@ -20,20 +20,28 @@ log = structlog.get_logger("sluice.broker")
 
 
 class Listener(Protocol):
-    """What a kind of transport must offer."""
+    """Listener of one kind of transport."""
 
     async def listen(self) -> tuple[str, int]:
-        """Start listening; the address. Raises OSError when the port is taken."""
+        """Start listening and return the address.
+
+        Raises:
+            OSError: the port is in use.
+        """
 
     async def stop_listening(self) -> None:
-        """Take no new connections."""
+        """Stop accepting connections."""
 
 
 ListenerFactory = Callable[[Engine, TransportSettings], Listener]
 
 
 class ListenerManager:
-    """`websocket` makes the listeners that need Django and Twisted. Transports listen `ports_apart` above the ports that the policy says."""
+    """Open listeners of one broker.
+
+    `websocket` makes the listeners that need Django and Twisted. Each transport listens on the policy's port
+    plus `ports_apart`.
+    """
 
     def __init__(self, engine: Engine, websocket: ListenerFactory, ports_apart: int) -> None:
         self._engine = engine
@@ -48,14 +56,19 @@ class ListenerManager:
         self._ports: dict[str, int] = {}
 
     async def apply(self, policy: PolicyDocument) -> None:
-        """Open and close transports as a revision says. OperatorError port_taken: then those of the revision before are open."""
+        """Open and close transports as a policy revision requires.
+
+        Raises:
+            OperatorError: port_taken. The transports of the previous revision are open again then.
+        """
         wanted = {transport.name: transport for transport in policy.transports if transport.enabled}
         former = [settings for settings, _ in self._open.values()]
         shut = transports_to_close(former, policy.transports)
         fresh = [one for name, one in wanted.items() if name in shut or name not in self._open]
         for settings in fresh:
             await self._try_address(self._moved(settings))
-        self._engine.logons.apply(policy)  # before a transport opens that asks for more than it did
+        # Before a transport opens that has stricter authentication than it had.
+        self._engine.logons.apply(policy)
         try:
             await self._shut(shut)
             for settings in fresh:
@@ -66,18 +79,24 @@ class ListenerManager:
             raise
 
     def port_of(self, transport: TransportSettings) -> int:
-        """Where it listens, or would."""
+        """Return the port on which a transport listens, or would listen."""
         return self._ports.get(transport.name, self._moved(transport).port)
 
     async def close(self) -> None:
-        """Take no new connections."""
+        """Stop accepting connections on all transports."""
         for _, listener in self._open.values():
             await listener.stop_listening()
         self._open.clear()
 
     async def _try_address(self, transport: TransportSettings) -> None:
-        """Raise port_taken while the transports that are open still are so: a policy that another member can follow, and this machine
-        can't, must shut nobody out. A port that one of them holds can't be tried, but its host can."""
+        """Check that an address can be bound, while the open transports stay open.
+
+        A policy that another member can apply, and this machine can't, must disconnect no client. If an open
+        transport uses the port, only the host is checked.
+
+        Raises:
+            OperatorError: port_taken.
+        """
         held = {self._moved(settings).port for settings, _ in self._open.values()}
         port = 0 if transport.port in held else transport.port
         try:
@@ -89,12 +108,14 @@ class ListenerManager:
         server.close()
 
     async def _shut(self, names: Collection[str]) -> None:
+        """Stop listening on some transports and close their clients."""
         for name in names:
             _, listener = self._open.pop(name)
             await listener.stop_listening()
             self._engine.roster.close_transport(name)
 
     async def _begin(self, settings: TransportSettings) -> None:
+        """Open one transport. Raises OperatorError port_taken."""
         moved = self._moved(settings)
         listener = self._factories[settings.kind](self._engine, moved)
         try:
@@ -104,7 +125,7 @@ class ListenerManager:
         self._open[settings.name] = (settings, listener)
 
     async def _begin_again(self, former: Sequence[TransportSettings]) -> None:
-        """Listen as before a policy that failed."""
+        """Open the transports of the previous revision after a failed one."""
         await self._shut(transports_to_close([settings for settings, _ in self._open.values()], former))
         for settings in former:
             if settings.name not in self._open:
@@ -114,7 +135,10 @@ class ListenerManager:
                     log.error("transport_not_opened_again", why=problem.sentence, fix=problem.fix)
 
     def _moved(self, transport: TransportSettings) -> TransportSettings:
-        """At its own port: members of a group on one machine share a policy. A free one, 0, stays that."""
+        """Return the settings with this broker's port.
+
+        Members of a group on one machine share a policy. Port 0 stays 0.
+        """
         return replace(transport, port=transport.port + self._ports_apart) if transport.port else transport
 
 
@@ -122,6 +146,6 @@ def _not_listening(transport: TransportSettings, problem: OSError) -> OperatorEr
     return OperatorError(
         "port_taken",
         f"Transport {transport.name} can't listen on {transport.host}:{transport.port}: {problem}.",
-        "Stop what listens there, or give the transport another port, or a host that this machine has: members that share a policy "
-        "listen on 0.0.0.0.",
+        "Stop what listens there, or give the transport another port, or a host that this machine has: "
+        "members that share a policy listen on 0.0.0.0.",
     )

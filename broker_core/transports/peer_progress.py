@@ -1,17 +1,20 @@
-"""What a peer's kernel has acknowledged of a connection, seen from this side of it.
+"""Progress of a peer: the bytes of a connection that its kernel has acknowledged, seen from this side.
 
-A peer that reads slowly doesn't take bytes as it reads them. Linux opens the window of a full receive buffer again in lumps:
+A slow peer's kernel doesn't acknowledge bytes at the pace at which the peer reads. When a receive buffer was
+full, Linux reopens its window in large steps:
 
 * not before a segment, and a sixteenth of the buffer, are free (`__tcp_select_window`), and
-* memory is free only when a whole socket buffer has been read, and neighbouring segments are merged into one
-  (`tcp_try_coalesce`) of up to 17 pieces of 32 KiB.
+* memory is free only when a whole socket buffer has been read, and adjacent segments are merged into one
+  (`tcp_try_coalesce`) of up to 17 x 32 KiB.
 
-So a buffer of up to half a megabyte may be read from end to end before the peer says a word. Measured on loopback with
-segments of 1,448 bytes and a reader of 20 KB/s: with SO_RCVBUF 8 KiB the peer held 13 KiB when its window closed, with 32 KiB
-62 KiB, with 128 KiB 253 KiB, with the default 125 KiB, and each time lumps of nearly that size were among the steps: silence of
-6.4 s with the default. Nothing on this side tells such a reader from one that has stopped, but time: whoever has been silent
-for longer than `lump_bytes` / rate reads more slowly than rate. From one moment at which the window is shut to another, what
-was acknowledged is what was read, give or take the difference of two fills.
+So up to half a megabyte may be read before the peer acknowledges anything. Measured on loopback with segments
+of 1,448 bytes and a reader of 20 KB/s: with SO_RCVBUF 8 KiB the peer held 13 KiB when its window closed, with
+32 KiB 62 KiB, with 128 KiB 253 KiB, with the default 125 KiB. Each time, some steps had nearly that size: a
+silence of 6.4 s with the default.
+
+On this side only time distinguishes such a reader from one that has stopped: a peer that is silent for longer
+than `lump_bytes` / rate reads more slowly than rate. Between two moments at which the window is shut, the
+acknowledged bytes are the bytes read, up to the difference of two fill levels.
 """
 
 from __future__ import annotations
@@ -27,56 +30,73 @@ from broker_core.delivery.sink import UNKNOWN, ReceiveWindowSample
 
 _QUEUED = struct.Struct("i")
 _INFO = struct.Struct("=2xBB12xI4xI92xQ16xI20xQQQ36xI")
-"""linux/tcp.h, struct tcp_info: retransmits, probes, snd_mss, unacked, bytes_acked, notsent_bytes, busy_time, rwnd_limited,
-sndbuf_limited, snd_wnd (since Linux 5.4)."""
+"""Fields of struct tcp_info (linux/tcp.h), up to snd_wnd (since Linux 5.4).
+
+In order: retransmits, probes, snd_mss, unacked, bytes_acked, notsent_bytes, busy_time, rwnd_limited,
+sndbuf_limited, snd_wnd.
+"""
 
 HELD_PER_WINDOW = 3
-"""What a receiver comes to hold, at most, in units of the widest window it has named: small segments waste memory, of which
-window it gives away half at first. Measured: 1.5 to 2.5."""
+"""Maximum bytes that a receiver holds, in units of the widest window that it has announced.
+
+Small segments waste memory, and the receiver announces half of it as window at first. Measured: 1.5 to 2.5.
+"""
 MERGED_BYTES = 17 * 32 * 1024
-"""The largest socket buffer that segments are merged into."""
+"""Maximum bytes of a socket buffer that segments are merged into."""
 WINDOW_SHARE = 16
-"""The part of its buffer that a receiver has free, at least, before it opens its window."""
+"""Divisor: a receiver has at least 1/16 of its buffer free before it opens its window."""
 PATH_WAITS_US = 200_000
-"""Waiting is told apart over at least so much of it: Linux's shortest time to a retransmission."""
+"""Minimum waiting time over which causes are distinguished, µs: Linux's shortest retransmission timeout."""
 UNANSWERED = 2
-"""Segments without an answer: then nobody hears them. One may be missing: a peer answers probes twice a second at most."""
+"""Number of unanswered segments that means a lost network.
+
+One may be missing: a peer answers at most two probes a second.
+"""
 
 
 class TcpInfo(NamedTuple):
-    """One look at a TCP socket. Bytes; times in µs, since the connection's start, never shrinking."""
+    """State of a TCP socket at one check.
+
+    Sizes in bytes; times in µs since the connection's start, never shrinking.
+    """
 
     queued: int
-    """In the kernel and not acknowledged by the peer's."""
+    """Bytes in the kernel that the peer's kernel hasn't acknowledged."""
     unsent: int
-    """The part of it that hasn't been sent yet."""
+    """Bytes of `queued` that haven't been sent yet."""
     unacked_segments: int
     acknowledged: int
-    """Since the connection's start."""
+    """Bytes acknowledged since the connection's start."""
     segment: int
-    """The largest segment sent (MSS)."""
+    """Largest segment sent (MSS), bytes."""
     window: int
-    """What the peer takes beyond what it has acknowledged."""
+    """Bytes that the peer accepts beyond the acknowledged ones."""
     unanswered: int
-    """What was sent since the peer was heard last: again what its window had let through, or probes of a shut window."""
+    """Segments sent since the peer's last answer: retransmissions, or probes of a shut window."""
     busy: int
-    """There was something to send, or to be acknowledged."""
+    """Time with bytes to send or to be acknowledged."""
     shut: int
-    """Of `busy`: the peer's window held sending back."""
+    """Part of `busy` in which the peer's window limited sending."""
     short: int
-    """Of `busy`: this side's own buffer did."""
+    """Part of `busy` in which this side's own buffer limited sending."""
 
     @property
     def is_shut(self) -> bool:
-        """The peer has all that its window lets through, and more waits. What it had no memory for, though its window had let
-        it through, stays unacknowledged before a window of nothing."""
+        """Whether the peer's window is used up and more bytes wait.
+
+        Bytes for which the peer had no memory, although its window allowed them, stay unacknowledged before a
+        window of 0.
+        """
         if self.window == 0:
             return self.unsent > 0
         return self.unsent > 0 and self.unacked_segments == 0 and self.window < min(self.segment, self.unsent)
 
 
 def read_tcp_info(raw: Any) -> TcpInfo | None:
-    """Look at a socket; None when there is none, or it isn't TCP, or is closed, or the kernel doesn't tell."""
+    """Read the state of a TCP socket.
+
+    None when there is none, it isn't TCP, it is closed, or the kernel doesn't report it.
+    """
     try:
         if raw is None or raw.fileno() < 0:
             return None
@@ -93,16 +113,16 @@ def read_tcp_info(raw: Any) -> TcpInfo | None:
 
 
 class PeerProgress:
-    """One connection's progress. It knows what it has seen: look once a second or oftener, and before the socket is closed.
+    """Progress of one peer. Call `update` at least once a second, and before the socket is closed.
 
-    `raw` is the connected socket, or what a transport shows of it; None before there is one. Where it isn't TCP, what this
-    process still holds is all that is known to be under way.
+    `raw` is the connected socket, or a transport's view of it; None before there is one. Where it isn't TCP,
+    the bytes that this process still holds are all that is known to be in flight.
     """
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
         self.taken = 0
-        """Bytes, as `look` gave them last."""
+        """Acknowledged bytes, as returned by the last `update`."""
         self.lump_bytes = 0
         self.network_limited = False
         self.window = UNKNOWN
@@ -110,17 +130,21 @@ class PeerProgress:
         self._tcp = first is not None
         self._widest = first.window if first is not None else 0
         self._shut_at: int | None = None
-        """What was taken when the window was last seen shut."""
+        """Acknowledged bytes when the window was last seen shut."""
         self._resting = False
-        """Nothing had moved between the last two looks at a shut window."""
+        """Whether nothing had moved between the last two checks with a shut window."""
         self._since = first
 
     def update(self, handed: int, above: int, produced: int | None = None) -> int:
-        """Bytes of `handed` that the peer's kernel has acknowledged; the last known once the socket is closed.
+        """Return the bytes of `handed` that the peer's kernel has acknowledged.
 
-        `above` are those that this process still holds. Where what is handed over isn't what is sent (TLS), `produced` is
-        the number of bytes that were made of it and of everything else since the connection's start, and `above` what
-        nothing was made of yet: what is under way counts as if it were plain, so that never too much is told.
+        Once the socket is closed, the last known number is returned.
+
+        Args:
+            handed: bytes handed over since the connection's start, before TLS.
+            above: bytes of these that this process still holds; with TLS, those not encrypted yet.
+            produced: with TLS, the bytes that TLS produced since the connection's start. Bytes in flight then
+                count as if they were plain, so that the result is never too large.
         """
         view = read_tcp_info(self._raw)
         if view is not None:
@@ -133,19 +157,20 @@ class PeerProgress:
 
     @property
     def closed(self) -> bool:
-        """Whether there is nothing to look at."""
+        """Whether there is no open socket."""
         return self._raw is None
 
     def close(self) -> None:
-        """The socket is about to be closed, or is: what was seen last stays."""
+        """Stop checking, because the socket is closed or about to be. The last figures stay."""
         self._raw = None
 
     def _take(self, taken: int) -> None:
         self.taken = max(self.taken, taken)
 
-    # What the peer's window tells.
+    # Figures from the peer's window.
 
     def _learn(self, view: TcpInfo) -> None:
+        """Update the figures that depend on the peer's window."""
         self.window = ReceiveWindowSample(view.acknowledged, view.acknowledged + view.window)
         self._widest = max(self._widest, view.window)
         if view.is_shut:
@@ -154,30 +179,29 @@ class PeerProgress:
             self._look_at_waiting(self._since, view)
 
     def _look_at_shut(self, view: TcpInfo) -> None:
-        """Learn the lump: at first all that the peer may hold; later also what it was seen to take after a rest."""
+        """Update `lump_bytes`: at first all that the peer may hold, later also a step seen after a pause."""
         before, self._shut_at = self._shut_at, self.taken
         if before is None:
             step = self.taken
         elif self._resting:
             step = self.taken - before
         else:
-            # Many lumps may have gone by since the last look; then each of them is smaller than what a look sees.
+            # Several steps may have passed since the last check; each of them is smaller than the difference.
             step = 0
         held = min(step, HELD_PER_WINDOW * self._widest)
         self.lump_bytes = max(self.lump_bytes, view.segment, min(held, held // WINDOW_SHARE + MERGED_BYTES))
         self._resting = before == self.taken
 
     def _look_at_waiting(self, since: TcpInfo, view: TcpInfo) -> None:
-        """Say what held sending back, most of the time since the last word on it."""
+        """Determine what limited sending for most of the time since the last result."""
         busy = view.busy - since.busy
         if view.queued == 0:
             self.network_limited = False
         elif view.unanswered >= UNANSWERED:
             self.network_limited = True
         elif view.window == 0:
-            self.network_limited = (
-                False  # the kernel repeats what the peer had no memory for, and doesn't call that shut
-            )
+            # The kernel retransmits bytes for which the peer had no memory, and doesn't count that as shut.
+            self.network_limited = False
         elif busy < PATH_WAITS_US:
             return
         else:
@@ -186,7 +210,7 @@ class PeerProgress:
 
 
 class CountingSslContext(ssl.SSLContext):
-    """A context whose connections count the bytes that they produce."""
+    """SSL context whose connections count the bytes that they produce."""
 
     def wrap_bio(
         self,
@@ -196,7 +220,7 @@ class CountingSslContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> CountingSslObject:
-        """As SSLContext's; event loops call it for each connection."""
+        """Return a counting SSL object. Event loops call this for each connection."""
         made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
         assert isinstance(made, CountingSslObject)
         made.outgoing = outgoing
@@ -204,7 +228,7 @@ class CountingSslContext(ssl.SSLContext):
 
 
 class CountingSslObject(ssl.SSLObject):
-    """One TLS connection. `produced` are the bytes that it gave to the socket's side, whatever for."""
+    """TLS connection that counts the bytes it gave to the socket, for any purpose, in `produced`."""
 
     outgoing: ssl.MemoryBIO
     produced = 0

@@ -1,6 +1,6 @@
-"""The TCP transport: the native protocol's frames on one side, a Connection of the engine on the other.
+"""TCP transport of the native protocol: it connects frames on a socket to a `Connection` of the engine.
 
-The kernel writes received bytes straight into the frame reader's buffer, and each frame is copied out once.
+The kernel writes received bytes directly into the frame reader's buffer, and each frame is copied once.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ if TYPE_CHECKING:
 
 
 class TcpProtocol(TcpConnection):
-    """One client of the native protocol."""
+    """Connection of a client of the native protocol."""
 
     def __init__(self, engine: Engine, transport_name: str) -> None:
         super().__init__(engine, transport_name)
         self._reader = NativeFrameReader(FROM_CLIENT, BEFORE_LOGON)
         self._replies = bytearray()
-        """Of this turn: a thousand commands in one read are answered in one write."""
+        """Replies of this event-loop iteration, sent in one write.
+
+        One read may bring a thousand commands.
+        """
         self._unfinished = InputBufferUsage(engine.anteroom, self._give_up)
         self._given_up = False
 
@@ -61,10 +64,10 @@ class TcpProtocol(TcpConnection):
             if self._reader.error is not None:
                 items.append(self._reader.error)
         except ClientError as error:
-            items.append(error.with_traceback(None))  # whose frames know everything here
+            items.append(error.with_traceback(None))  # its frames refer to everything here
         held = self._reader.buffered_bytes
         try:
-            if items and held:  # of another frame than before
+            if items and held:  # the buffered bytes belong to a newer frame
                 self._unfinished.progress()
             self._unfinished.set_bytes(held)
         except ClientError as error:
@@ -75,7 +78,7 @@ class TcpProtocol(TcpConnection):
         self._to_the_door()
 
     def _give_up(self, error: ClientError) -> None:
-        """Free the unfinished frame now, and end the connection in the next turn of the loop, with a word."""
+        """Discard the unfinished frame now, and close the connection with an error in the next iteration."""
         self._given_up = True
         self._reader.release()
         self._unfinished.set_bytes(0)
@@ -111,7 +114,7 @@ class TcpProtocol(TcpConnection):
     def send_reply(self, reply: Reply) -> None:
         assert self._transport is not None
         if self._progress.closed:
-            return  # to what its client had sent before it was gone
+            return  # reply to a command of a client that has disconnected
         if not self._replies:
             asyncio.get_running_loop().call_soon(self._write_replies)
         frame = encode_command(reply)
@@ -130,7 +133,7 @@ class TcpProtocol(TcpConnection):
 
 
 class TcpListener:
-    """Listens for clients of a TCP transport."""
+    """Listener of a TCP transport."""
 
     def __init__(self, engine: Engine, settings: TransportSettings) -> None:
         self._engine = engine
@@ -138,18 +141,23 @@ class TcpListener:
         self._accepting: Acceptor | None = None
 
     async def listen(self) -> tuple[str, int]:
-        """Start listening; the address. Raises OSError when the port is taken, OperatorError bad_certificate."""
+        """Start listening and return the address.
+
+        Raises:
+            OSError: the port is in use.
+            OperatorError: bad_certificate.
+        """
         settings = self._settings
         tls = server_context(settings.tls, CountingSslContext) if settings.tls is not None else None
         self._accepting = Acceptor(self._protocol, self._engine.anteroom, self._engine.door, tls)
         return await self._accepting.listen(settings.host, settings.port)
 
     def _protocol(self) -> TcpConnection:
-        """For a connection that was accepted."""
+        """Return the protocol of an accepted connection."""
         return TcpProtocol(self._engine, self._settings.name)
 
     async def stop_listening(self) -> None:
-        """Take no new connections."""
+        """Stop accepting connections."""
         if self._accepting is not None:
             self._accepting.close()
             self._accepting = None

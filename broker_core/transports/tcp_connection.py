@@ -1,6 +1,4 @@
-"""How a client's TCP socket is set, the same for every transport.
-
-A TCP connection, whatever is spoken on it: asyncio's BufferedProtocol on one side, the half of a Sink on the other.
+"""TCP connection for any protocol: a BufferedProtocol for asyncio, half of a `Sink` for the engine.
 
 Below the outbox asyncio holds at most TRANSPORT_HIGH_BYTES: `pause_writing` makes the sink unwritable.
 """
@@ -21,32 +19,32 @@ if TYPE_CHECKING:
 
 
 UNSENT_LOW_BYTES = 64 * 1024
-"""What the kernel takes beyond what the peer's window lets it send."""
+"""Bytes that the kernel accepts beyond those that the peer's window lets it send."""
 
 
 def configure_socket(raw: socket.socket) -> None:
-    """Set a connected socket so that a peer that doesn't read shows at once.
+    """Configure a connected socket so that the broker notices at once when the peer doesn't read.
 
-    The kernel would otherwise take up to 4 MB for a client that reads nothing (Linux's tcp_wmem), which policy can't
-    see and memory limits don't count. Data on its way to a peer that reads isn't limited by this, so a long fat
-    network isn't slowed.
+    Otherwise the kernel would accept up to 4 MB for such a client (Linux's tcp_wmem), which policy can't see
+    and memory limits don't count. Bytes in flight to a peer that reads aren't limited by this, so a network
+    with a long delay isn't slowed.
     """
     if raw.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    # Batches are whole when they are written; waiting for more would only delay them.
+    # Batches are complete when they are written; waiting for more would only delay them.
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_LOW_BYTES)
 
 
 CLOSE_AFTER_S = 2.0
-"""How long a closing connection may take to read its last notice."""
+"""Seconds that a closing connection has to read its last notice."""
 
 
 class TcpConnection(asyncio.BufferedProtocol):
-    """One TCP connection as a way out; what is read and written on it is its protocol's.
+    """TCP connection; subclasses read and write their protocol on it.
 
-    Is a `Sink` together with `send_entries` and `send_reply` of what is built on it.
+    It is a `Sink` together with `send_entries` and `send_reply` of a subclass.
     """
 
     protocol = "tcp"
@@ -64,15 +62,15 @@ class TcpConnection(asyncio.BufferedProtocol):
         self.is_writable = True
         self.peer_names: frozenset[str] = frozenset()
         self._by_turns = True
-        """Nobody knows it yet, or it was told to go: it is read from when its turn at the door comes."""
+        """Whether `PreLogonReadQueue` reads from it, because it hasn't logged on, or is being closed."""
         self._halted = False
-        """The engine wants no more for now."""
+        """Whether the engine has paused reading."""
         self._descriptor = -1
 
-    # asyncio calls these.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, not a check: uvloop's transports are asyncio's by shape and not by class.
+        # A cast, not a check: uvloop's transports have asyncio's methods, but not its classes.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=TRANSPORT_HIGH_BYTES)
@@ -86,13 +84,13 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._tls = transport.get_extra_info("ssl_object")
         if self._tls is not None:
             self.peer_names = certificate_names(self._tls.getpeercert(binary_form=True))
-            self._by_turns = False  # what TLS has read already stands in no socket
+            self._by_turns = False  # bytes that TLS has read already don't make the socket readable
         self._connected()
-        # Behind this, where asyncio begins to read.
+        # Later than this call, because asyncio begins to read after it.
         asyncio.get_running_loop().call_soon(self._to_the_door)
 
     def _connected(self) -> None:
-        """The connection is ready for its protocol."""
+        """Create the engine's connection. Called when the socket is configured."""
         raise NotImplementedError
 
     def eof_received(self) -> bool:
@@ -102,7 +100,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._engine.door.remove_reader(self._descriptor, self._read_on)
         self.is_writable = False
         if self._tls is None:
-            self.acked_bytes()  # below TLS the socket is closed already
+            self.acked_bytes()  # with TLS the socket is closed already
         self._progress.close()
         if self._connection is not None:
             self._connection.on_closed()
@@ -115,7 +113,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         if self._connection is not None:
             self._connection.on_writable()
 
-    # The engine calls these: the Sink.
+    # Called by the engine: the Sink.
 
     _unwritten = 0
     """Bytes that were handed over and not written to asyncio's transport yet."""
@@ -130,7 +128,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         above, tls = self._transport.get_write_buffer_size() + self._unwritten, self._tls
         if tls is None:
             return self._progress.update(self.written_bytes, above)
-        # What TLS has made already and not given on is both in the transport's buffer and among what was produced.
+        # Bytes that TLS has produced and not passed on are in the transport's buffer and in `produced`.
         return self._progress.update(self.written_bytes, above - tls.outgoing.pending, tls.produced)
 
     @property
@@ -163,20 +161,23 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _to_the_door(self) -> None:
-        """Read no further before its next turn, while it is heard by turns."""
+        """Read no more before `PreLogonReadQueue` calls, if the connection is read by it."""
         if self._by_turns and self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
             if not self._halted:
                 self._engine.door.add_reader(self._descriptor, self._read_on)
 
     def _heard_by_turns(self) -> None:
-        """From here on; what it still sends is of no use to anybody."""
+        """Let `PreLogonReadQueue` read from now on.
+
+        The input of a closing connection is discarded.
+        """
         if self._tls is None and not self._by_turns:
             self._by_turns = True
             self._to_the_door()
 
     def on_logged_on(self) -> None:
-        """It is known who this is."""
+        """Read at full speed from now on, because the client is authenticated."""
         self._by_turns = False
         self._engine.door.remove_reader(self._descriptor, self._read_on)
         self._read_on()
@@ -185,12 +186,13 @@ class TcpConnection(asyncio.BufferedProtocol):
         self.close_soon()
 
     def close_soon(self) -> None:
-        """Close when the peer has taken what is buffered, as far as it does that."""
+        """Close when the peer has read the buffered bytes, at the latest after CLOSE_AFTER_S."""
         if self._transport is None or self._transport.is_closing():
             return
-        self.acked_bytes()
+        self.acked_bytes()  # a closed socket no longer reports them
         self._transport.close()
-        # close() waits for the peer to take what is buffered; one that never reads must not hold it for ever.
+        # close() waits until the peer has read the buffered bytes; a peer that never reads must not delay it
+        # forever.
         asyncio.get_running_loop().call_later(CLOSE_AFTER_S, self._transport.abort)
 
     def drop(self) -> None:

@@ -1,1 +1,1 @@
-"""One offlined client's backlog on disk: references into the journal, and copies of what isn't journaled."""
+"""Backlog of an offlined client on disk: references into the journal, and copies of unjournaled batches."""

@@ -1,8 +1,8 @@
-"""THE FORMAT of a spool's entries.
+"""File format of a spool's entries.
 
-A spool is files `<path>.<number, 6 digits>`, each of at most about 16 MiB, read from the lowest number up and
-removed when read. They live as long as the client's connection; nothing of them is needed after a restart, so
-nothing is synced. Little-endian, entries back to back, each a multiple of 8 bytes:
+A spool is files `<path>.<number, 6 digits>`, each of at most about 16 MiB. They are read from the lowest
+number up and removed when they are read. They live as long as the client's connection. A restart needs none
+of them, so the broker syncs none. Little-endian, entries back to back, each a multiple of 8 bytes:
 
     +-----------------------------------------------------------------------------------+
     | 0 crc u32 | 4 kind u8 | 5 flags u8 | 6 stream u16 | 8 count u32 | 12 length u32     |
@@ -11,12 +11,12 @@ nothing is synced. Little-endian, entries back to back, each a multiple of 8 byt
     | 40 flag 1: row numbers, count x u16, zero-padded to 8                             |
     +-----------------------------------------------------------------------------------+
 
-* crc is the CRC32C of the entry behind it.
-* kind 1, a reference: the `length` bytes at offset 8 x `place` of the segment that starts with sequence `segment`.
-  They are one whole batch or several that stand behind one another there; with flag 1 they are one, and only the
-  rows listed are meant. kind 2, a copy: the batch follows.
-* count is the records delivered, nbytes what the entry counts for in the client's backlog, accepted_at the moment
-  from which the age of the first batch counts.
+* crc is the CRC32C of the rest of the entry.
+* kind 1, a reference: the `length` bytes at offset 8 x `place` of the segment that starts with sequence
+  `segment`. They are one whole batch or several adjacent ones. With flag 1 they are one batch, of which only
+  the listed rows are meant. kind 2, a copy: the batch follows.
+* count is the number of records delivered, nbytes the size that counts in the client's backlog, accepted_at
+  the time from which the age of the first batch counts.
 """
 
 from __future__ import annotations
@@ -36,20 +36,25 @@ from broker_core.journal.segment import BatchPosition
 ENTRY = struct.Struct("<IBBHIIIIQq")
 ENTRY_SIZE = ENTRY.size
 REFERENCE = 1
+"""Kind of an entry that refers to the journal."""
 COPY = 2
+"""Kind of an entry with its own copy of a batch."""
 HAS_ROWS = 1
+"""Flag of a reference with row numbers."""
 Rows = npt.NDArray[np.int64]
 _CRC = struct.Struct("<I")
 
 
 RUN_BYTES = 64 * 1024
-"""Up to so long whole batches that stand behind one another in the journal are one reference. A drain takes at least
-one, so it bounds what a client that has stopped again holds of it."""
+"""Maximum bytes of adjacent batches in one reference. A drain loads at least one reference.
+
+So it bounds the memory that a client uses after it has stopped again.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class BatchRun:
-    """Whole batches of one stream that stand behind one another in a segment; it grows until it is encoded."""
+    """Adjacent whole batches of one stream in a segment. It grows until it is encoded."""
 
     stream: int
     position: tuple[int, int]
@@ -58,7 +63,10 @@ class BatchRun:
     accepted_at: int
 
     def try_extend(self, stream: int, position: tuple[int, int], length: int, records: int) -> bool:
-        """Take a batch that stands right behind; False when it doesn't, or the run would be too long."""
+        """Add a batch that is adjacent to the run.
+
+        Return False if it isn't, or the run would exceed RUN_BYTES.
+        """
         segment, offset = self.position
         longer = self.length + length
         if (
@@ -73,7 +81,7 @@ class BatchRun:
         return True
 
     def encode(self) -> bytes:
-        """A reference's bytes: ENTRY_SIZE of them."""
+        """Return the run as an encoded reference of ENTRY_SIZE bytes."""
         return encode_reference(
             self.stream, self.position, self.length, self.records, self.length, self.accepted_at, None
         )
@@ -81,7 +89,7 @@ class BatchRun:
 
 @dataclass(frozen=True, slots=True)
 class SpoolEntry:
-    """Deliveries that wait. A reference has `position` and `length` and perhaps `rows`; a copy has `batch`."""
+    """Decoded entry. A reference has `position` and `length` and possibly `rows`; a copy has `batch`."""
 
     stream: int
     kind: str
@@ -95,7 +103,7 @@ class SpoolEntry:
 
 
 class SpoolEntryHeader(NamedTuple):
-    """An entry's fixed part."""
+    """Fixed part of an entry."""
 
     crc: int
     kind: int
@@ -126,7 +134,7 @@ def encode_reference(
     accepted_at: int,
     rows: Rows | None,
 ) -> bytes:
-    """A reference's bytes."""
+    """Return an encoded reference."""
     segment, offset = position
     listed = b"" if rows is None else rows.astype("<u2").tobytes()
     flags = 0 if rows is None else HAS_ROWS
@@ -150,19 +158,23 @@ def encode_reference(
 
 
 def encode_copy(stream: int, batch: Batch, accepted_at: int) -> bytes:
-    """A copy's bytes."""
+    """Return an encoded copy."""
     head = ENTRY.pack(0, COPY, 0, stream, batch.count, batch.nbytes, batch.nbytes, 0, 0, accepted_at)
     tail = head[4:] + bytes(batch.buf)
     return _CRC.pack(crc32c(tail)) + tail
 
 
 def decode_entry_header(view: memoryview, offset: int) -> SpoolEntryHeader:
-    """The fixed part at an offset; its checksum is the whole entry's, checked by `decode`."""
+    """Return the header at an offset. `decode_entry` checks its checksum, which covers the whole entry."""
     return SpoolEntryHeader._make(ENTRY.unpack_from(view, offset))
 
 
 def decode_entry(view: memoryview, offset: int, head: SpoolEntryHeader) -> SpoolEntry:
-    """The whole entry at an offset. JournalError spool_damaged when its checksum doesn't fit."""
+    """Return the whole entry at an offset.
+
+    Raises:
+        JournalError: spool_damaged, when the checksum is wrong.
+    """
     end = offset + head.size
     if crc32c(view[offset + 4 : end]) != head.crc or head.kind not in (REFERENCE, COPY):
         raise JournalError(

@@ -1,8 +1,8 @@
-"""The files below a spool: bytes go in at the end and come out at the front, and files that are read are removed.
+"""Queue of bytes in files. Bytes are added at the end and read from the front; read files are removed.
 
-What was appended waits in memory until it is worth a write, and is read from there when the reader comes to it first:
-a short backlog makes no file. Files are rolled at PART_BYTES, so that a client that drains while more arrives doesn't
-keep what it has read on the disk.
+Added bytes stay in memory until they are worth a write. If the reader needs them before, it gets them from
+memory, so a short backlog makes no file. A new file begins at PART_BYTES, so that a client that drains while
+more arrives doesn't keep its read bytes on the disk.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from broker_core.errors import JournalError
 from broker_core.journal.files import FileSystem, OpenFile, journal_error, write_all
 
 PART_BYTES = 16 * 1024 * 1024
+"""Size at which a new file begins, bytes."""
 FLUSH_BYTES = 16 * 1024
+"""Bytes in memory at which they are written."""
 READ_BYTES = 64 * 1024
+"""Bytes of one read."""
 MEMORY_BYTES = 1024 * 1024
-"""References that may wait in memory for a disk that doesn't take them: some 26,000 batches, or runs of them."""
+"""Bytes of references that may wait in memory for a full disk: some 26,000 batches, or runs of them."""
 
 
 @dataclass(slots=True, eq=False)
 class _SpoolFile:
-    """One file and the bytes in it; or bytes that are read before they were written."""
+    """Spool file and its size; or, without a file, bytes that are read before they were written."""
 
     file: OpenFile | None
     size: int = 0
@@ -34,7 +37,10 @@ class _SpoolFile:
 
 
 class SpoolFileQueue:
-    """A queue of bytes in files `<path>.<number>`. `disk_bytes` is what they take, with what is about to be written."""
+    """Queue of bytes in files `<path>.<number>`.
+
+    `disk_bytes` counts the files and the bytes that will be written.
+    """
 
     def __init__(self, path: Path, files: FileSystem) -> None:
         self.disk_bytes = 0
@@ -50,20 +56,23 @@ class SpoolFileQueue:
 
     @property
     def unwritten_bytes(self) -> int:
-        """Of `disk_bytes`, those in memory."""
+        """Bytes of `disk_bytes` that are in memory."""
         return len(self._unwritten)
 
-    # In.
+    # Adding bytes.
 
     def put_deferred(self, raw: bytes) -> None:
-        """Put bytes behind the others, and never fail: they are written with what is appended next."""
+        """Add bytes without writing; never fails. The next `append` may write them."""
         self._unwritten += raw
         self.disk_bytes += len(raw)
 
     def append(self, raw: bytes, *, small: bool = False) -> None:
-        """Put bytes behind the others. JournalError disk_full or journal_failed: these aren't there then, the others are.
+        """Add bytes, and write all bytes in memory if there are enough of them.
 
-        What is `small` may wait in memory for a disk that doesn't take it, up to MEMORY_BYTES.
+        Bytes that are `small` may wait in memory for a full disk, up to MEMORY_BYTES.
+
+        Raises:
+            JournalError: disk_full or journal_failed. These bytes aren't added then; all earlier ones stay.
         """
         self.put_deferred(raw)
         if len(self._unwritten) >= self._flush_at:
@@ -79,12 +88,13 @@ class SpoolFileQueue:
                 raise
 
     def _flush(self) -> None:
-        """Write what is in memory, whole, to the last file."""
+        """Write all bytes in memory to the last file."""
         try:
             part, file = self._last_file()
             try:
                 write_all(self._files, file.fd, [self._unwritten], part.size)
             except OSError:
+                # A part of the bytes may be in the file; the next write must begin at `part.size` again.
                 self._files.truncate(file.fd, part.size)
                 raise
         except OSError as error:
@@ -93,6 +103,7 @@ class SpoolFileQueue:
         self._unwritten = bytearray()
 
     def _last_file(self) -> tuple[_SpoolFile, OpenFile]:
+        """Return the last file; a new one if there is none or it is full."""
         if self._parts:
             last = self._parts[-1]
             if last.file is not None and last.size < PART_BYTES:
@@ -101,28 +112,35 @@ class SpoolFileQueue:
         file = OpenFile(
             self._path.with_name(f"{self._path.name}.{self._made:06d}"), os.O_RDWR | os.O_CREAT | os.O_TRUNC
         )
-        # Says to remove_leftover_spools that somebody lives here.
+        # The lock tells remove_leftover_spools that the spool is in use.
         fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._parts.append(_SpoolFile(file))
         return self._parts[-1], file
 
-    # Out.
+    # Reading bytes.
 
     def open_next_file(self) -> bool:
-        """Be on a part that has something to read; False when nothing is left but what is in memory."""
+        """Go to the first file with unread bytes, and remove read ones.
+
+        Return False if only unwritten bytes remain.
+        """
         while self._parts and self._read_at >= self._parts[0].size:
             self._drop(self._parts.popleft())
             self._read_at = 0
         return bool(self._parts)
 
     def detach_unwritten(self) -> None:
-        """What isn't written yet is the next part, and is never written."""
+        """Make the unwritten bytes the next part to be read. They are never written."""
         self._parts.append(_SpoolFile(None, len(self._unwritten), bytes(self._unwritten)))
         self.disk_bytes -= len(self._unwritten)
         self._unwritten, self._flush_at = bytearray(), FLUSH_BYTES
 
     def peek(self, size: int) -> memoryview:
-        """The next `size` bytes; they stay. JournalError spool_damaged when there are fewer."""
+        """Return the next `size` bytes without removing them.
+
+        Raises:
+            JournalError: spool_damaged, when there are fewer.
+        """
         start = self._read_at - self._window_at
         if start < 0 or start + size > len(self._window):
             self._window, self._window_at, start = (
@@ -140,6 +158,7 @@ class SpoolFileQueue:
         return found
 
     def _read(self, size: int) -> bytes:
+        """Return up to `size` unread bytes of the first part."""
         part = self._parts[0]
         if part.file is None:
             return part.memory[self._read_at :]
@@ -149,10 +168,11 @@ class SpoolFileQueue:
             raise journal_error(error, "reading a client's spool") from error
 
     def skip(self, size: int) -> None:
-        """The next `size` bytes are taken."""
+        """Remove the next `size` bytes."""
         self._read_at += size
 
     def _drop(self, part: _SpoolFile) -> None:
+        """Close and remove a part."""
         self._window, self._window_at = memoryview(b""), 0
         if part.file is not None:
             self.disk_bytes -= part.size
@@ -161,13 +181,13 @@ class SpoolFileQueue:
                 self._files.unlink(part.file.path)
 
     def start_new_file(self) -> None:
-        """Everything written is read: its files go."""
+        """Remove all files, because everything written has been read."""
         while self._parts:
             self._drop(self._parts.popleft())
         self._read_at = 0
 
     def close(self, remove: bool) -> None:
-        """Close the files, and remove them; without `remove` they stay until `remove_leftover_spools`."""
+        """Close the files. `remove` deletes them; otherwise they stay until `remove_leftover_spools`."""
         while self._parts:
             part = self._parts.popleft()
             if remove:
@@ -179,7 +199,10 @@ class SpoolFileQueue:
 
 
 def remove_leftover_spools(directory: Path, instance: str) -> list[Path]:
-    """Remove the spools an earlier run of this instance left; those in use by anybody stay. Returns what went."""
+    """Remove the spools that an earlier run of this instance left, except those in use.
+
+    Return the removed paths.
+    """
     removed: list[Path] = []
     if not directory.is_dir():
         return removed

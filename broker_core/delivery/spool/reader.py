@@ -1,7 +1,7 @@
-"""Spool entries brought back as deliveries, and deliveries that weren't sent as spool entries again.
+"""Conversion of spool entries to deliveries and of unsent deliveries back to spool entries.
 
-`load` runs in the reader thread. Its unit is the stretch: what neighbouring entries refer to stands behind one another in
-the journal, and is one read.
+`load_deliveries` runs in the reader thread. The batches of neighbouring entries are adjacent in the journal,
+so it reads them together: up to STRETCH_BYTES at once.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from broker_core.journal.journal import Journal
 from broker_core.journal.segment import BatchPosition
 
 STRETCH_BYTES = 1024 * 1024
+"""Maximum bytes of journal that are read together."""
 
 
 class _SegmentRead:
-    """The batches of one read, by offset."""
+    """Batches of one read, by offset in the segment."""
 
     def __init__(self, journal: Journal, segment: int, start: int, end: int) -> None:
         self._journal = journal
@@ -31,20 +32,28 @@ class _SegmentRead:
         return segment == self._segment and offset in self._batches and offset + entry.length <= self.end
 
     def batches(self, entry: SpoolEntry) -> Iterator[tuple[BatchPosition, Batch]]:
-        """The batches an entry refers to. JournalError when one of them is damaged."""
+        """Yield the batches that an entry refers to.
+
+        Raises:
+            JournalError: one of them is damaged.
+        """
         segment, offset = entry.position
         end = offset + entry.length
         while offset < end:
             position = BatchPosition(segment, offset)
             batch = self._batches.get(offset)
-            if batch is None:  # the read has stopped at damage; this says which
+            if batch is None:  # the read has stopped at damage; this call reports it
                 batch = self._journal.read_at(position, end - offset)
             yield position, batch
             offset += batch.nbytes
 
 
 def load_deliveries(journal: Journal, entries: Sequence[SpoolEntry]) -> list[OutboxEntry]:
-    """The deliveries of these entries, in order; JournalErrors as `Journal.read_span`."""
+    """Return the deliveries of these entries, in order.
+
+    Raises:
+        JournalError: as for `Journal.read_span`.
+    """
     loaded: list[OutboxEntry] = []
     stretch: _SegmentRead | None = None
     for number, entry in enumerate(entries):
@@ -64,7 +73,7 @@ def load_deliveries(journal: Journal, entries: Sequence[SpoolEntry]) -> list[Out
 
 
 def _end(entries: Sequence[SpoolEntry], number: int) -> int:
-    """Where the stretch that begins with an entry ends."""
+    """Return the segment offset at which the read that begins with entry `number` ends."""
     segment, start = entries[number].position
     end = start + entries[number].length
     for entry in entries[number + 1 :]:
@@ -78,14 +87,15 @@ def _end(entries: Sequence[SpoolEntry], number: int) -> int:
 
 
 def _delivery(entry: SpoolEntry, position: BatchPosition, batch: Batch) -> OutboxEntry:
+    """Return the delivery of one batch of an entry."""
     part = batch if entry.rows is None else batch.select(entry.rows)
-    # A run keeps the first one's moment; those behind it were accepted later.
+    # A run stores the time of its first batch; the batches behind it were accepted later.
     at = max(entry.accepted_at, batch.accepted_at)
     return OutboxEntry(entry.stream, part, entry.rows, position, batch.nbytes, part.count, part.nbytes, at)
 
 
 def to_spool_entries(deliveries: Sequence[OutboxEntry]) -> list[SpoolEntry]:
-    """The entries that would bring these back: references without their batches, neighbours in one."""
+    """Return the spool entries of these deliveries: references without batches, adjacent ones joined."""
     entries: list[SpoolEntry] = []
     run: BatchRun | None = None
     for one in deliveries:
@@ -101,7 +111,7 @@ def to_spool_entries(deliveries: Sequence[OutboxEntry]) -> list[SpoolEntry]:
 
 
 def _entry(one: OutboxEntry) -> SpoolEntry:
-    """Of a part of a batch, or of a copy."""
+    """Return the entry of a delivery with selected rows, or of a copy."""
     counts = (one.count, one.nbytes, one.accepted_at)
     if one.source is None:
         return SpoolEntry(one.stream, "copy", BatchPosition(0, 0), one.nbytes, None, one.batch, *counts)

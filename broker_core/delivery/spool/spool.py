@@ -1,9 +1,10 @@
-"""Whether spools can be written where a policy wants them: tried before they are needed.
+"""Spool: the backlog of one offlined client on disk.
 
-One offlined client's disk backlog: entries go in at the end and come out at the front, in order.
+Entries are added at the end and pulled from the front, in order.
 
-A reference is 40 bytes, for one batch or for a run of them that stand behind one another in the journal; memory holds
-the counts, up to 16 KiB not yet written (`parts`), and one sequence per 1,024 entries, whatever the backlog.
+A reference is 40 bytes, for one batch or for a run of adjacent batches of the journal. Memory holds only
+counts, up to 16 KiB of unwritten entries (`file_queue`), and one sequence per 1,024 entries, however large
+the backlog is.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ from broker_core.journal.files import FileSystem, OpenFile
 
 
 def check_spool_directories(directories: Iterable[str]) -> None:
-    """Write a byte in each. OperatorError bad_spool_path names the first in which that can't be done, and why."""
+    """Write to each directory to check that spools can be written there, before a policy needs them.
+
+    Raises:
+        OperatorError: bad_spool_path, with the first directory that failed and the reason.
+    """
     for directory in sorted(set(directories)):
         try:
             _try(Path(directory))
@@ -49,6 +54,7 @@ def check_spool_directories(directories: Iterable[str]) -> None:
 
 
 def _try(directory: Path) -> None:
+    """Write, sync and remove a file in a directory. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     probe = directory / f".sluice-{secrets.token_hex(8)}"
     file = OpenFile(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -61,11 +67,12 @@ def _try(directory: Path) -> None:
 
 
 BLOCK_ENTRIES = 1_024
+"""Number of entries for which one smallest sequence is kept."""
 
 
 @dataclass(slots=True)
 class _SequenceBlock:
-    """The smallest journal sequence among some consecutive entries; 0 when none of them refers to the journal."""
+    """Smallest journal sequence among some consecutive entries; 0 when none of them refers to the journal."""
 
     added: int = 0
     waiting: int = 0
@@ -73,10 +80,10 @@ class _SequenceBlock:
 
 
 class Spool:
-    """The backlog of one client. Not thread-safe: it belongs to its client's task.
+    """Backlog of one client on disk. Not thread-safe: it belongs to its client's task.
 
-    `backlog_bytes` counts what the client has yet to get, `disk_bytes` what the files take. `first_sequence` is
-    never above the oldest record of the journal that a waiting entry refers to; 0 when none does.
+    `backlog_bytes` counts undelivered bytes, `disk_bytes` the bytes of the files. `first_sequence` is never
+    above the oldest journal record that an entry refers to; 0 when there is none.
     """
 
     def __init__(self, path: Path, *, files: FileSystem | None = None) -> None:
@@ -85,16 +92,22 @@ class Spool:
         self.backlog_bytes = 0
         self.entries = 0
         self.tallies: dict[int, DiscardTally] = {}
-        """What waits, by stream; `first` is a lower bound once something was pulled, see `passed`."""
+        """Counts of the entries by stream.
+
+        After the first pull, `first` is a lower bound (`set_delivered_upto` raises it).
+        """
         self._unordered: set[int] = set()
-        """Streams of which an older record came behind a newer one: of these nothing says how far they have come."""
+        """Streams in which an older record came behind a newer one. Their `first` is not raised."""
         self._parts = SpoolFileQueue(path, files or FileSystem())
         self._run: BatchRun | None = None
-        """What comes behind the parts: a reference that may become longer. Counted, and encoded when it is over."""
+        """Last reference, behind the files, that may still become longer.
+
+        It is counted, and encoded when it is complete.
+        """
         self._front: deque[SpoolEntry] = deque()
-        """What was put back: it waits before everything in the files."""
+        """Entries that were given back. They come before everything in the files."""
         self.held_bytes = 0
-        """Bytes of copies in memory, because they were put back."""
+        """Bytes of copies that were given back and are in memory."""
         self._blocks: deque[_SequenceBlock] = deque()
 
     @property
@@ -103,7 +116,7 @@ class Spool:
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of the files, and of what is about to be written to them."""
+        """Bytes of the files and of entries that will be written to them."""
         return self._parts.disk_bytes + (0 if self._run is None else ENTRY_SIZE)
 
     @property
@@ -112,17 +125,17 @@ class Spool:
 
     @property
     def oldest_at(self) -> int:
-        """When the oldest waiting delivery was accepted, ns UTC; 0 when nothing waits."""
+        """Time at which the oldest waiting delivery was accepted, ns UTC; 0 when the spool is empty."""
         if self._front:
             return self._front[0].accepted_at
         return 0 if self.entries == 0 else self._head().accepted_at
 
-    # In.
+    # Adding entries.
 
     def extend(self, entry: OutboxEntry) -> bool:
-        """Queue a whole journaled batch as a part of the last reference; False when it doesn't stand right behind that.
+        """Add a whole journaled batch to the last reference. Return False if it isn't adjacent to that.
 
-        The way of nearly everything that comes for an offlined client, of whom there may be thousands.
+        Most deliveries of offlined clients take this path, and there may be thousands of such clients.
         """
         run, source = self._run, entry.source
         if (
@@ -152,10 +165,13 @@ class Spool:
         nbytes: int | None = None,
         last_sequence: int = 0,
     ) -> None:
-        """Queue `count` records of the journaled batch of `length` bytes at `position`: all, or the given rows.
+        """Add `count` records of the journaled batch of `length` bytes at `position`: all, or the given rows.
 
-        `nbytes` is what it counts for in the backlog; by default the batch's length. JournalError disk_full when
-        the disk takes no more and too many wait in memory: the entry isn't queued then, and those before it stay.
+        `nbytes` is the size that counts in the backlog, by default `length`.
+
+        Raises:
+            JournalError: disk_full, when the disk is full and too much is in memory. This entry isn't added
+                then; all earlier entries stay.
         """
         counted = length if nbytes is None else nbytes
         if rows is None and counted == length:
@@ -169,23 +185,29 @@ class Spool:
         self._count(stream, count, counted, first_sequence, last_sequence or first_sequence + count - 1)
 
     def append_copy(self, stream: int, batch: Batch, accepted_at: int) -> None:
-        """Queue a batch that isn't journaled, whole, whose age counts from `accepted_at`, ns. Errors as for a reference."""
+        """Add a whole unjournaled batch. Its age counts from `accepted_at`, ns.
+
+        Raises:
+            JournalError: as for `append_reference`.
+        """
         self._append(encode_copy(stream, batch, accepted_at))
         self._count(stream, batch.count, batch.nbytes, batch.first_sequence, batch.last_sequence)
         self._enter(0)
         self.copied_messages += batch.count
 
     def _append(self, entry: bytes, *, small: bool = False) -> None:
-        """Put an entry behind everything before it; b"" when a run is to begin there."""
+        """Add an encoded entry at the end; b"" when a run begins there."""
         self._end_run()
         self._parts.append(entry, small=small)
 
     def _end_run(self) -> None:
+        """Encode the open reference and put it behind the other bytes."""
         run, self._run = self._run, None
         if run is not None:
             self._parts.put_deferred(run.encode())
 
     def _count(self, stream: int, count: int, nbytes: int, first_sequence: int, last_sequence: int) -> None:
+        """Count the records of an added entry."""
         tally = self.tallies.get(stream)
         if tally is None:
             tally = self.tallies[stream] = DiscardTally()
@@ -201,7 +223,7 @@ class Spool:
         self.backlog_bytes += nbytes
 
     def _enter(self, first_sequence: int) -> None:
-        """One more entry; 0 when it doesn't refer to the journal."""
+        """Count one more entry; `first_sequence` 0 when it doesn't refer to the journal."""
         self.entries += 1
         if not self._blocks or self._blocks[-1].added == BLOCK_ENTRIES:
             self._blocks.append(_SequenceBlock())
@@ -211,12 +233,15 @@ class Spool:
         if first_sequence and (block.least == 0 or first_sequence < block.least):
             block.least = first_sequence
 
-    # Out.
+    # Pulling entries.
 
     def pull(self, max_bytes: int) -> list[SpoolEntry]:
-        """Take the oldest entries, up to about `max_bytes` to be read for them, one at least; [] when the spool is empty.
+        """Remove and return the oldest entries; [] when the spool is empty.
 
-        JournalError spool_damaged when the disk gave back something else than was written.
+        They refer to about `max_bytes` bytes of batches. At least one entry is returned.
+
+        Raises:
+            JournalError: spool_damaged, when the disk returned other bytes than were written.
         """
         taken: list[SpoolEntry] = []
         size = 0
@@ -230,21 +255,27 @@ class Spool:
         return taken
 
     def first_sequences(self) -> dict[int, int]:
-        """By stream, a sequence that no waiting journaled record of it is before."""
+        """Return, by stream, a sequence that no waiting journaled record of the stream is before."""
         return {
             stream: tally.first for stream, tally in self.tallies.items() if tally.messages and tally.first
         }
 
     def set_delivered_upto(self, stream: int, last: int) -> None:
-        """A subscription's journaled records up to `last` were pulled and handed on: what waits of it comes after them."""
+        """Record that a subscription's journaled records up to `last` were pulled and queued.
+
+        The others come after them.
+        """
         tally = self.tallies.get(stream)
         if tally is not None and tally.messages and tally.first and stream not in self._unordered:
             tally.first = max(tally.first, last + 1)
 
     def requeue(self, entries: Sequence[SpoolEntry], firsts: Mapping[int, int]) -> None:
-        """Put what was pulled back to the front, in its order; no journaled record of a stream is before its `firsts`.
+        """Put pulled entries back to the front, in order.
 
-        It waits in memory, so it should be little: a reference without what it refers to, a copy whole.
+        No journaled record of a stream is before its sequence in `firsts`.
+
+        They are in memory from then on, so they should be small: references without their batches, copies
+        completely.
         """
         if not entries:
             return
@@ -269,19 +300,21 @@ class Spool:
         return entry
 
     def _read_next(self) -> SpoolEntry:
+        """Return the first entry in the files and remove it from there."""
         head = self._head()
         entry = decode_entry(self._parts.peek(head.size), 0, head)
         self._parts.skip(head.size)
         return entry
 
     def _head(self) -> SpoolEntryHeader:
-        """Of the first entry that wasn't put back."""
+        """Return the header of the first entry in the files."""
         if not self._parts.open_next_file():
             self._end_run()
             self._parts.detach_unwritten()
         return decode_entry_header(self._parts.peek(ENTRY_SIZE), 0)
 
     def _uncount(self, entry: SpoolEntry) -> None:
+        """Subtract a pulled entry from all counts."""
         tally = self.tallies[entry.stream]
         tally.messages -= entry.count
         tally.nbytes -= entry.nbytes
@@ -302,7 +335,7 @@ class Spool:
             self._blocks.popleft()
 
     def close(self, remove: bool = True) -> None:
-        """End the spool. What waited is gone with `remove`; without, its files stay until `remove_leftover_spools`."""
+        """Close the spool. `remove` deletes its files; otherwise they stay until `remove_leftover_spools`."""
         self._parts.close(remove)
         self._run = None
         self._front.clear()

@@ -1,1 +1,1 @@
-"""What reads the log without a broker, or for people: inspect, search, locate, count."""
+"""Reading a log without a broker, for commands and people: inspect, search, locate, count."""

@@ -1,9 +1,8 @@
-"""Records as JSON lines, for people and scripts: `journal dump` and `journal grep`.
+"""Inspection of a journal without a broker: list, verify, dump records as JSON lines, repair.
 
-Looking at a journal without a broker: list, verify, dump as JSON lines, repair.
-
-All but `repair` take no lock and change nothing: they may run beside a broker. `repair` is an opening of the
-journal, which needs the lock, and a check of every sealed segment; it prints what it found and did.
+All functions except `repair_journal` take no lock and change nothing: they may run beside a broker. A repair
+is an opening of the journal, which needs the lock, with a check of every sealed segment; it returns its
+findings and actions.
 """
 
 from __future__ import annotations
@@ -39,13 +38,14 @@ from broker_core.subscriptions.subscription import Subscription, select_rows
 from broker_core.subscriptions.topics import TopicPattern
 
 EVERY_TOPIC: Final = TopicPattern("every topic", None, lambda topic: True)
-"""The broker's own too, which `>` doesn't match."""
+"""Pattern of every topic, including the broker's own, which `>` doesn't match."""
 
 
 def record_lines(batch: Batch, rows: Rows, instance: str, segment: str | None = None) -> Iterator[bytes]:
-    """One JSON object for each of the rows of a journaled batch; nothing is done for the others.
+    """Yield a JSON object for each of the given rows of a journaled batch, without decoding other rows.
 
-    A body is `data` when it is JSON, `text` when it is UTF-8, `base64` otherwise; `headers` are base64, if any.
+    A body is `data` when it is JSON, `text` when it is UTF-8, `base64` otherwise; `headers` are base64, if
+    any.
     """
     header, table, view = batch.header, batch.rows, memoryview(batch.buf)
     texts = HEADER_SIZE + header.dictionary_length + header.count * ROW_SIZE
@@ -72,6 +72,7 @@ def record_lines(batch: Batch, rows: Rows, instance: str, segment: str | None = 
 
 
 def _body(body: bytes) -> dict[str, Any]:
+    """Return the body under the name of its form: `data`, `text` or `base64`."""
     try:
         return {"data": orjson.Fragment(body) if orjson.loads(body) is not None else None}
     except orjson.JSONDecodeError:
@@ -83,7 +84,11 @@ def _body(body: bytes) -> dict[str, Any]:
 
 
 def list_segments(directory: Path, instance: str, archive_directory: Path | None = None) -> list[SegmentInfo]:
-    """All segments, oldest first. One without a sidecar is read to count it; the newest live one is `current`."""
+    """Return all segments, oldest first.
+
+    A segment without a sidecar is scanned; the newest such segment that is neither archived nor compressed is
+    `current`.
+    """
     files = segment_files(directory, instance, archive_directory)
     made: list[SegmentInfo] = []
     for file in files:
@@ -95,7 +100,10 @@ def list_segments(directory: Path, instance: str, archive_directory: Path | None
 
 
 def segment_files(directory: Path, instance: str, archive_directory: Path | None = None) -> list[SegmentFile]:
-    """One file of each segment, oldest first. Raises OperatorError no_journal when there is no such directory."""
+    """Return one file per segment, oldest first.
+
+    Raises OperatorError no_journal when the directory does not exist.
+    """
     chosen: dict[int, SegmentFile] = {}
     for file in find_segment_files(directory, instance, archive_directory):
         chosen.setdefault(file.first_sequence, file)
@@ -109,11 +117,11 @@ def segment_files(directory: Path, instance: str, archive_directory: Path | None
 def verify_segments(
     directory: Path, instance: str, archive_directory: Path | None = None
 ) -> Iterator[VerifyReport]:
-    """Each segment's report, oldest first, every batch checked; missing stretches between segments are a problem.
+    """Yield a report per segment, oldest first, with every batch checked.
 
-    Numbers that were skipped are none: no record ever had them.
-    A torn tail behind the durable frontier is no problem: beside a running broker it is being written, after a crash
-    nobody was told that it was persisted.
+    Missing records between segments are a problem; skipped sequences are not, because no record ever had
+    them. A torn tail after the durable frontier is no problem: a running broker is writing it, or after a
+    crash no client was told that it was persisted.
     """
     mark = read_mark(directory, instance)
     log = mark.log if mark is not None else None
@@ -140,9 +148,10 @@ def dump_records(
     last: int | None = None,
     topic: str | None = None,
 ) -> Iterator[bytes]:
-    """One JSON object a record, from `first` to `last` (default: the durable frontier), perhaps of the topics of a pattern.
+    """Yield a JSON object per record from `first` to `last`, by default up to the durable frontier.
 
-    Raises JournalError journal_damaged where bytes can't be read, after everything before them.
+    `topic` is a pattern that selects records. Raises JournalError journal_damaged at unreadable bytes, after
+    all records before them.
     """
     wanted = Subscription(None, "dump", 0, TopicPattern.parse(topic) if topic else EVERY_TOPIC)
     frontier = read_frontier(directory, instance)
@@ -170,12 +179,15 @@ def repair_journal(
     *,
     accept: bool = False,
 ) -> dict[str, Any]:
-    """Do what opening does, and check every sealed segment besides.
+    """Open the journal as a broker does, check every sealed segment, and return the findings.
 
-    Opening cuts a torn tail, keeps its bytes, and rebuilds what is missing. Sidecars that don't say what their segment holds are written anew, so that damage found is known from then on.
-    With `accept` the log is the instance's from now on with what it has, although it isn't the one that was written last,
-    or lacks records that were acknowledged. Raises OperatorError journal_locked while a broker runs, no_journal when there
-    is nothing; other_log, journal_other and journal_behind.
+    Opening cuts a torn tail, saves its bytes, and rebuilds missing files. Sidecars that don't describe their
+    segment are rewritten, so that readers know the damage found from then on. With `accept` the log becomes
+    the instance's log with the records that it has, even if it isn't the one written last or lacks
+    acknowledged records.
+
+    Raises OperatorError journal_locked while a broker runs, no_journal, other_log, journal_other or
+    journal_behind.
     """
     segment_files(directory, instance, archive_directory)
     files = FileSystem()
@@ -199,7 +211,7 @@ def repair_journal(
 
 
 def _renew(files: FileSystem, path: Path) -> bool:
-    """Scan a sealed segment; write its sidecar anew if it says something else. Returns whether it did."""
+    """Scan a sealed segment and rewrite its sidecar if it differs; return whether it did."""
     instance, first = parse_segment_path(path)
     known = index_sidecar.load_sidecar(index_path(path), instance, first)
     fresh = scan_segment(open_source(path), instance, first, known).index

@@ -1,12 +1,11 @@
-"""Looking through a log without a broker, or beside one: which records match, and where a bookmark stands.
+"""Search of a log without a broker: matching records, the location of a bookmark, and counts.
 
-Reads current, sealed, archived and compressed segments alike, takes no lock and changes nothing. Segments, and within
-them stretches of some 64 KiB, that can't hold a match by their sidecar aren't read; what is read is checked. Rows are
-chosen by numpy, and only records that match are cut out of their batch.
+It reads current, sealed, archived and compressed segments alike, takes no lock and changes nothing. It skips
+segments, and ranges of some 64 KiB in them, whose sidecar excludes a match. Every batch that it reads is
+checked. NumPy selects the rows, and only matching records are extracted from their batch.
 
-Where a bookmark or a moment stands in a log: the segment's file and the position in it, without a broker.
-
-Records and bytes of a log by topic, publisher and hour, counted by numpy batch by batch.
+`locate_record` finds the segment file and position of a bookmark or a moment. `count_records` counts records
+and bytes by topic, publisher and hour.
 """
 
 from __future__ import annotations
@@ -43,14 +42,16 @@ from broker_core.subscriptions.subscription import EMPTY, Subscription, select_r
 from broker_core.subscriptions.topics import TopicPattern
 
 CHUNK = 4 * 1024 * 1024
+"""Bytes per read."""
 CLOCK_SLACK_NS = 3_600 * 10**9
-"""How far a clock may have been set back for `until` to be exact all the same."""
+"""Largest backward step of a clock for which a search with `until` still finds every match, ns."""
 END_OF_TIME = 2**63 - 1
+"""Time in ns after every record."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """What is looked for. Sequences `first` to `last`, accepted from `since` on and before `until` (ns UTC)."""
+    """Search conditions: sequences `first` to `last`, accepted from `since` on, before `until` (ns UTC)."""
 
     pattern: TopicPattern | None = None
     filter: Filter | None = None
@@ -63,7 +64,7 @@ class LogQuery:
 
 
 class SearchMatch(NamedTuple):
-    """A batch with matches: its segment's file, its offset there (uncompressed), the rows that match (None: all)."""
+    """Batch with matches: its segment's file, its uncompressed offset, the matching rows (None: all)."""
 
     segment: str
     offset: int
@@ -72,12 +73,12 @@ class SearchMatch(NamedTuple):
 
     @property
     def selected_rows(self) -> Rows:
-        """The numbers of the rows."""
+        """Indexes of the matching rows."""
         return np.arange(self.batch.count) if self.rows is None else self.rows
 
 
 class LogLocation(NamedTuple):
-    """Where an instance's log is."""
+    """Directories of an instance's log."""
 
     directory: Path
     instance: str
@@ -85,7 +86,7 @@ class LogLocation(NamedTuple):
 
 
 class LogSearch:
-    """One pass over a log, oldest first. `problems` are sentences on what couldn't be read."""
+    """Search through a log, oldest record first. `problems` describes unreadable parts in sentences."""
 
     def __init__(self, place: LogLocation, query: LogQuery, progress: Progress = no_progress) -> None:
         frontier = read_frontier(place.directory, place.instance)
@@ -101,7 +102,10 @@ class LogSearch:
         self.problems: list[str] = []
 
     def __iter__(self) -> Iterator[SearchMatch]:
-        """The matches, batch by batch. Raises OperatorError no_journal when there is no such directory."""
+        """Yield the matches batch by batch.
+
+        Raises OperatorError no_journal when the directory does not exist.
+        """
         files = segment_files(*self._place)
         planned = [(file, index) for file, index in self._known(files) if self._may_hold(index)]
         self._total = sum(_size(file, index) for file, index in planned)
@@ -113,6 +117,7 @@ class LogSearch:
             self._progress(self._done, self._total)
 
     def _known(self, files: list[SegmentFile]) -> Iterator[tuple[SegmentFile, SegmentIndex | None]]:
+        """Yield the segments in the range of the query, with their sidecars' summaries."""
         ends = [*(file.first_sequence for file in files[1:]), MAX_SEQUENCE]
         for file, end in zip(files, ends, strict=False):
             first = file.first_sequence
@@ -120,6 +125,7 @@ class LogSearch:
                 yield file, index_sidecar.load_summary(index_path(file.path), self._place.instance, first)
 
     def _may_hold(self, index: SegmentIndex | None) -> bool:
+        """Return whether a segment may have a match, by its summary."""
         query = self._query
         return index is None or (
             index.last_sequence >= query.first
@@ -128,6 +134,7 @@ class LogSearch:
         )
 
     def _segment(self, file: SegmentFile, index: SegmentIndex | None) -> Iterator[SearchMatch]:
+        """Yield the matches of one segment."""
         try:
             path, source = open_segment(self._place, file.first_sequence)
         except FileNotFoundError:
@@ -148,7 +155,7 @@ class LogSearch:
             self._progress(self._done, self._total)
 
     def _stretches(self, index: SegmentIndex | None, source: SegmentSource) -> list[IndexedRange]:
-        """The parts of a segment that may hold a match, by its sidecar; all of it without one."""
+        """Return a segment's ranges that may have a match, by its sidecar; all of it without one."""
         if index is None or index.topic_index is None:
             return [IndexedRange(0, MAX_SEQUENCE, HEADER_SIZE, source.length)]
         wanted = index.topic_index.ranges_matching(self._wanted.pattern.matches)
@@ -157,6 +164,7 @@ class LogSearch:
     def _batches(
         self, path: Path, source: SegmentSource, offset: int, end: int
     ) -> Iterator[tuple[int, Batch]]:
+        """Yield the batches between two offsets; damage is added to `problems`."""
         after = 0
         while offset < end:
             found = scan_batches(source, offset, end, CHUNK)
@@ -168,7 +176,7 @@ class LogSearch:
             offset = found.stopped_at
             self._progress(self._done, self._total)
             if found.problem in (ZEROS, CUT) and end == source.length:
-                return  # the content's end, or what a broker is writing just now
+                return  # the end of the content, or a batch that a broker is writing now
             if found.problem is not None:
                 following = find_next_batch(source, offset, end, hash64(self._place.instance), after)
                 self.problems.append(f"{path.name} is damaged at byte {offset}: {found.problem}.")
@@ -177,6 +185,7 @@ class LogSearch:
                 offset = following
 
     def _rows(self, batch: Batch) -> Rows | None:
+        """Return the matching rows of a batch; None for all, EMPTY for none."""
         query, header = self._query, batch.header
         if (
             (self._publisher is not None and header.publisher != self._publisher)
@@ -189,10 +198,10 @@ class LogSearch:
 
 
 def open_segment(place: LogLocation, first_sequence: int) -> tuple[Path, SegmentSource]:
-    """A segment's file in whichever form it has now. FileNotFoundError when it has none.
+    """Open a segment's file in its present form. Raises FileNotFoundError when there is none.
 
-    Looked for in the order in which the forms follow one another in a segment's life: the next is there before the
-    one before is gone, so that a swap meanwhile doesn't hide it.
+    The forms are tried in the order in which a segment gets them. A swap creates the next form before it
+    removes the previous one, so a segment is found during a swap.
     """
     for directory in (place.directory, place.archive):
         for compressed in (False, True):
@@ -215,14 +224,15 @@ def _size(file: SegmentFile, index: SegmentIndex | None) -> int:
 
 
 SKIPPED = "It was reserved for a record that was shown before it was stored, and no record ever had it."
+"""Explanation of a skipped sequence."""
 
 
 def locate_record(place: LogLocation, text: str, progress: Progress = no_progress) -> dict[str, Any]:
-    """The record that a bookmark names, or the first at or after a moment; 0 is the oldest there is.
+    """Find the record of a bookmark, or the first at or after a moment; "0" is the oldest record.
 
-    `state` is `found`, with segment, path, offset (uncompressed), row and what the record is; or `removed`,
-    `missing`, `skipped` or `ahead`, with the nearest bookmarks there are. Raises ClientError bad_bookmark,
-    OperatorError other_origin.
+    Returns a dictionary whose `state` is `found`, with segment, path, uncompressed offset, row and
+    description of the record; or `removed`, `missing`, `skipped` or `ahead`, with the nearest existing
+    bookmarks. Raises ClientError bad_bookmark, OperatorError other_origin or bad_bookmark.
     """
     asked = parse_bookmark(text)
     files = segment_files(*place)
@@ -230,9 +240,10 @@ def locate_record(place: LogLocation, text: str, progress: Progress = no_progres
         case AfterBookmarks((Bookmark(origin, sequence),)):
             if origin != place.instance:
                 raise OperatorError(
-                    "other_origin", f"{text} was accepted by {origin}; this is the log of {place.instance}.",
+                    "other_origin",
+                    f"{text} was accepted by {origin}; this is the log of {place.instance}.",
                     f"Look in the log of {origin}: --instance {origin}.",
-                )  # fmt: skip
+                )
             query = LogQuery(first=sequence)
         case AtTime(at):
             sequence, query = 0, LogQuery(since=at)
@@ -261,7 +272,7 @@ def locate_record(place: LogLocation, text: str, progress: Progress = no_progres
 
 
 def _is_skipped(place: LogLocation, files: list[SegmentFile], sequence: int) -> bool:
-    """Whether a number is one of those before a segment that name no record."""
+    """Return whether a sequence is one of the skipped ones before a segment, which name no record."""
     following = next((file for file in files if file.first_sequence > sequence), None)
     if following is None:
         return False
@@ -270,28 +281,39 @@ def _is_skipped(place: LogLocation, files: list[SegmentFile], sequence: int) -> 
 
 
 def _describe(place: LogLocation, asked: str, found: SearchMatch) -> dict[str, Any]:
+    """Return the description of the first matching record of a batch."""
     batch, row = found.batch, int(found.selected_rows[0])
     first = int(found.segment.removeprefix(f"{place.instance}.")[:20])
     path, source = open_segment(place, first)
     return {
-        "state": "found", "asked": asked, "bookmark": f"{place.instance}|{batch.first_sequence + row}|",
-        "segment": path.name, "path": str(path), "archived": path.parent == place.archive,
-        "compressed": isinstance(source, CompressedSegmentSource), "offset": found.offset, "row": row,
-        "batch_bytes": batch.nbytes, "batch_records": batch.count, "member_offset": _member(source, found.offset),
-        "accepted_at": batch.accepted_at, "topic": batch.topics[int(batch.topic_indexes[row]) - 1],
-        "publisher": batch.publisher_name, "publisher_sequence": int(batch.publisher_sequences()[row]),
-    }  # fmt: skip
+        "state": "found",
+        "asked": asked,
+        "bookmark": f"{place.instance}|{batch.first_sequence + row}|",
+        "segment": path.name,
+        "path": str(path),
+        "archived": path.parent == place.archive,
+        "compressed": isinstance(source, CompressedSegmentSource),
+        "offset": found.offset,
+        "row": row,
+        "batch_bytes": batch.nbytes,
+        "batch_records": batch.count,
+        "member_offset": _member(source, found.offset),
+        "accepted_at": batch.accepted_at,
+        "topic": batch.topics[int(batch.topic_indexes[row]) - 1],
+        "publisher": batch.publisher_name,
+        "publisher_sequence": int(batch.publisher_sequences()[row]),
+    }
 
 
 def _member(source: SegmentSource, offset: int) -> int | None:
-    """Where in a compressed file the gzip member that holds the batch starts."""
+    """Return the file offset of the gzip member with the batch; None in an uncompressed segment."""
     if not isinstance(source, CompressedSegmentSource):
         return None
     return next(member.offset for member in reversed(source.members) if member.raw_offset <= offset)
 
 
 def _newest(place: LogLocation, files: list[SegmentFile]) -> str | None:
-    """The newest bookmark of the log."""
+    """Return the newest bookmark of the log; None when it has no record."""
     for file in reversed(files):
         index = index_sidecar.load_summary(index_path(file.path), place.instance, file.first_sequence)
         if index is not None:
@@ -304,11 +326,12 @@ def _newest(place: LogLocation, files: list[SegmentFile]) -> str | None:
 
 COLUMNS = ("topic", "publisher", "hour")
 MAX_GROUPS = 1_000_000
+"""Maximum number of groups per combination of columns."""
 _HOUR_NS = 3_600 * 10**9
 
 
 class GroupCount(NamedTuple):
-    """What belongs together: the values of the columns counted by, records, and bytes of their headers and bodies."""
+    """Count of one group: values of its columns, its records, and the bytes of their headers and bodies."""
 
     values: tuple[str, ...]
     records: int
@@ -322,8 +345,10 @@ _Sums = dict[tuple[str | int, ...], list[int]]
 def count_records(
     found: Iterable[SearchMatch], *bys: Sequence[str]
 ) -> list[tuple[tuple[str, ...], list[GroupCount]]]:
-    """Count matches in one pass by each of these combinations of COLUMNS; (combination, its counts) of each. Raises
-    OperatorError too_many_groups above a million of one."""
+    """Count matches in one pass for each combination of COLUMNS in `bys`, as (combination, counts).
+
+    Raises OperatorError too_many_groups when a combination has more than a million groups.
+    """
     wanted: list[tuple[list[int], _Sums]] = [([COLUMNS.index(column) for column in by], {}) for by in bys]
     for one in found:
         batch = one.batch
@@ -331,7 +356,7 @@ def count_records(
         lengths = table["headers"].astype(np.int64) + table["body"]
         records = np.bincount(table["topic"]).tolist()
         nbytes = np.bincount(table["topic"], weights=lengths).tolist()
-        for topic, count in enumerate(records):  # they are numbered from 1
+        for topic, count in enumerate(records):  # topics are numbered from 1
             if not count:
                 continue
             values = (batch.topics[topic - 1], batch.publisher_name, batch.accepted_at // _HOUR_NS)
@@ -350,7 +375,7 @@ def count_records(
 
 
 def _counts(by: Sequence[str], sums: _Sums) -> list[GroupCount]:
-    """By time when counted by the hour alone, else the largest first."""
+    """Return the counts, largest first; in order of time when counted by the hour alone."""
     made = [
         GroupCount(tuple(map(_text, values)), records, nbytes) for values, (records, nbytes) in sums.items()
     ]

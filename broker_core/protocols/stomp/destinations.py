@@ -1,11 +1,12 @@
-"""What destinations name: the words of RabbitMQ, ActiveMQ and Artemis, as topics, patterns and queues of Sluice.
+"""Destinations of RabbitMQ, ActiveMQ and Artemis, as topics, patterns and queues of Sluice.
 
     /topic/a.b  /topic/a/b     the topic a.b; `*` one level, `#` and `>` at the end one level or more
     /exchange/NAME/key         the topic NAME.key; amq.topic stands for topics without a prefix
     /temp-queue/x /temp-topic/x  a topic of the connection's own, which `reply-to` gives to others
-    /queue/q  /amq/queue/q  q  the queue q; with `destination-type` or `subscription-type` MULTICAST the bare q is a topic
+    /queue/q  /amq/queue/q  q  the queue q; the bare q is a topic with `destination-type` or
+                               `subscription-type` MULTICAST
 
-Spring resolves `/app` and `/user` itself, so nothing is made of them.
+Spring resolves `/app` and `/user` itself, so they have no meaning here.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from broker_core.protocols.names import check_topic
 from broker_core.subscriptions.topics import TopicPattern
 
 QUEUES: Final = "queue."
-"""The topics of queues: a queue is a shared place in the log of one."""
+"""Prefix of queues' topics. A queue is a shared position in the log of one topic."""
 _QUEUE_FORMS: Final = ("/queue/", "/amq/queue/")
 TEMPORARY: Final = ("/temp-queue/", "/temp-topic/")
 TEMPORARY_TOPICS: Final = "scratch.temp."
-"""The topics of temporary destinations."""
+"""Prefix of temporary destinations' topics."""
 _REFUSED: Final = {
     "/reply-queue/": "Reply queues",
     "/dsub/": "Destinations of durable subscriptions",
@@ -32,29 +33,31 @@ _REFUSED: Final = {
 
 
 class DestinationType(Enum):
-    """How many get a message."""
+    """Receivers of a message at a destination."""
 
     TOPIC = "topic"
-    """Every subscription."""
+    """Each message goes to every subscription."""
     QUEUE = "queue"
-    """One of the queue's consumers."""
+    """Each message goes to one of the queue's consumers."""
 
 
 class StompDestination(NamedTuple):
-    """A destination, understood. `topic` is a topic of Sluice, or a pattern where one subscribes."""
+    """Parsed destination. `topic` is a topic, or in a SUBSCRIBE a topic pattern."""
 
     kind: DestinationType
     topic: str
 
 
 def unsupported_error(what: str, fix: str, **details: str) -> ClientError:
-    """What STOMP clients may ask for elsewhere, and not here."""
+    """Return the error for a STOMP feature of other brokers that isn't supported here."""
     return ClientError("not_supported", f"{what} aren't supported here.", fix, **details)
 
 
 def temporary_topic(text: str, secret: str) -> str:
-    """The destination by which others know a connection's temporary one; "" when it is none. Whoever doesn't have the
-    `secret` can't name it. By the default policy no journal keeps it."""
+    """Return the public destination of a connection's temporary one; "" if it isn't temporary.
+
+    Only connections that know the `secret` can name it. By the default policy no journal keeps it.
+    """
     for prefix in TEMPORARY:
         if text.startswith(prefix):
             return f"/topic/{TEMPORARY_TOPICS}{secret}.{_levels(text[len(prefix) :])}"
@@ -63,7 +66,11 @@ def temporary_topic(text: str, secret: str) -> str:
 
 @lru_cache(maxsize=8_192)
 def parse_send_destination(text: str, multicast: bool = False) -> StompDestination:
-    """Where a SEND goes. ClientError bad_topic, with the column counted in the topic; not_supported."""
+    """Parse the destination of a SEND.
+
+    Raises:
+        ClientError: not_supported; bad_topic, with the column counted in the topic.
+    """
     found = _read(text, multicast)
     check_topic(found.topic)
     return found
@@ -71,7 +78,11 @@ def parse_send_destination(text: str, multicast: bool = False) -> StompDestinati
 
 @lru_cache(maxsize=8_192)
 def parse_subscribe_destination(text: str, multicast: bool = False) -> StompDestination:
-    """What a SUBSCRIBE asks for. ClientError bad_topic, bad_pattern, not_supported."""
+    """Parse the destination of a SUBSCRIBE.
+
+    Raises:
+        ClientError: bad_topic, bad_pattern or not_supported.
+    """
     found = _read(text, multicast)
     if found.kind is DestinationType.QUEUE:
         check_topic(found.topic)
@@ -88,11 +99,12 @@ def parse_subscribe_destination(text: str, multicast: bool = False) -> StompDest
 
 @lru_cache(maxsize=8_192)
 def format_destination(topic: str) -> str:
-    """The destination that a topic is delivered under, when its publisher named none."""
+    """Return the destination of a topic whose publisher named none."""
     return f"/queue/{topic.removeprefix(QUEUES)}" if topic.startswith(QUEUES) else f"/topic/{topic}"
 
 
 def _read(text: str, multicast: bool) -> StompDestination:
+    """Parse a destination, without the checks of its topic."""
     if "," in text:
         raise unsupported_error("Composite destinations", "Send or subscribe to each.", destination=text)
     for prefix, what in _REFUSED.items():
@@ -121,10 +133,12 @@ def _read(text: str, multicast: bool) -> StompDestination:
 
 
 def _levels(name: str) -> str:
+    """Return a name with dots between levels."""
     return name.replace("/", ".")
 
 
 def _of_exchange(text: str) -> str:
+    """Return the topic of an `/exchange/NAME/key` destination."""
     name, _, key = text.removeprefix("/exchange/").partition("/")
     if not name or not key:
         raise unsupported_error(

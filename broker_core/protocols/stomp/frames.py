@@ -1,10 +1,10 @@
-"""STOMP's frames: `COMMAND EOL (name:value EOL)* EOL body NUL`, read in any version and written in the one agreed on.
+"""STOMP frames, `COMMAND EOL (name:value EOL)* EOL body NUL`: parsing and encoding.
 
-Which escapes there are depends on the version, so a reader is told it after CONNECT. What the versions share is read leniently: a CR
-before the LF is taken off in each of them, as stomp.py and Spring end lines by their own lights.
+The escapes depend on the version, so the reader's version is set after CONNECT. In each version a CR before
+the LF is removed, because stomp.py and Spring end lines in their own ways.
 
-A reader holds no more than one frame within its limits. After an error the stream can't be trusted: nothing further is read. What
-publishers send is read by `heads`, as far as it is alike.
+A reader buffers at most one frame within its limits. After an error the stream can't be trusted, and nothing
+more is parsed. `send_headers` parses SENDs with equal heads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from broker_core.protocols.stomp.send_headers import (
 
 
 class StompVersion(StrEnum):
-    """What is spoken here."""
+    """STOMP version that the broker supports."""
 
     V10 = "1.0"
     V11 = "1.1"
@@ -41,58 +41,73 @@ class StompVersion(StrEnum):
 
 VERSIONS: Final = ",".join(StompVersion)
 _ESCAPES: Final = {StompVersion.V10: "", StompVersion.V11: "nc\\", StompVersion.V12: "nrc\\"}
+"""Letters behind a backslash that each version unescapes."""
 FROM_CLIENT: Final = {
     word.encode(): word
     for word in (
-        "CONNECT", "STOMP", "SEND", "SUBSCRIBE", "UNSUBSCRIBE", "ACK", "NACK",
-        "BEGIN", "COMMIT", "ABORT", "DISCONNECT",
+        "CONNECT",
+        "STOMP",
+        "SEND",
+        "SUBSCRIBE",
+        "UNSUBSCRIBE",
+        "ACK",
+        "NACK",
+        "BEGIN",
+        "COMMIT",
+        "ABORT",
+        "DISCONNECT",
     )
-}  # fmt: skip
+}
 UNESCAPED: Final = frozenset({"CONNECT", "STOMP", "CONNECTED"})
-"""Commands whose headers are never escaped, so that every version can be talked about."""
+"""Commands whose headers are never escaped, because the version isn't agreed on yet."""
 BODIED: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
+"""Commands that may have a body."""
 _LINE_ENDS: Final = b"\r\n"
 _ENDS_AT_ONCE: Final = 4_096
-"""Of heart-beats, how many are passed over in one go."""
+"""Maximum number of heart-beats that are skipped at a time."""
 _LONGEST: Final = 16
-"""Bytes in which the first line of every frame has ended."""
+"""Bytes within which the first line of every frame ends."""
 
 
 _WINDOW: Final = 16 * 1024
-"""Bytes in which SENDs that are alike are looked for at a time."""
+"""Bytes that are searched at a time for SENDs with equal heads."""
 _MAX_UNTRIED: Final = 63
+"""Maximum number of frames parsed singly between two searches for equal heads."""
 _known_heads: Final[dict[StompVersion, dict[bytes, StompHeaders]]] = {version: {} for version in StompVersion}
-"""Of SENDs outside transactions, of all clients, without their receipts and lengths."""
+"""Parsed heads of SENDs outside transactions, of all clients, without their receipts and lengths."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """What one connection may make a reader hold, in bytes and numbers."""
+    """Limits of one connection's frames, in bytes and numbers."""
 
     connect: int = BEFORE_LOGON
-    """The CONNECT frame, before anybody is known."""
+    """Maximum bytes of the CONNECT frame."""
     line: int = 16 * 1024
-    """One header line."""
+    """Maximum bytes of one header line."""
     headers: int = 128
-    """Headers of a frame."""
+    """Maximum number of headers of a frame."""
     body: int = MAX_BODY
     head: int = 256 * 1024
-    """Command and headers together: some long lines, or many short ones."""
+    """Maximum bytes of command and headers together: some long lines, or many short ones."""
 
     @staticmethod
     def before_logon() -> FrameLimits:
-        """While nobody knows who it is: after CONNECT too a frame has no more bytes than that."""
+        """Return the limits before the logon: also after CONNECT, a frame has at most BEFORE_LOGON bytes."""
         return FrameLimits(head=BEFORE_LOGON // 2, body=BEFORE_LOGON // 2)
 
 
 class StompFrame(NamedTuple):
-    """One frame of a client."""
+    """Frame of a client."""
 
     command: str
     headers: StompHeaders
     body: bytes
     receipt: str = ""
-    """What it asks to be answered with; by itself, as all else may be equal in all frames of a publisher."""
+    """Requested receipt.
+
+    It is separate from `headers`, because all else may be equal in a publisher's frames.
+    """
 
     @property
     def publishes(self) -> bool:
@@ -101,52 +116,64 @@ class StompFrame(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """What it takes of memory, about."""
+        """Approximate memory of the frame, bytes."""
         return FRAME_BYTES + len(self.body) + sum(map(len, self.headers.values()))
 
 
 FRAME_BYTES: Final = 128
+"""Approximate memory of a frame besides its body and header values, bytes."""
 
 
 _Head = tuple[str, StompHeaders, str, int, int]
-"""A frame's head, read once however long its body takes to come: command, headers, receipt, the body's length (-1 where it ends with
-the first NUL), and where the body begins, counted from the frame's first byte."""
+"""Parsed head of a frame, kept while its body arrives.
+
+Its fields: command, headers, receipt, length of the body (-1: it ends at the first NUL), and offset of the
+body from the frame's first byte.
+"""
 
 
 @dataclass(slots=True)
 class StompFrameReader:
-    """Cuts a byte stream into frames. `version` is None before CONNECT, and then the best that the client accepts.
+    """Splits a byte stream into frames.
 
-    `error` is set once the stream is broken; what was whole before it is still handed out.
+    `version` is None before CONNECT, then the best one that the client accepts.
+
+    `error` is set once the stream is broken. Whole frames before the bad one are still returned.
     """
 
     limits: FrameLimits = field(default_factory=FrameLimits)
     version: StompVersion | None = None
     error: ClientError | None = None
     receipt: str = ""
-    """What the frame that broke it asked to be answered with, where its head could be read."""
+    """Receipt that the bad frame requested, if its head was readable."""
     _rest: bytearray = field(default_factory=bytearray)
     _at: int = 0
-    """Where in them the next frame begins."""
+    """Offset of the next frame in `_rest`."""
     _position: int = 0
-    """Bytes of the stream before those that are held."""
+    """Bytes of the stream before `_rest`."""
     _head: _Head | None = None
-    """Of the frame that has begun, once it is whole, and its body isn't."""
+    """Head of a frame whose body isn't complete."""
     _scanned: int = 0
-    """Of the frame that has begun, so much was looked through for the end that is waited for."""
+    """Bytes of an incomplete frame that were already searched for the awaited end."""
     _needed: int = 0
-    """So many bytes make it whole, as far as is known."""
+    """Bytes that the incomplete frame has at least."""
     _untried: int = 0
-    """So many frames are cut off by themselves before it is tried again whether the next are alike; and how many the last time."""
+    """Number of frames to parse singly before the next search for equal heads.
+
+    `_patience`: the previous number.
+    """
     _patience: int = 0
 
     def put(self, data: bytes | memoryview) -> None:
-        """These bytes have come."""
+        """Add received bytes."""
         if self.error is None:
             self._rest += data
 
     def read_frames(self) -> StompFrame | None:
-        """The next frame; None while it isn't whole, or nothing more can be read. By itself, as a read may have thousands."""
+        """Return the next frame; None while it isn't complete, or after an error.
+
+        It returns one frame at a time, because a read may have thousands.
+        """
         if self.error is not None:
             return None
         frame = None
@@ -154,7 +181,7 @@ class StompFrameReader:
             try:
                 frame, self._at = self._next(self._at)
             except ClientError as error:
-                self.error = error.with_traceback(None)  # whose frames know this reader
+                self.error = error.with_traceback(None)  # its traceback's frames refer to this reader
                 self._rest.clear()
         if frame is None:
             del self._rest[: self._at]
@@ -167,8 +194,16 @@ class StompFrameReader:
     def read_sends(
         self, first: StompFrame, most: int, most_bytes: int
     ) -> tuple[SendBatch, StompFrame | None]:
-        """A SEND outside transactions and those that follow, until there are so many or their bodies so long; and the frame that was
-        found behind them, if that is another."""
+        """Read a SEND outside transactions and those behind it.
+
+        Args:
+            first: the first SEND.
+            most: maximum number of SENDs.
+            most_bytes: bytes of bodies at which no more is added.
+
+        Returns:
+            The SENDs, and the frame behind them if one was read that is no such SEND.
+        """
         sends, frame = SendBatch(), first
         while frame.publishes:
             sends.add(frame.headers, frame.body, frame.receipt)
@@ -184,12 +219,15 @@ class StompFrameReader:
         return sends, frame
 
     def _cut_alike(self, sends: SendBatch, most: int) -> bool:
-        """Cut off what needs no look of its own; whether there was something. Where nothing is alike it is tried ever more seldom."""
+        """Read SENDs with known heads in one loop. Return whether there was one.
+
+        After each failure more frames are parsed singly before the next attempt.
+        """
         rest, at = self._rest, self._at
         if self._untried:
             self._untried -= 1
             return False
-        if rest.startswith(b"\n", at):  # many clients end their frames so
+        if rest.startswith(b"\n", at):  # many clients send a line end behind each frame
             at += 1
         if self.version is None or not rest.startswith(b"SEND", at):
             return False
@@ -203,28 +241,28 @@ class StompFrameReader:
         return True
 
     def feed(self, data: bytes | memoryview) -> list[StompFrame]:
-        """All frames that are whole now that these bytes have come."""
+        """Add received bytes, and return all frames that are complete now."""
         self.put(data)
         return list(iter(self.read_frames, None))
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of frames that weren't cut off yet, or aren't whole."""
+        """Bytes that are buffered and not parsed, or of an incomplete frame."""
         return len(self._rest) - self._at
 
     @property
     def progress(self) -> ReadProgress:
-        """Bytes read so far, and those of frames that are not whole or not cut off yet."""
+        """Bytes read so far, and those that are not parsed, or of an incomplete frame."""
         held, begin = len(self._rest), self._position + self._at
         return ReadProgress(self._position + held, held - self._at, begin)
 
     def release(self, error: ClientError | None = None) -> None:
-        """Nothing further is read, as nothing will come or because of an error: let go of what is held."""
+        """Free the buffer and parse nothing more, because nothing will come, or because of an error."""
         self.error = self.error or error
         self._rest, self._at = bytearray(), 0
 
     def _next(self, at: int) -> tuple[StompFrame | None, int]:
-        """The frame that starts at `at`, and where the next does; None while it isn't whole."""
+        """Return the frame at offset `at`, and the offset of the next one; None while it isn't complete."""
         rest = self._rest
         size = len(rest)
         head = self._head
@@ -255,7 +293,7 @@ class StompFrameReader:
         return StompFrame(command, headers, body, receipt), end + 1
 
     def _read_head(self, at: int, size: int) -> _Head | None:
-        """The head that starts at `at`; None while it isn't whole."""
+        """Return the head at offset `at`; None while it isn't complete."""
         rest, start = self._rest, at + self._scanned
         end = rest.find(b"\n\n", start)
         carriage = rest.find(b"\n\r\n", start, end + 1 if end >= 0 else size)
@@ -275,6 +313,10 @@ class StompFrameReader:
         return None
 
     def _parse_head(self, head: bytes, at: int) -> tuple[str, StompHeaders, str, int]:
+        """Parse a head, or find it in the cache.
+
+        Return command, headers, receipt and the body's length (-1: none stated).
+        """
         receipt = length = None
         if self.version is None or len(head) > SHORT_HEAD or not head.startswith(b"SEND"):
             command, headers = self._read(head, at)
@@ -299,6 +341,7 @@ class StompFrameReader:
         return self._header(b"receipt:" + value, _ESCAPES[self.version], at)[1]
 
     def _read(self, head: bytes, at: int) -> tuple[str, StompHeaders]:
+        """Parse a head that isn't cached."""
         name, *lines = head.split(b"\n")
         command = FROM_CLIENT.get(name.removesuffix(b"\r"))
         if command is None:
@@ -315,7 +358,10 @@ class StompFrameReader:
         return command, headers
 
     def _header(self, line: bytes, escapes: str | None, at: int) -> tuple[str, str]:
-        """One header; `escapes` "" for the version that has none and trims, None where nothing is escaped."""
+        """Parse one header line.
+
+        `escapes`: "" for the version without escapes, which trims; None: no escaping.
+        """
         try:
             text = line.decode()
         except UnicodeDecodeError:
@@ -339,7 +385,7 @@ class StompFrameReader:
         return int(text)
 
     def _end_of_body(self, length: int, at: int, body_at: int) -> int:
-        """Where the body's NUL stands; -1 while it isn't there."""
+        """Return the offset of the NUL behind the body; -1 while it hasn't arrived."""
         rest, limit = self._rest, self.limits.body
         if length < 0:
             end = rest.find(b"\0", max(body_at, at + self._scanned))
@@ -388,7 +434,7 @@ class StompFrameReader:
 
 
 def best_version(connect: StompFrame) -> StompVersion | None:
-    """The newest version that a CONNECT accepts; None when none of them is spoken here, or it is no CONNECT."""
+    """Return the newest version that a CONNECT accepts; None for no supported one, or for another frame."""
     if connect.command not in ("CONNECT", "STOMP"):
         return None
     accepted = {word.strip() for word in connect.headers.get("accept-version", StompVersion.V10).split(",")}
@@ -401,7 +447,7 @@ def encode_frame(
     body: bytes = b"",
     version: StompVersion = StompVersion.V12,
 ) -> bytes:
-    """A frame, with its content-length where there is a body."""
+    """Return an encoded frame, with a content-length if it has a body."""
     lines = [command]
     for name, value in headers:
         line = f"{name}:{value}" if command in UNESCAPED else header_line(name, str(value), version)
@@ -412,13 +458,13 @@ def encode_frame(
 
 
 def header_line(name: str, value: str, version: StompVersion) -> str:
-    """A header as it stands in a frame, without the line's end."""
+    """Return an encoded header without the line end."""
     if version is StompVersion.V12:
         return f"{escape(name)}:{escape(value)}"
     if version is StompVersion.V11:
-        # It has no escape for a carriage return; a backslash before an r is none.
+        # STOMP 1.1 has no escape for a carriage return; a backslash before an r isn't one.
         return header_line(name.replace("\r", ""), value.replace("\r", ""), StompVersion.V12)
-    # 1.0 has no escapes: what would end the line or the name can't be said.
+    # 1.0 has no escapes: a character that would end the line or the name can't be sent.
     return f"{_flat(name).replace(':', ' ')}:{_flat(value)}"
 
 

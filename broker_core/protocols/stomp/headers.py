@@ -1,9 +1,9 @@
-"""What single headers of a client's frames say: that they are there, heart-beats, and those that travel with a record.
+"""Headers of clients' frames: heart-beats, headers stored with a record, and those of a SUBSCRIBE.
 
-The headers of a SUBSCRIBE, in the words of three brokers and in ours, as the command that there is.
+A SUBSCRIBE may have the headers of three brokers and Sluice's own. It becomes the native command `subscribe`.
 
-A header that isn't known is never an error: clients say much that only some broker understands. One that would change
-what is delivered, and that can't be done here, is refused by its name.
+An unknown header is never an error, because clients send many that only some broker understands. A header
+that would change what is delivered, and isn't supported, is refused by its name.
 """
 
 from __future__ import annotations
@@ -34,12 +34,17 @@ from broker_core.protocols.stomp.message_frames import NOT_TRAVELLING
 from broker_core.protocols.stomp.send_headers import StompHeaders
 
 LEAST_BEAT_MS: Final = 1_000
-"""Neither promised nor asked for oftener."""
+"""Minimum heart-beat interval in both directions, ms."""
 MAX_BEAT_MS: Final = 24 * 3_600_000
+"""Maximum heart-beat interval, ms."""
 
 
 def required_header(headers: dict[str, str], name: str) -> str:
-    """The value of a header. ClientError bad_command when it is missing."""
+    """Return the value of a header.
+
+    Raises:
+        ClientError: bad_command, when it is missing.
+    """
     value = headers.get(name, "")
     if not value:
         raise ClientError(
@@ -49,7 +54,11 @@ def required_header(headers: dict[str, str], name: str) -> str:
 
 
 def parse_heartbeat(text: str) -> tuple[int, int]:
-    """How often the broker says something and hears something, ms; 0 for never."""
+    """Return the interval in which the broker sends, and that in which it expects something, ms; 0: never.
+
+    Raises:
+        ClientError: bad_command.
+    """
     parts = text.split(",")
     if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and len(part) < 16 for part in parts):
         raise ClientError(
@@ -66,7 +75,10 @@ def parse_heartbeat(text: str) -> tuple[int, int]:
 
 
 def record_headers(headers: StompHeaders, topic: str) -> bytes:
-    """The headers that travel with a record. In other words than ours its destination is the first of them."""
+    """Return the encoded headers that are stored with a record.
+
+    If the destination differs from Sluice's own form, it is the first of them.
+    """
     try:
         return headers.travelling
     except AttributeError:
@@ -81,7 +93,7 @@ def record_headers(headers: StompHeaders, topic: str) -> bytes:
 
 ACK_MODES: Final = ("auto", "client", "client-individual")
 RETROACTIVE_MS: Final = 60_000
-"""How far back a retroactive subscription begins."""
+"""Time before now at which a retroactive subscription begins, ms."""
 _TRUE: Final = "true"
 _OURS: Final = {
     "x-sluice-rate": "rate",
@@ -94,17 +106,21 @@ _OURS: Final = {
     "x-sluice-resume-how": "resume_how",
     "x-sluice-snapshot-key": "snapshot_key",
 }
-"""Our headers, which are fields of the command as they are."""
+"""Sluice's own headers, with the fields of the command that they set unchanged."""
 _REFUSED: Final = {
     "browser": "Browsers of queues",
     "activemq.exclusive": "Exclusive consumers",
     "no-local": "Subscriptions without one's own messages",
 }
+"""Headers of unsupported features, with the features' names in errors."""
 
 
 class SubscribeRequest(NamedTuple):
-    """One SUBSCRIBE, understood. `owner` is "client" for a durable subscription of a client's name, "user" for one of its
-    user's, "queue" for the shared one that a queue is, and "" for others."""
+    """Parsed SUBSCRIBE.
+
+    `owner` of a durable subscription: "client" for one of the client's name, "user" for one of its user,
+    "queue" for the shared one of a queue; "" if it isn't durable.
+    """
 
     command: commands.Subscribe
     destination: StompDestination
@@ -113,13 +129,13 @@ class SubscribeRequest(NamedTuple):
 
 
 def is_multicast(headers: Mapping[str, str]) -> bool:
-    """Whether Artemis' headers call a bare destination a topic."""
+    """Return whether Artemis' headers declare a bare destination a topic."""
     said = headers.get("subscription-type") or headers.get("destination-type") or headers.get("routing-type")
     return said == "MULTICAST"
 
 
 def to_durable_name(text: str) -> str:
-    """A name as the broker keeps it: letters that it doesn't take, and dots alone, are told apart by a hash behind the rest."""
+    """Return a text as a valid name. Characters that it can't have are replaced, and a hash is appended."""
     if is_name(text):
         return text
     plain = "".join(letter if letter in NAME_CHARACTERS else "_" for letter in text)[: MAX_NAME - 9]
@@ -127,7 +143,7 @@ def to_durable_name(text: str) -> str:
 
 
 def durable_subscription(headers: Mapping[str, str]) -> tuple[str, str]:
-    """The durable subscription that a SUBSCRIBE or UNSUBSCRIBE names, and whose it is: "client", "user" or ""."""
+    """Return the name of the durable subscription in a frame, and its owner: "client", "user" or ""."""
     name = headers.get("activemq.subscriptionName") or headers.get("durable-subscription-name")
     if name:
         return to_durable_name(name), "client"
@@ -144,8 +160,15 @@ def parse_subscribe(
     now_ns: int,
     emptied: Mapping[str, int] = MappingProxyType({}),
 ) -> SubscribeRequest:
-    """The command. `newest` is the log's newest record, `emptied` says of queues that were deleted how far the log was then.
-    ClientErrors name the header or what it says."""
+    """Parse a SUBSCRIBE.
+
+    Args:
+        newest: sequence of the log's newest record.
+        emptied: end of the log at the deletion of queues, by durable name.
+
+    Raises:
+        ClientError: a header is wrong or not supported; the error names it.
+    """
     check_subscription_id(id)
     destination = parse_subscribe_destination(headers.get("destination", ""), is_multicast(headers))
     ack = headers.get("ack", "auto")
@@ -173,7 +196,7 @@ def parse_subscribe(
         fields |= _number(headers, "x-sluice-max-deliveries", "max_deliveries")
     bookmark = _bookmark(headers, instance, newest, now_ns)
     if bookmark is None and owner == "queue":
-        # What came before anybody asked for it waits in the queue, but what was deleted with it.
+        # A queue has the records from before its first consumer, but not those deleted with it.
         bookmark = _after(instance, emptied.get(durable, 0))
     if bookmark is not None:
         fields["bookmark"] = bookmark
@@ -194,7 +217,7 @@ def _prefetch(headers: Mapping[str, str]) -> dict[str, int]:
 
 
 def _number(headers: Mapping[str, str], header: str, field: str) -> dict[str, int]:
-    """A header that is a number, as a field of the command; {} without it."""
+    """Return a numeric header as a field of the command; {} without it."""
     text = headers.get(header)
     if not text:
         return {}
@@ -206,6 +229,7 @@ def _number(headers: Mapping[str, str], header: str, field: str) -> dict[str, in
 
 
 def _bookmark(headers: Mapping[str, str], instance: str, newest: int, now_ns: int) -> str | None:
+    """Return the bookmark at which a SUBSCRIBE begins; None if it names none."""
     given = headers.get("x-sluice-bookmark")
     if given is not None:
         return given
@@ -218,7 +242,7 @@ def _bookmark(headers: Mapping[str, str], instance: str, newest: int, now_ns: in
 
 
 def _of_offset(text: str, instance: str, newest: int) -> str:
-    """RabbitMQ's words for where a stream begins."""
+    """Return the bookmark of RabbitMQ's `x-stream-offset`."""
     word, _, value = text.partition("=")
     if word == "first":
         return EPOCH_TEXT

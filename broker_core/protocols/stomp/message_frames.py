@@ -1,9 +1,11 @@
-"""Batches as MESSAGE frames: what is equal for all subscribers is made once of each batch, and a delivery is joined.
+"""Batches as MESSAGE frames.
 
+Parts that are equal for all subscribers are made once per batch and then joined.
 MESSAGE                              per subscription, and with acknowledgements per message:
-subscription:0                         its number stands in message-id and ack
+subscription:0                         its number is in message-id and ack
 message-id:sluice-1|17|
-destination:/topic/orders.eu         shared from here on; the publisher's own lines are the record's headers as they are
+destination:/topic/orders.eu         shared from here on; the publisher's own lines are the record's
+                                       headers as they are
 ...
 """
 
@@ -20,21 +22,38 @@ from broker_core.protocols.stomp.destinations import format_destination
 from broker_core.protocols.stomp.frames import StompVersion, header_line
 
 MAX_SHARED_BYTES: Final = 8 * 1024 * 1024
-"""Frames kept for the next subscribers of the same batch."""
+"""Maximum bytes of frames that are cached for the next subscribers of the same batch."""
 _NEW: Final = b"\nredelivered:false\n"
 _HAD: Final = b"\nredelivered:true\n"
 NOT_TRAVELLING: Final = frozenset(
-    ("receipt", "transaction", "content-length", "message-id", "subscription", "ack", "redelivered", "timestamp", "destination",
-     "x-stream-offset", "x-sluice-bookmark", "x-sluice-gap", "x-sluice-mark")
-)  # fmt: skip
-"""Headers of a SEND that aren't the record's: they are said to the broker, or said by it of each delivery."""
+    (
+        "receipt",
+        "transaction",
+        "content-length",
+        "message-id",
+        "subscription",
+        "ack",
+        "redelivered",
+        "timestamp",
+        "destination",
+        "x-stream-offset",
+        "x-sluice-bookmark",
+        "x-sluice-gap",
+        "x-sluice-mark",
+    )
+)
+"""Headers of a SEND that aren't stored with the record.
+
+They are requests to the broker, or headers of each delivery.
+"""
 _SHORT: Final = 1_024
+"""Maximum bytes of header lines for which the result is cached."""
 DESTINATION: Final = b"destination:"
-"""A record whose publisher named it in other words than ours has it as its first header."""
+"""Begin of a record's first header if its publisher named the destination in a form of its own."""
 
 
 class MessageFrames(NamedTuple):
-    """MESSAGE frames: each is `prefix` and one of `parts`. What is left of them begins at `at`."""
+    """MESSAGE frames: each is `prefix` and one of `parts`. The remaining ones begin at index `at`."""
 
     prefix: bytes
     parts: Sequence[bytes]
@@ -42,12 +61,12 @@ class MessageFrames(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that are left."""
+        """Bytes of the remaining frames."""
         left = self.parts[self.at :] if self.at else self.parts
         return len(self.prefix) * len(left) + sum(map(len, left))
 
     def take(self, most: int) -> tuple[bytes, MessageFrames | None]:
-        """Whole frames of about so many bytes, one at least; and what is left of them."""
+        """Return whole frames of about `most` bytes, at least one; and the remaining ones."""
         size, stop, prefix = 0, self.at, len(self.prefix)
         while stop < len(self.parts) and (size < most or stop == self.at):
             size += prefix + len(self.parts[stop])
@@ -58,7 +77,7 @@ class MessageFrames(NamedTuple):
 
 
 class MessageTailCache:
-    """What the frames of one batch have in common for every subscriber, kept for those who come next. One for each instance."""
+    """Cache of the frame parts that all subscribers of a batch share. One per listener."""
 
     def __init__(self, instance: str) -> None:
         self._instance = instance
@@ -68,11 +87,14 @@ class MessageTailCache:
         self._nbytes = 0
 
     def tails_of_batch(self, batch: Batch, version: StompVersion, numbered: bool) -> list[bytes]:
-        """From the header behind the subscription's own on to the NUL, for each record. `numbered`: without a message-id, for
-        who acknowledges by his own count."""
+        """Return the shared part of each record's frame, behind the subscription's own headers.
+
+        `numbered`: without a message-id, for subscriptions with acknowledgements, whose ids have the message
+        number.
+        """
         key = (id(batch), version, numbered)
         found = self._known.get(key)
-        if found is not None:  # the batch is held, so nothing else has its id
+        if found is not None:  # the entry refers to the batch, so no other object has its id
             return found[1]
         tails = _tails(batch, self._instance, version, numbered)
         nbytes = sum(map(len, tails))
@@ -85,14 +107,19 @@ class MessageTailCache:
 
 
 def _tails(batch: Batch, instance: str, version: StompVersion, numbered: bool) -> list[bytes]:
+    """Return the shared part of each record's frame."""
     first, accepted_at = batch.first_sequence, batch.accepted_at
     mark = f"x-sluice-mark:{batch.conflation_mark}\n" if batch.conflation_mark else ""
     origin = header_line("", instance, version)[1:]
     bodies, count = batch.bodies(), batch.count
     named = "" if numbered else (f"message-id:{origin}|%d|\n" if first else f"message-id:{accepted_at}.%d\n")
     where = f"x-stream-offset:%d\nx-sluice-bookmark:{origin}|%d|\n" if first else ""
-    # One format for each topic's records: all that is equal in them is in it, and only names of instances can't have a %.
-    form = f"{named}%btimestamp:{accepted_at // 1_000_000}\nredelivered:false\n{mark}{where}content-length:%d\n\n%b\0".encode()
+    # One format per batch has all that its records share. It has no text of publishers, which may contain
+    # a %. The instance's name can't.
+    form = (
+        f"{named}%btimestamp:{accepted_at // 1_000_000}\nredelivered:false\n"
+        f"{mark}{where}content-length:%d\n\n%b\0"
+    ).encode()
     numbers: Sequence[int] = batch.sequences().tolist() if first else range(count)
     rows = zip(numbers, _said(batch, version), bodies, strict=True)
     if first and numbered:
@@ -105,7 +132,7 @@ def _tails(batch: Batch, instance: str, version: StompVersion, numbered: bool) -
 
 
 def _said(batch: Batch, version: StompVersion) -> list[bytes]:
-    """Of each record its destination and what its publisher says of it. Mostly all say the same."""
+    """Return the destination and the publisher's headers of each record. In most batches all are equal."""
     topic, count = batch.single_topic, batch.count
     lines = batch.headers() if batch.header.headers_length else [b""] * count
     if topic is not None and lines.count(lines[0]) == count:
@@ -118,7 +145,7 @@ def _of_record(topic: str, lines: bytes, version: StompVersion) -> bytes:
 
 
 def _of_any(topic: str, lines: bytes, version: StompVersion) -> bytes:
-    """Its destination is as its publisher wrote it, where that stands in its lines."""
+    """Return the destination line and the headers. The publisher's own destination line has precedence."""
     own = _checked(lines)
     place = b"" if own.startswith(DESTINATION) else _place(topic, version)
     return place + (own if version is StompVersion.V12 or not own else _older(own, version))
@@ -132,8 +159,11 @@ def _place(topic: str, version: StompVersion) -> bytes:
 
 
 def _checked(lines: bytes) -> bytes:
-    """A record's headers as a MESSAGE may have them. Whoever publishes natively puts there what he likes, and a second
-    content-length would have the subscriber read the body as frames."""
+    """Return a record's headers without those that a MESSAGE must not have.
+
+    A native publisher may set any header. A second content-length would make the subscriber read the body as
+    frames.
+    """
     if not lines.endswith(b"\n") or b"\0" in lines:
         return b""
     headers = decode(lines)
@@ -146,21 +176,21 @@ def _checked(lines: bytes) -> bytes:
 
 
 def _older(lines: bytes, version: StompVersion) -> bytes:
-    """A record's lines for a version with fewer escapes."""
+    """Return a record's header lines for a version with fewer escapes."""
     if version is StompVersion.V11 and b"\\r" not in lines:
         return lines
     return "".join(f"{header_line(name, value, version)}\n" for name, value in decode(lines).items()).encode()
 
 
 def mark_redelivered(tails: Sequence[bytes], had: Sequence[bool]) -> list[bytes]:
-    """The same, of which somebody may have `had` some before."""
+    """Return the frame parts, with `redelivered:true` where `had`: a client may already have received it."""
     return [tail.replace(_NEW, _HAD, 1) if before else tail for tail, before in zip(tails, had, strict=True)]
 
 
 def build_ack_frames(
     subscription: bytes, stream: int, first: int, tails: Sequence[bytes], version: StompVersion
 ) -> MessageFrames:
-    """Frames of a subscription that acknowledges: message `first` of it and those behind, each with its number."""
+    """Return the frames of a subscription with acknowledgements; the first message has number `first`."""
     head = b"MESSAGE\nsubscription:" + subscription + b"\nmessage-id:%d-" % stream
     if version is StompVersion.V12:
         ack = b"\nack:%d-" % stream
@@ -174,12 +204,12 @@ def build_ack_frames(
 
 
 def build_frames(subscription: bytes, tails: Sequence[bytes]) -> MessageFrames:
-    """Frames of a subscription that doesn't."""
+    """Return the frames of a subscription without acknowledgements."""
     return MessageFrames(b"MESSAGE\nsubscription:" + subscription + b"\n", tails)
 
 
 def parse_ack_id(text: str) -> tuple[int, int] | None:
-    """The stream and the number in an ack's id; None when it isn't one that was given out for acknowledging."""
+    """Return the stream and message number in an ack id; None for any other id."""
     stream, dash, number = text.partition("-")
     if not dash or not (stream + number).isascii() or not (stream.isdecimal() and number.isdecimal()):
         return None

@@ -1,6 +1,9 @@
-"""What the broker says, as STOMP says it: CONNECTED, RECEIPT and ERROR. STOMP has one word for all that goes wrong, and it is the last.
+"""The broker's STOMP frames: CONNECTED, RECEIPT and ERROR.
 
-An ERROR's `message` is the code; the sentence is its body, and figures are headers that begin with x-sluice.
+An ERROR is always the last frame of a connection.
+
+An ERROR's `message` is the error code. Its body is the sentence, and figures are headers that begin with
+x-sluice.
 """
 
 from __future__ import annotations
@@ -28,14 +31,19 @@ _TOLD: Final = (
     ("retry_after_ms", "retry-after-ms"),
     ("subscription", "subscription"),
 )
-"""Fields of a decision's notice, and of a last word, that are headers of the ERROR."""
+"""Fields of a decision or closing notice, and the ERROR headers (after x-sluice-) that they become."""
 
 Last = replies.ErrorReply | replies.ClosingNotice | replies.DecisionNotice | replies.SubscriptionCancelled
 """Replies after which a STOMP connection ends."""
 
 
 def connected_frame(version: StompVersion, session: str, instance: str, says_ms: int, hears_ms: int) -> bytes:
-    """The answer to a logon. `says_ms`: how often the broker says something, `hears_ms`: how often it wants to hear."""
+    """Return the reply to a logon.
+
+    Args:
+        says_ms: interval in which the broker sends something, ms.
+        hears_ms: interval in which it expects something, ms.
+    """
     beats = (0, 0) if version is StompVersion.V10 else (says_ms, hears_ms)
     return encode_frame(
         "CONNECTED",
@@ -50,7 +58,7 @@ def connected_frame(version: StompVersion, session: str, instance: str, says_ms:
 
 
 def receipt_frames(receipts: Sequence[str], version: StompVersion) -> bytes:
-    """What frames asked for has been done; of "" nothing is said."""
+    """Return RECEIPT frames for executed frames; an empty receipt is left out."""
     asked = [receipt for receipt in receipts if receipt]
     if not asked:
         return b""
@@ -60,7 +68,7 @@ def receipt_frames(receipts: Sequence[str], version: StompVersion) -> bytes:
 
 
 def error_frame(reply: Last, receipt: str, version: StompVersion) -> bytes:
-    """The last frame of a connection. `receipt`: what the frame that it is about asked to be answered with; "" for nothing."""
+    """Return the last frame of a connection. `receipt`: requested by the frame that failed; "" for none."""
     headers: list[tuple[str, Any]] = [("message", reply.code)]
     if receipt:
         headers.append(("receipt-id", receipt))
@@ -76,6 +84,7 @@ def error_frame(reply: Last, receipt: str, version: StompVersion) -> bytes:
 def _told(
     reply: replies.DecisionNotice | replies.SubscriptionCancelled | replies.ClosingNotice,
 ) -> Iterator[tuple[str, Any]]:
+    """Yield the ERROR headers of a notice."""
     for field, header in _TOLD:
         value = getattr(reply, field, None)
         if value not in (None, ""):
@@ -85,6 +94,7 @@ def _told(
 
 
 def _details(reply: replies.ErrorReply) -> Iterator[tuple[str, Any]]:
+    """Yield the ERROR headers of an error's details."""
     for key, value in reply.details.items():
         if key == "version":
             yield "version", VERSIONS

@@ -1,7 +1,8 @@
-"""Heads of SENDs, read once for all that differ in receipt, length and body alone, as most of a publisher's do.
+"""Cache of parsed SEND heads. Most heads of a publisher differ only in receipt and length.
 
-What was read of a head is remembered without those two lines. Frames whose heads are remembered are cut off in one loop, into
-columns; all else, and whatever is odd about a frame, is left to `frames.StompFrameReader`, which knows limits, escapes and errors.
+A parsed head is cached without these two lines. Frames with a cached head are split off in one loop, into
+columns. All other frames, and unusual ones, are left to `frames.StompFrameReader`, which checks limits,
+escapes and errors.
 """
 
 from __future__ import annotations
@@ -11,32 +12,35 @@ from dataclasses import dataclass, field
 from typing import Final
 
 SHORT_HEAD: Final = 512
-"""Bytes of a head up to which it is remembered."""
+"""Maximum bytes of a head that is cached."""
 MAX_KNOWN: Final = 2_048
-"""Heads of a version that are remembered; with more the memory starts over."""
+"""Maximum number of cached heads per version. Beyond it, the cache is emptied."""
 RECEIPT: Final = b"\nreceipt:"
 LENGTH: Final = b"\ncontent-length:"
 _OF_ONE: Final = frozenset({"receipt", "content-length", "transaction"})
-"""Headers that heads aren't remembered with: the first two because they are taken out, unless they are there twice."""
+"""Headers that a cached head must not have. The first two are stripped before, unless they occur twice."""
 _DASHES: Final = b"-"
 
 
 class StompHeaders(dict[str, str]):
-    """A frame's headers; of a repeated one the first counts. Never changed: frames with the same head share them."""
+    """Headers of a frame; of a repeated one the first counts.
+
+    Immutable by convention: frames with equal heads share them.
+    """
 
     __slots__ = ("travelling",)
     travelling: bytes
-    """Those that go with the record, as it has them: put here by whoever made them first."""
+    """Encoded headers that are stored with the record; set by `headers.record_headers` at first use."""
 
 
 @dataclass(slots=True)
 class SendBatch:
-    """SENDs outside transactions that came one behind the other: a column of each part."""
+    """SENDs outside transactions that came in succession, as columns."""
 
     headers: list[StompHeaders] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     receipts: list[str] = field(default_factory=list)
-    """What each asks to be answered with; "" for nothing."""
+    """Receipts that they request; "" for none."""
     body_bytes: int = 0
 
     def __len__(self) -> int:
@@ -49,13 +53,13 @@ class SendBatch:
         self.body_bytes += len(body)
 
     def split_at(self, number: int) -> SendBatch:
-        """The first of them."""
+        """Return the first `number` SENDs."""
         bodies = self.bodies[:number]
         return SendBatch(self.headers[:number], bodies, self.receipts[:number], sum(map(len, bodies)))
 
 
 def strip_header(head: bytes, mark: bytes) -> tuple[bytes, bytes | None]:
-    """A head without the first line that begins like this, and that line's value; None where there is none."""
+    """Return a head without the first line that begins with `mark`, and the line's value (None: no line)."""
     before, found, after = head.partition(mark)
     if not found:
         return head, None
@@ -64,7 +68,7 @@ def strip_header(head: bytes, mark: bytes) -> tuple[bytes, bytes | None]:
 
 
 def cache_headers(known: dict[bytes, StompHeaders], head: bytes, headers: StompHeaders) -> None:
-    """Keep what was read of a SEND's head, `without` its receipt and length."""
+    """Cache the parsed headers of a SEND's head that has no receipt and length."""
     if _OF_ONE.isdisjoint(headers):
         if len(known) >= MAX_KNOWN:
             known.clear()
@@ -74,8 +78,15 @@ def cache_headers(known: dict[bytes, StompHeaders], head: bytes, headers: StompH
 def read_cached_frames(
     data: bytes, known: Mapping[bytes, StompHeaders], most_body: int, into: SendBatch, most: int
 ) -> int:
-    """Cut frames off the beginning of `data`, as long as they are whole, their heads are `known`, and there is nothing odd about them;
-    where the next one begins. `most`: so many `into` may hold."""
+    """Split frames with known heads off the beginning of `data`, and return the offset of the next frame.
+
+    It stops at a frame that is incomplete, has an unknown head, or is unusual.
+
+    Args:
+        most_body: maximum bytes of a body.
+        into: receives the frames.
+        most: maximum number of frames in `into`.
+    """
     at, size, find = 0, len(data), data.find
     heads, bodies, receipts = into.headers, into.bodies, into.receipts
     while len(bodies) < most:
@@ -86,7 +97,7 @@ def read_cached_frames(
         if receipt is None:
             receipt = b""
         elif not receipt.isalnum() and receipt.translate(None, _DASHES):
-            break  # empty, escaped, or not of ASCII
+            break  # empty, escaped, or not ASCII
         head, length = strip_header(head, LENGTH)
         body_at = end + 2
         if length is None:

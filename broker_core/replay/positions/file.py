@@ -1,17 +1,18 @@
-"""What is kept for a client that is away: who it is for, what it asked for, and where it goes on. Pure.
+"""Records of durable subscriptions and managed replays, and the file `<instance>.kept.json` that stores them.
 
-Nothing of the records themselves is kept, for they are in the log. Moments are ns UTC.
-
-The file `<instance>.kept.json`: everything that is kept for clients that are away, as one JSON object.
+A record names its client, its topic and filter, and its position in the log. The log itself has the messages.
+Times are ns UTC. The file is one JSON object:
 
     {"version": 2, "crc": 1234, "kept": [{"kind": "durable", "name": …}, {"kind": "managed", "name": …}]}
 
-`emptied` is there when shared subscriptions were deleted: {"crc": 5678, "upto": {"queue.x": 17}}, how far the log was then.
-A group's member adds `taken` in the same form: up to which record of the log the file says what was told there.
-One that can't be believed counts as none: then the journal is read from its beginning, and what is known already changes nothing.
+`crc` is the CRC32C of the list's bytes in the file, without white space around it. It is needed because a
+position with a flipped bit would still be a valid position.
 
-`crc` is the CRC32C of the list as it stands there, without white space around it: a flipped bit in a position would be a
-position still.
+* `emptied` is present when shared subscriptions were deleted: {"crc": 5678, "upto": {"queue.x": 17}} has the
+  newest sequence of the log at each deletion.
+* `taken` is written by a member of a group, in the same form: the newest sequence of the log whose position
+  updates the file includes. A value with a bad checksum counts as 0: the member then applies the whole
+  journal, which changes nothing that the file already has.
 """
 
 from __future__ import annotations
@@ -32,39 +33,44 @@ from broker_core.journal.files import FileSystem, remove_temporaries
 from broker_core.replay.span import NEVER, ReplaySpan
 
 SHARED_OWNER: Final = "shared:queues"
-"""As whose shared subscriptions are kept. No client can have a name with a colon."""
+"""Owner of the records of shared subscriptions. No client can have this name, because of the colon."""
 STEERED: Final = ("rate", "rate_max_gap", "conflation", "conflation_key", "paused", "steered_at")
-"""What operators and the client change of a managed replay."""
+"""Settings of a managed replay that operators and its client may change."""
 MAX_DELIVERIES: Final = 10
-"""How often consumers may fail with a record of a shared subscription, unless they say otherwise."""
+"""Default limit of failed deliveries per record of a shared subscription; then it becomes a dead letter."""
 
 
 class PositionRecord(msgspec.Struct, kw_only=True, eq=False, tag_field="kind"):
-    """One thing that is kept; the fields are those of its JSON, and one that isn't known is passed over."""
+    """Stored record of a client's position. The fields are those of its JSON; unknown fields are ignored."""
 
     name: str
     client: str
-    """Whose it is."""
+    """Name of the client it belongs to."""
     topic: str
     filter: str | None
     position: int
-    """Sequence of the first record that its client hasn't been given, or hasn't acknowledged."""
+    """Sequence of the first record that the client has not been given, or has not acknowledged."""
     created_at: int
 
     @property
     def owner(self) -> str:
-        """As whom it holds the log."""
+        """Text that names the holder of the log's pin to operators."""
         raise NotImplementedError
 
     @property
     def pinned_from(self) -> int | None:
-        """From where it holds the log; None when it needs nothing of it any more."""
+        """First sequence that the record pins in the log; None when it needs no more of the log."""
         return self.position
 
 
 class SharedProgress(msgspec.Struct, kw_only=True):
-    """Where a shared subscription stands behind its `position`: everything up to `upto` was taken from the log, and of that
-    these intervals are done. `tries`: how often consumers failed with a record, of which `max_deliveries` are allowed (0: any)."""
+    """Progress of a shared subscription beyond its `position`.
+
+    * `upto`: newest sequence that was read from the log for its consumers.
+    * `done`: finished intervals between `position` and `upto`.
+    * `tries`: number of failed deliveries of a record, by sequence.
+    * `max_deliveries`: limit of failed deliveries; 0 means no limit.
+    """
 
     upto: int
     done: list[tuple[int, int]] = []
@@ -73,12 +79,12 @@ class SharedProgress(msgspec.Struct, kw_only=True):
 
 
 class DurableSubscriptionRecord(PositionRecord, tag="durable"):
-    """One durable subscription. `position` is the sequence of the first record that isn't acknowledged."""
+    """Stored durable subscription. `position` is the sequence of its first unacknowledged record."""
 
     seen_at: int
-    """When its client was last subscribed to it."""
+    """Time at which its client was last subscribed to it."""
     sharing: SharedProgress | None = None
-    """Of one that several clients consume."""
+    """Progress of a shared subscription; None for one that a single client consumes."""
 
     @property
     def owner(self) -> str:
@@ -88,8 +94,12 @@ class DurableSubscriptionRecord(PositionRecord, tag="durable"):
 
 
 class DestinationSetBack(msgspec.Struct, frozen=True):
-    """Loss at a link's destination: when the link found it (ns UTC), and the newest record that the
-    destination had confirmed, and has."""
+    """Records that a link's destination has lost.
+
+    * `at`: time at which the link noticed it, ns UTC.
+    * `had`: newest record that the destination had confirmed.
+    * `has`: newest record that the destination has now.
+    """
 
     at: int
     had: int
@@ -97,10 +107,10 @@ class DestinationSetBack(msgspec.Struct, frozen=True):
 
 
 class ManagedReplayRecord(PositionRecord, tag="managed"):
-    """One managed replay. Texts are as its creator wrote them; only its `client` may have it.
+    """Stored managed replay. Texts are as its creator wrote them; only its `client` may subscribe to it.
 
-    What of the log it is asked for is a `ReplaySpan`; `position` is the first record that its client hasn't been given; what
-    it was given and may not have read begins with `certain`.
+    `first`, `not_before`, `last` and `not_after` are the requested ReplaySpan. `position` is the first record
+    that the client has not been given; `certain` is the first that it may not have read.
     """
 
     bookmark: str
@@ -114,22 +124,27 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
     last: int
     not_after: int
     begun: bool
+    """Whether a record of the span's beginning was reached."""
     began_at: int = 0
-    """Sequence it began with, from which progress counts; 0 before its first record."""
+    """Sequence at which it started, the base of its progress; 0 before its first record."""
     recorded_at: int = 0
-    """The moment on the recorded timeline that it has come to; 0 before its first record."""
+    """Acceptance time of the newest delivered record; 0 before the first."""
     delivered_messages: int = 0
     certain: int = 0
-    """Sequence of the first record that its client may not have, for all the broker knows; 0: that is `position`."""
+    """First sequence that the client may not have read, as far as the broker knows; 0: equal to
+    `position`."""
     caught_up: bool = False
+    """Whether its subscription was sent `completed`."""
     ended: Literal["", "completed", "cancelled"] = ""
+    """How the replay ended; "" while it has not."""
     ended_at: int = 0
     carried: int = 0
-    """Newest record that a link's destination has confirmed; not every record below `position` is carried."""
+    """Newest record that a link's destination has confirmed. The link does not carry every record below
+    `position`."""
     set_back: DestinationSetBack | None = None
-    """The last loss at a link's destination."""
+    """Last loss at a link's destination."""
     steered_at: int = 0
-    """When it was last paused, resumed or paced."""
+    """Time of the last pause, resume or change of rate."""
 
     @property
     def owner(self) -> str:
@@ -137,7 +152,7 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
 
     @property
     def span(self) -> ReplaySpan:
-        """What is left of what was asked for."""
+        """Remainder of the requested span."""
         not_before = 0 if self.begun else self.not_before
         return ReplaySpan(max(self.first, self.expires_from), not_before, self.last, self.not_after)
 
@@ -147,10 +162,11 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
 
     @property
     def expires_from(self) -> int:
-        """From where the log is kept, and where it goes on for a client that doesn't say what it has."""
+        """First sequence that the replay needs: its pin, and the resume point without a `received`."""
         return min(self.certain or self.position, self.position)
 
     def state(self, connected: bool) -> ReplayState:
+        """Return the state shown to operators. `connected`: its client is subscribed."""
         if self.ended:
             return self.ended
         if self.paused:
@@ -160,7 +176,7 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
         return "following" if self.caught_up else "running"
 
     def advance(self, position: int) -> bool:
-        """Note how far it has come; False when that isn't further."""
+        """Move the position forward. Return False, without a change, if `position` is not greater."""
         if position <= self.position:
             return False
         self.began_at = self.began_at or self.position
@@ -168,16 +184,19 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
         return True
 
     def note_progress(self, position: int, certain: int) -> None:
-        """Note its position, and the first record that its client may not have. Neither moves back."""
+        """Move `position` and `certain`, the first record that the client may not have read.
+
+        Neither moves back.
+        """
         kept_from = self.expires_from
         self.advance(position)
         self.certain = max(certain, kept_from)
 
     def merge(self, told: ManagedReplayRecord) -> None:
-        """Merge what another member of the group told of the same replay.
+        """Merge another member's record of the same replay into this one.
 
-        The greater position counts, an end stays, and of what operators steer the later counts. So all members come
-        to the same in whatever order they are told.
+        The greater position wins, an end is final, and the later change of settings wins. So all members
+        reach the same record in whatever order the updates arrive.
         """
         kept_from = max(self.expires_from, told.expires_from)
         if told.steering > self.steering:
@@ -197,15 +216,18 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
 
     @property
     def steering(self) -> tuple[int, tuple[str, ...]]:
-        """Moment of the last change by an operator, and what that made of it. The greater one counts everywhere."""
+        """Time and values of the last change of settings. Members of a group agree on the greatest."""
         return self.steered_at, tuple(str(getattr(self, name)) for name in STEERED)
 
     def end_sequence(self, newest: int) -> int:
-        """The last sequence there is to deliver, as far as is known: `newest` is the log's."""
+        """Return the last sequence to deliver, as far as known.
+
+        `newest` is the newest sequence of the log.
+        """
         return min(self.last, newest)
 
     def progress(self, newest: int) -> float:
-        """From 0 to 1. A replay without an end has 1 when it has caught up."""
+        """Return the progress from 0 to 1; a replay without an end has 1 when it has caught up."""
         if self.ended == "completed" or (self.caught_up and not self.paused and self.last == MAX_SEQUENCE):
             return 1.0
         begin, goal = self.began_at or self.position, self.end_sequence(newest)
@@ -224,24 +246,30 @@ _MISSING: Final = msgspec.Raw(b"null")
 
 
 class _LogMark(msgspec.Struct):
-    """How far the log was, and the checksum of that as it stands there."""
+    """Sequences of the log with the checksum of their JSON bytes."""
 
     crc: int
     upto: msgspec.Raw
 
 
 def encode_positions(entries: Iterable[Entry], emptied: Mapping[str, int] = MappingProxyType({})) -> bytes:
-    """The file's content."""
+    """Return the content of the file for these records and deleted shared subscriptions."""
     return join_encoded(encode_entries(list(entries)), emptied)
 
 
 def encode_entries(entries: Sequence[Entry]) -> bytes:
-    """Some of them, as they stand in the list: with a comma in between."""
+    """Return the JSON of some records as list items: separated by commas, without brackets."""
     return msgspec.json.encode(entries)[1:-1]
 
 
 def join_encoded(entries: bytes, emptied: Mapping[str, int], taken: int = 0) -> bytes:
-    """The file's content, of all that were encoded. `taken`: up to which record of a group's log it says what that does."""
+    """Return the content of the file.
+
+    Args:
+        entries: Joined results of `encode_entries`.
+        emptied: Newest sequence of the log at the deletion of each shared subscription, by name.
+        taken: Newest sequence of a group's log whose updates the records include; 0 leaves it out.
+    """
     kept, upto = b"[%b]" % entries, msgspec.json.encode(dict(emptied))
     said: dict[str, Any] = {"version": VERSION, "crc": crc32c(kept), "kept": msgspec.Raw(kept)}
     if emptied:
@@ -253,7 +281,10 @@ def join_encoded(entries: bytes, emptied: Mapping[str, int], taken: int = 0) -> 
 
 
 def load_upto(path: Path) -> int:
-    """Up to which record of a group's log a file says what that does; 0 when it doesn't say, or not for certain. After `load`."""
+    """Return the newest sequence of a group's log whose updates the file includes, after `load_positions`.
+
+    Returns 0 when the file has no such value or its checksum is wrong.
+    """
     try:
         return _checked(path, "taken", int) or 0
     except ValueError as problem:
@@ -262,9 +293,10 @@ def load_upto(path: Path) -> int:
 
 
 def load_positions(files: FileSystem, path: Path) -> Sequence[Entry]:
-    """Read what is kept, and remove temporary files. Not while anybody writes the file.
+    """Read the stored records, and remove temporary files. Call it while no task writes the file.
 
-    Raises OperatorError bad_kept_positions when the file is there and can't be read; OSError.
+    Returns an empty sequence when the file does not exist. Raises OperatorError bad_kept_positions when the
+    file can't be read as records; OSError.
     """
     if path.parent.is_dir():
         remove_temporaries(files, path)
@@ -290,7 +322,10 @@ def load_positions(files: FileSystem, path: Path) -> Sequence[Entry]:
 
 
 def load_deleted(path: Path) -> dict[str, int]:
-    """Which shared subscriptions were deleted, and how far the log was then. After `load`, and raises what that does."""
+    """Return the log's newest sequence at the deletion of each shared subscription, by name.
+
+    Call it after `load_positions`; raises the same errors.
+    """
     try:
         return _checked(path, "emptied", dict[str, int]) or {}
     except ValueError as problem:
@@ -302,7 +337,7 @@ def load_deleted(path: Path) -> dict[str, int]:
 
 
 def _checked(path: Path, field: str, of: type[T]) -> T | None:
-    """What the file says under its own checksum; None when it doesn't. ValueError."""
+    """Return a field that has a checksum of its own; None if the file does not have it. Raises ValueError."""
     if not path.exists():
         return None
     found = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw]).get(field)

@@ -1,12 +1,13 @@
-"""What is kept for clients that are away, known to all members of a group: each tells in the group's log what has changed here.
+"""Replication of stored positions in a group: members publish their changes as records of the log.
 
-Records on `$SLUICE.kept`: entries whole when they are new or their definition changes, positions alone once a second and when a client
-leaves, and what was deleted. Everybody takes them in the log's order. A client that moves finds what its member told before it let go,
-since its logon waits for what was in the log until then; of a member that was killed, what it acknowledged in the last second comes again.
+The records are on `$SLUICE.kept`. They have whole entries when these are new or their definition changes,
+positions alone once a second and when a client leaves, and deletions. All members apply them in the log's
+order. When a client moves to another member, its logon waits for the log as it is then, so that member has
+its newest position. When a member was killed, records acknowledged in its last second are delivered again.
 
-Nothing is told before this member has applied what the others told. Positions of every kind only
-move forward; of two definitions with one name the later made
-holds. What was told and didn't get into the log is told again.
+A member publishes nothing before it has applied the updates of the others. Positions only move forward. Of
+two definitions with one name the later created wins. An update that failed to get into the log is published
+again.
 """
 
 from __future__ import annotations
@@ -30,41 +31,48 @@ from broker_core.replay.positions.store import PositionStore
 
 log = structlog.get_logger("sluice.kept")
 IN_A_RECORD: Final = 256
+"""Maximum number of entries in one record."""
 RETRY_DELAY_S: Final = 24 * 3_600.0
-"""Whole entries are told again after so long: a journal is cut at its beginning, and the engine keeps three days."""
+"""Seconds after which whole entries are published again.
+
+Journals lose their oldest segments, and the log service stores three days.
+"""
 MAX_GONE: Final = 10_000
+"""Maximum number of deletions that are remembered."""
 READ_BYTES: Final = 4 * 1024 * 1024
+"""Bytes per read while recovering from the journal."""
 
 Key = tuple[str, str, str]
-"""Kind, client and name."""
+"""Kind, client and name of an entry."""
 
 
 class PositionUpdate(msgspec.Struct, omit_defaults=True):
-    """One record. `run` is the process that says so."""
+    """Body of one record on `$SLUICE.kept`. `run` identifies the process that published it."""
 
     run: str
     kept: list[DurableSubscriptionRecord | ManagedReplayRecord] = []
+    """Whole entries."""
     at: list[tuple[str, str, int, int]] = []
-    """Client, name and position of durable subscriptions, and when each was made."""
+    """Client, name, position and creation time of durable subscriptions."""
     gone: list[tuple[str, str, str, int]] = []
-    """Kind, client, name, and when what is deleted was made."""
+    """Kind, client, name and creation time of deleted entries."""
 
 
 class PublishCallback(Protocol):
-    """Publishes records of the broker's own: `engine.dispatch`."""
+    """Function that publishes records of the broker itself; `engine.dispatch` implements it."""
 
     def __call__(self, topic: str, bodies: list[bytes]) -> Sequence[PendingBatch[Any]]: ...
 
 
 class GroupPositionSync:
-    """Kept entries that one member exchanges with the others. `on_merged` gets each managed replay that one of
-    them has told of.
+    """Exchange of stored entries between this member and the others. Used from the event loop only.
 
-    It is in the registry as what listens to the topic. Belongs to the loop.
+    The registry has it as the receiver of the topic. `on_merged` gets each managed replay that another member
+    updated.
     """
 
     takes_both: Final = False
-    """All of its topic is journaled."""
+    """Whether it gets unjournaled records as well: no, because the whole topic is journaled."""
 
     def __init__(
         self,
@@ -79,20 +87,26 @@ class GroupPositionSync:
         self._is_current, self._seconds, self._run = is_current, seconds, run
         kept.untold = dict.fromkeys(kept)
         self._telling = False
+        """Whether a publication at the end of this event-loop iteration is scheduled."""
         self._begun = False
-        """Whether this member has had all that the others told before it started: what they deleted isn't told anew."""
+        """Whether all updates from before the start were applied. Nothing is published before that:
+        entries that other members deleted could come back."""
         self._told: dict[Key, tuple[object, int]] = {}
-        """Definition and position as they were told last, by whomever."""
+        """Definition and position of each entry as last published by any member."""
         self._told_at: dict[Key, float] = {}
-        """When each was told whole, the longest ago first."""
+        """Time of the last whole publication of each entry, in seconds of the clock, oldest first."""
         self._under_way: list[tuple[Sequence[PendingBatch[Any]], list[Key]]] = []
+        """Updates that may not be in the log yet, with the keys of their entries."""
         self._gone: dict[Key, int] = {}
-        """When what was deleted was made: who tells of it late doesn't bring it back."""
+        """Creation time of each deleted entry. A late update of such an entry does not restore it."""
 
-    # Out.
+    # Publishing.
 
     def publish_changes(self) -> None:
-        """Tell what has changed since it was told, and again what that was long ago: what costs as much as it tells."""
+        """Publish all changes since the last call, and entries not published whole for RETRY_DELAY_S.
+
+        The cost is proportional to the number of published entries.
+        """
         self._begun = self._begun or self._is_current()
         if not self._begun:
             return
@@ -102,7 +116,7 @@ class GroupPositionSync:
         changed, self._kept.untold = self._kept.untold or {}, {}
         for entry in changed:
             if isinstance(entry, DurableSubscriptionRecord) and entry.sharing is not None:
-                continue  # of the time before the group, which shares nothing out
+                continue  # stored before the broker joined a group, which has no shared subscriptions
             key, state = _key(entry), _state(entry)
             before = self._told.get(key)
             if before is None or before[0] != state[0]:
@@ -119,7 +133,7 @@ class GroupPositionSync:
         self._say(whole, moved, dropped)
 
     def schedule_publish(self) -> None:
-        """Tell at the end of this turn of the loop, once for all who leave in it."""
+        """Publish at the end of this event-loop iteration, once for all clients that leave in it."""
         if not self._telling:
             self._telling = True
             asyncio.get_running_loop().call_soon(self._tell_now)
@@ -129,11 +143,12 @@ class GroupPositionSync:
         self.publish_changes()
 
     async def publish_and_wait(self, settled: Callable[[], Awaitable[None]]) -> None:
-        """Tell, and wait until it is in the log, or can't get there."""
+        """Publish the changes, and wait with `settled` until they are in the log or have failed."""
         self.publish_changes()
         await settled()
 
     def _say(self, whole: list[Entry], moved: list[DurableSubscriptionRecord], dropped: list[Entry]) -> None:
+        """Publish whole entries, moved positions and deletions, at most IN_A_RECORD per record."""
         for some in _parted(whole):
             self._send(PositionUpdate(self._run, kept=some), some)
         for some in _parted(moved):
@@ -147,7 +162,7 @@ class GroupPositionSync:
         self._under_way.append((under_way, [_key(one) for one in of]))
 
     def _due(self) -> None:
-        """Some of what was told whole long ago changes to untold."""
+        """Mark entries as changed whose last whole publication is too old, at most IN_A_RECORD of them."""
         now = self._seconds()
         due = list(
             islice(takewhile(lambda told: now - told[1] > RETRY_DELAY_S, self._told_at.items()), IN_A_RECORD)
@@ -156,6 +171,7 @@ class GroupPositionSync:
             self._untell(key)
 
     def _untell(self, key: Key) -> None:
+        """Treat an entry as never published, so that the next publication has it whole."""
         self._told.pop(key, None)
         self._told_at.pop(key, None)
         entry = self._found(key)
@@ -163,11 +179,12 @@ class GroupPositionSync:
             self._kept.mark_changed(entry)
 
     def _told_whole(self, key: Key) -> None:
+        """Record the time of a whole publication of an entry."""
         self._told_at.pop(key, None)
         self._told_at[key] = self._seconds()
 
     def _again(self) -> None:
-        """What failed is told anew; what is in the log needs no more looking at."""
+        """Mark the entries of failed updates as changed, and drop the updates that are in the log."""
         waiting = []
         for under_way, keys in self._under_way:
             if any(one.failed for one in under_way):
@@ -177,9 +194,10 @@ class GroupPositionSync:
                 waiting.append((under_way, keys))
         self._under_way = waiting
 
-    # In. Satisfies `delivery.ports.MatchReceiver`.
+    # Receiving. Implements `delivery.ports.MatchReceiver`.
 
     def receive(self, shared: SharedDelivery, rows: Rows | None) -> None:
+        """Apply the updates of a batch that was dispatched."""
         if shared.journaled:
             self.apply_updates(_bodies(shared.batch))
 
@@ -187,14 +205,17 @@ class GroupPositionSync:
         log.error("kept_not_taken", fix="Restart this member: it reads what others told from its journal.")
 
     async def recover(self, reader: ReaderThread, journal: Journal, last: int) -> None:
-        """What others told while this member couldn't write it down: its journal has it, up to record `last`."""
+        """Apply the updates up to record `last` that are in this member's journal and not in its file."""
         at = self._kept.taken_upto + 1
         while at <= last:
             bodies, at = await reader.run(read_updates, journal, at, last)
             self.apply_updates(bodies)
 
     def apply_updates(self, bodies: Iterable[bytes]) -> None:
-        """Records of the log, in order. What this process has told itself is so already."""
+        """Apply records of the log, in order.
+
+        Updates of this process are skipped: they are in effect already.
+        """
         for body in bodies:
             try:
                 told = msgspec.json.decode(body, type=PositionUpdate)
@@ -205,11 +226,12 @@ class GroupPositionSync:
                 self._take(told)
 
     def _take(self, told: PositionUpdate) -> None:
+        """Apply one update of another member: whole entries, positions, deletions."""
         for entry in told.kept:
             self._take_one(entry)
         for client, name, position, made in told.at:
             durable = self._kept.durables.get((client, name))
-            if durable is not None and durable.created_at == made:  # not of a later one of that name
+            if durable is not None and durable.created_at == made:  # not a later one of the name
                 self._move(durable, position)
         for kind, client, name, made in told.gone:
             found = self._found((kind, client, name))
@@ -220,6 +242,7 @@ class GroupPositionSync:
                 self._told_at.pop(_key(found), None)
 
     def _take_one(self, entry: Entry) -> None:
+        """Apply another member's whole entry, unless a later one of the name exists or it was deleted."""
         key = _key(entry)
         known = self._found(key)
         if entry.created_at <= self._gone.get(key, 0) or (
@@ -227,7 +250,7 @@ class GroupPositionSync:
         ):
             return
         if isinstance(entry, ManagedReplayRecord):
-            entry.caught_up = False  # of a subscription at the other member
+            entry.caught_up = False  # true only of the other member's subscription
         if known is None or known.created_at < entry.created_at:
             if known is not None:
                 self._kept.remove(known, tell=False)
@@ -238,13 +261,15 @@ class GroupPositionSync:
         else:
             assert isinstance(known, ManagedReplayRecord) and isinstance(entry, ManagedReplayRecord)
             known.merge(entry)
-            # If it differs from what was told, it is told in turn: so all members come to the same.
+            # The merge may differ from both. It is then published in turn, so all members reach the same
+            # entry.
             self._told[key] = _state(entry)
             self._kept.mark_changed(known)
             self._on_merged(known)
         self._told_whole(key)
 
     def _move(self, durable: DurableSubscriptionRecord, position: int) -> None:
+        """Move a durable subscription's position forward to another member's."""
         if position > durable.position:
             durable.position = position
             self._kept.mark_changed(durable)
@@ -260,6 +285,7 @@ class GroupPositionSync:
         return self._kept.replays.get(name)
 
     def _forget(self, entry: Entry) -> None:
+        """Remember that this member deleted an entry."""
         self._told.pop(_key(entry), None)
         self._told_at.pop(_key(entry), None)
         self._note_gone(_key(entry), entry.created_at)
@@ -272,8 +298,11 @@ class GroupPositionSync:
 
 
 def read_updates(journal: Journal, first: int, last: int) -> tuple[list[bytes], int]:
-    """Some of what a journal has of it from a record on, and where to go on; behind `last` when that was all. For the reader
-    thread; reads what sidecars can't rule out."""
+    """Return bodies of the next updates in a journal from sequence `first`, and the sequence to continue at.
+
+    The latter is greater than `last` at the end. Runs in the reader thread; skips segments whose sidecar
+    lists no update.
+    """
     at = journal.next_sequence_of_topics((KEPT_TOPIC,), max(first, journal.first_sequence))
     if at > last:
         return [], last + 1
@@ -290,7 +319,7 @@ def _bodies(batch: Batch) -> list[bytes]:
 
 
 def _key(entry: Entry) -> Key:
-    # A managed replay's name is its own, whoever has it.
+    # The name of a managed replay is unique in the group, whatever its client.
     return (
         ("durable", entry.client, entry.name)
         if isinstance(entry, DurableSubscriptionRecord)
@@ -299,10 +328,12 @@ def _key(entry: Entry) -> Key:
 
 
 def _state(entry: Entry) -> tuple[object, int]:
+    """Return (definition, position) of an entry. A changed definition is published whole."""
     if isinstance(entry, DurableSubscriptionRecord):
         return entry.created_at, entry.position
     return msgspec.json.encode(msgspec.structs.replace(entry, caught_up=False)), entry.position
 
 
 def _parted(entries: Sequence[Any]) -> Iterable[list[Any]]:
+    """Split entries into lists of at most IN_A_RECORD."""
     return (list(entries[at : at + IN_A_RECORD]) for at in range(0, len(entries), IN_A_RECORD))

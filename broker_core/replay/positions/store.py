@@ -1,11 +1,10 @@
-"""Everything that is kept for clients that are away, in memory and on disk: one store, one file, one writer.
+"""Store of durable subscriptions and managed replays: in memory, and in one file that one task writes.
 
-The file is replaced whole: at once when somebody waits for it (`save`), and each second when something has moved
-(`save_soon`). After a crash a position may be a second old, and what was acknowledged in it comes again. Until a
-position is on disk the log is held from the one before.
+The whole file is replaced: immediately when a caller waits for it (`save`), and each second when a record has
+changed (`save_soon`). After a crash a position may be one second old; records acknowledged in that second are
+delivered again. The log stays pinned at the position on disk until a newer one is on disk.
 
-One task writes. A `save` is answered by a write that began after it was asked for; however many ask while one is
-under way, they share the next.
+`save` waits for a write that starts after the call. All calls during one write share the next one.
 """
 
 from __future__ import annotations
@@ -34,75 +33,89 @@ from broker_core.replay.positions.file import (
 
 log = structlog.get_logger("sluice.kept")
 MAX_EMPTIED: Final = 10_000
+"""Maximum number of deleted shared subscriptions that the file remembers."""
 ENCODED_AT_ONCE: Final = 128
-"""Of all that is kept, in a turn of the loop: some tenths of a millisecond."""
+"""Records encoded per event-loop iteration: some tenths of a millisecond."""
 GO_ON_AT_ONCE: Final = 8
-"""Of those that waited for one write, in a turn of the loop."""
+"""Callers of `wait_durable` that continue per event-loop iteration after one write."""
 
 
 class PositionStore:
-    """What is kept. Belongs to the loop; entries are changed in place, and `note` tells the store.
+    """Durable subscriptions and managed replays of one instance. Used from the event loop only.
 
-    `pin(sequence, owner, holder)` holds the log. Raises OperatorError and OSError as `kept_file.load` does.
+    Callers change records in place and then call `mark_changed`. `pin(sequence, owner, holder)` pins the log.
+    The constructor loads the file, and raises OperatorError and OSError as `load_positions` does.
     """
 
     def __init__(
         self, path: Path, pin: Callable[[int, str, str], Pin], files: FileSystem | None = None
     ) -> None:
         self.durables: dict[tuple[str, str], DurableSubscriptionRecord] = {}
-        """By client and name."""
+        """Durable subscriptions by client and name."""
         self.durables_of: Counter[str] = Counter()
-        """How many of them each client has."""
+        """Number of durable subscriptions of each client."""
         self.replays: dict[str, ManagedReplayRecord] = {}
-        """By name, the oldest first."""
+        """Managed replays by name, oldest first."""
         self.emptied: dict[str, int] = {}
-        """Of shared subscriptions that were deleted the last record of the log then, the longest ago first: who makes a queue of
-        that name again doesn't get what was deleted with the first."""
+        """Log's newest sequence at the deletion of each shared subscription, by name, oldest first.
+
+        A new shared subscription of the same name starts after it, so it doesn't get the deleted records.
+        """
         self.untold: dict[Entry, None] | None = None
-        """What has changed since somebody asked, in that order, where somebody does: of a group's member."""
+        """Records changed since the last publication to the group, in order; None for a broker without a
+        group."""
         self.dropped: list[Entry] = []
-        """Likewise, of what is kept no longer."""
+        """Records removed since the last publication to the group."""
         self.on_secured: Callable[[], Awaitable[None]] | None = None
-        """Of a group's member: what is new is told to the others, before anybody is told of it."""
+        """Callback of a member of a group: publishes new records to the other members before the client gets
+        a reply."""
         self.on_left: Callable[[], None] | None = None
-        """Likewise: a client has left something behind, and may be at another member in a moment."""
+        """Callback of a member of a group: a client has left, and may log on at another member within a
+        moment."""
         self.on_dropped: Callable[[Entry], None] = lambda entry: None
-        """Called with each entry that is kept no longer, whichever member dropped it; set by the engine."""
+        """Callback set by the engine: gets each removed record, whichever member removed it."""
         self.upto: Callable[[], int] = lambda: 0
-        """Up to which record of the log what is kept has been taken from there."""
+        """Callback: returns the newest sequence of the group's log whose updates the records include."""
         self._path = path
         self._files = FileSystem() if files is None else files
         self._pin = pin
         self._pins: dict[Entry, Pin] = {}
         self._changed = False
         self._unsaved: set[Entry] = set()
-        """New, and not known to be on disk: nobody was told of them."""
+        """New records that are not known to be on disk; no client was told about them."""
         self._next: asyncio.Future[None] | None = None
-        """Of the write that hasn't begun, for all who wait for it."""
+        """Future of the next write, shared by all who wait for it."""
         self._writer: asyncio.Task[None] | None = None
         self._going_on = asyncio.Semaphore(GO_ON_AT_ONCE)
+        """Limit of the callers that continue after a write per event-loop iteration."""
         for entry in load_positions(self._files, path):
             self._enter(entry)
         self.emptied.update(load_deleted(path))
         self.taken_upto = load_upto(path)
-        """What the file says of that."""
+        """Newest sequence of the group's log whose updates the file included when it was read."""
 
     def __iter__(self) -> Iterator[Entry]:
         yield from self.durables.values()
         yield from self.replays.values()
 
     def add(self, entry: Entry) -> None:
-        """Keep one more, and hold the log for it. It is on disk after the next `save`; who promises it calls `secure`."""
+        """Add a record and pin the log for it. It is on disk after the next `save`.
+
+        A caller that confirms it to a client waits for `wait_durable` first.
+        """
         self._enter(entry)
         self._unsaved.add(entry)
         self.mark_changed(entry)
 
     def is_new(self, entry: Entry) -> bool:
-        """Whether nobody was told of it yet: it isn't known to be on disk."""
+        """Whether the record is not yet known to be on disk, so that no client was told about it."""
         return entry in self._unsaved
 
     async def wait_durable(self, entry: Entry) -> None:
-        """Wait until a new one is on disk. JournalError not_kept, and then it is kept no longer: nobody was told of it."""
+        """Wait until a new record is on disk and, in a group, published to the other members.
+
+        Raises JournalError not_kept; the record is then removed, since no client was told about it.
+        """
         if entry not in self._unsaved:
             return
         try:
@@ -113,12 +126,16 @@ class PositionStore:
         self._unsaved.discard(entry)
         if self.on_secured is not None:
             await self.on_secured()
-        # A thousand may have waited for that write, and whoever goes on begins a subscription: others want their turn meanwhile.
+        # Up to a thousand callers may have waited for this write, and each starts a subscription next. Let
+        # only GO_ON_AT_ONCE of them continue per event-loop iteration.
         await self._going_on.acquire()
         asyncio.get_running_loop().call_soon(self._going_on.release)
 
     def remove(self, entry: Entry, *, tell: bool = True) -> None:
-        """Keep one no longer, and let go of the log. One that isn't kept is dropped already. `tell`: a group's other members too."""
+        """Remove a record and release its pin. A record that was already removed or replaced is ignored.
+
+        `tell`: also publish the removal to the other members of a group.
+        """
         if isinstance(entry, DurableSubscriptionRecord):
             if self.durables.get((entry.client, entry.name)) is not entry:
                 return
@@ -140,7 +157,7 @@ class PositionStore:
         self.on_dropped(entry)
 
     def mark_deleted(self, name: str, upto: int) -> None:
-        """A shared subscription is deleted, and with it all of the log up to there."""
+        """Remember that a shared subscription was deleted when `upto` was the newest sequence of the log."""
         self.emptied.pop(name, None)
         self.emptied[name] = upto
         if len(self.emptied) > MAX_EMPTIED:
@@ -148,23 +165,24 @@ class PositionStore:
         self._changed = True
 
     def mark_changed(self, entry: Entry) -> None:
-        """One that is kept has changed."""
+        """Schedule a changed record for the next write and, in a group, for publication."""
         self._changed = True
         if self.untold is not None:
             self.untold[entry] = None
 
     def on_client_left(self, entry: Entry) -> None:
-        """Its client has left, and where it stands was written down."""
+        """Record that a client has left and its position was updated; in a group, publish it soon."""
         self.mark_changed(entry)
         if self.on_left is not None:
             self.on_left()
 
     def add_replicated(self, entry: Entry) -> None:
-        """Keep what another member of the group has made, and has told its client of."""
+        """Add a record that another member of the group created and has confirmed to its client."""
         self._enter(entry)
         self.mark_changed(entry)
 
     def _enter(self, entry: Entry) -> None:
+        """Add a record to memory and pin the log for it."""
         if isinstance(entry, DurableSubscriptionRecord):
             self.durables_of[entry.client] += (entry.client, entry.name) not in self.durables
             self.durables[entry.client, entry.name] = entry
@@ -181,22 +199,26 @@ class PositionStore:
     # The file.
 
     async def save(self) -> None:
-        """Wait until what is kept now is on disk. JournalError not_kept: it isn't, and is tried again each second."""
-        # A waiter that is cancelled takes the write away from nobody else.
+        """Wait until all current records are on disk.
+
+        Raises JournalError not_kept when the write fails; it is repeated each second.
+        """
+        # shielded, because other callers wait for the same write
         await asyncio.shield(self._ask())
 
     def save_soon(self) -> None:
-        """Have it written if something has changed, without waiting. A failure is logged."""
+        """Start a write if a record has changed, without waiting. A failure is logged."""
         if self._changed and self._next is None:
             self._ask()
 
     async def close(self) -> None:
-        """Write what has changed, and end. A failure is logged."""
+        """Write changed records and wait for the writer to end. A failure is logged."""
         self.save_soon()
         if self._writer is not None:
             await self._writer
 
     def _ask(self) -> asyncio.Future[None]:
+        """Return the future of the next write, and start the writer if necessary."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
             self._next.add_done_callback(_looked_at)
@@ -205,8 +227,12 @@ class PositionStore:
         return self._next
 
     async def _write(self) -> None:
+        """Write the file until no caller waits for another write.
+
+        A pin moves only after its position is on disk.
+        """
         while self._next is not None:
-            # What is asked for from here on isn't in this write for certain.
+            # Later requests need a later write: this one may have encoded the records already.
             waiting, self._next, self._changed = self._next, None, False
             try:
                 moved, content = await self._encoded()
@@ -220,17 +246,20 @@ class PositionStore:
                 log.warning("positions_not_kept", why=str(problem))
                 self._failed(waiting, problem.strerror or str(problem), "Make room on the journal's disk.")
             except Exception as problem:
-                # Whoever waits must hear of it, and the next write must be tried all the same.
+                # Report every error to the waiting callers, and keep the task alive for the next write.
                 log.exception("positions_not_kept")
                 self._failed(waiting, repr(problem), "See the broker's log.")
             else:
                 waiting.set_result(None)
             finally:
-                waiting.cancel()  # it is done, but when the broker ends in the middle
+                waiting.cancel()  # wakes the callers if this task was cancelled; else no effect
 
     async def _encoded(self) -> tuple[list[tuple[Entry, int | None]], bytes]:
-        """From where those hold the log that have moved, and the file that says so. Some in a turn of the loop: others want theirs. What is
-        kept or dropped meanwhile is in the next write, which whoever did it waits for."""
+        """Return the records whose pin changes, its new sequence (None: release), and the file's content.
+
+        Encodes ENCODED_AT_ONCE records per event-loop iteration. Records that are added or removed meanwhile
+        are in the next write, for which the caller waits.
+        """
         upto = self.upto()
         entries, moved, encoded = list(self), list[tuple[Entry, int | None]](), list[bytes]()
         for start in range(0, len(entries), ENCODED_AT_ONCE):
@@ -244,6 +273,7 @@ class PositionStore:
         return moved, join_encoded(b",".join(encoded), self.emptied, upto)
 
     def _failed(self, waiting: asyncio.Future[None], why: str, fix: str) -> None:
+        """Pass an error to the callers of a write, and schedule another write."""
         self._changed = True
         waiting.set_exception(
             JournalError("not_kept", f"Where clients that are away go on can't be stored: {why}.", fix)
@@ -251,6 +281,6 @@ class PositionStore:
 
 
 def _looked_at(write: asyncio.Future[None]) -> None:
-    """A failed write that nobody waits for any more was logged: that's enough."""
+    """Mark a failed write's exception as retrieved. It was logged, and possibly no caller waits for it."""
     if not write.cancelled():
         write.exception()

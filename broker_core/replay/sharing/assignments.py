@@ -1,20 +1,21 @@
-"""Dead letters: records of a shared subscription that consumers failed with too often. Pure.
+"""Assignment of a shared subscription's records to consumers, and dead letters. Pure.
 
-They are published again under another topic, where they can be looked at, consumed and sent again: of `queue.orders` that is
-`queue.dead.orders`, which STOMP clients know as `/queue/dead.orders`; of any other topic `dead.` and its name. Their
-headers say where they come from.
+Records are sequences; a holder is any hashable key.
 
-Whose each record of a shared subscription is. Pure: records are sequences, and who has them is whatever can be a key.
+    add_new ──▶ here ──assign──▶ a holder ──acknowledge──▶ done
+                 ▲                 └─────release─────┐
+                 └────add_reread───── back ◀─────────┘
 
-    took ──▶ here ──gave──▶ a holder ──acknowledged──▶ done
-               ▲                └─────returned─────┐
-               └────────brought──────── back ◀─────┘
+A record from the position up to `upto` that is neither here, nor assigned, nor back is done or never matched.
+So the done records need no list: they lie between the outstanding ones, of which there are at most MAX_OWED.
 
-Everything from the low mark up to `upto` that is neither here, nor held, nor back is done, or was never for it. So what is
-done needs no list: it is what lies between those that are owed, whose number is bounded (`MAX_OWED`).
+`tries` counts how often holders failed with a record. `again` has the outstanding records that a consumer may
+have received before.
 
-Of a record that comes back it is known how often its holder failed with it (`tries`); those that somebody may have had are
-remembered until they are done (`again`).
+A record that consumers failed with too often becomes a dead letter: it is published again under another
+topic, where operators can inspect, consume and resend it. For `queue.orders` the topic is
+`queue.dead.orders`, STOMP's `/queue/dead.orders`; for another topic it is `dead.` and the name. Its headers
+name its origin.
 """
 
 from __future__ import annotations
@@ -36,42 +37,49 @@ from broker_core.sequence_set import SequenceSet, to_intervals
 
 _DEAD: Final = "dead."
 FROM: Final = "x-sluice-dead-letter-from"
-"""The topic that it was published to."""
+"""Header with the topic that the record was published to."""
 OF: Final = "x-sluice-dead-letter-of"
-"""The shared subscription that gave it up."""
+"""Header with the name of the shared subscription that gave it up."""
 BOOKMARK: Final = "x-sluice-dead-letter-bookmark"
-"""Where it stands in the log."""
+"""Header with the bookmark of the original record."""
 
 
 def dead_letter_topic(topic: str) -> str:
-    """Where a record of this topic goes that is given up; "" for a dead letter, which stays where it is."""
+    """Return the dead letter topic of a topic; "" for a dead letter topic, whose records are not moved."""
     if topic.startswith((_DEAD, QUEUES + _DEAD)):
         return ""
     return f"{QUEUES}{_DEAD}{topic.removeprefix(QUEUES)}" if topic.startswith(QUEUES) else _DEAD + topic
 
 
 def to_dead_letters(batch: Batch, name: str, instance: str) -> Batch | None:
-    """The records of a batch of the log as dead letters of the shared subscription of that name; None when one of them can't be."""
+    """Return a log batch's records as dead letters of the shared subscription `name`.
+
+    Returns None when the topic of one of them would be too long or is already a dead letter topic.
+    """
     topics = [dead_letter_topic(topic) for topic in batch.names()]
     if not all(0 < len(topic.encode()) <= MAX_TOPIC_BYTES for topic in topics):
         return None
     headers = []
     for record in batch.records():
         said = decode(record.headers)
-        said.pop("destination", None)  # where it was published to; it goes elsewhere now
+        said.pop("destination", None)  # STOMP's original destination, which is wrong for the dead letter
         said |= {FROM: record.topic, OF: name, BOOKMARK: str(Bookmark(instance, record.sequence))}
         headers.append(encode(said.items()))
     return Batch.parse(build_batch(BROKER_NAME, topics, batch.bodies(), headers), verify=False)
 
 
 MAX_OWED: Final = 16_384
-"""Records that may be unacknowledged at once, by all holders together. Behind so many nothing new is taken from the log."""
+"""Maximum unacknowledged records of all holders together. At this number no new records are read from the
+log."""
 
 Holder = TypeVar("Holder", bound=Hashable)
 
 
 class RecordAssignments(Generic[Holder]):
-    """One shared subscription's. It begins where it was kept: everything up to `upto` that isn't `done` is back."""
+    """Assignments of one shared subscription.
+
+    At first every record up to `upto` that isn't `done` is back.
+    """
 
     def __init__(
         self,
@@ -82,41 +90,51 @@ class RecordAssignments(Generic[Holder]):
         most_tries: int = 0,
     ) -> None:
         self.most_tries = most_tries
-        """Who has failed with a record so often gives it up; 0: never."""
+        """Number of failed deliveries at which a record becomes a dead letter; 0: never."""
         self.upto = upto
-        """The last record that was taken from the log."""
+        """Newest sequence that was read from the log for the first time."""
         self.back = SequenceSet(SequenceSet(done).gaps_between(position, upto))
-        """What has to be brought from the log again before anything else; also what was never for it, as nobody knows yet."""
+        """Records to read from the log again before new ones; may include records that never matched."""
         self.tries = dict(tries or {})
+        """Number of failed deliveries by sequence."""
         self.given_up = {number for number, times in self.tries.items() if 0 < most_tries <= times}
-        """Of what is back, what nobody should be given any more."""
+        """Records among those back that must become dead letters."""
         self.again: set[int] = set()
+        """Outstanding records that a consumer may have received before."""
         self._here: dict[int, None] = {}
+        """Records that were read and are not assigned, in the order of reading."""
         self._held: dict[Holder, dict[int, None]] = {}
+        """Unacknowledged records of each holder, in the order of assignment."""
         self.unacknowledged = 0
-        """Records that somebody holds."""
+        """Number of assigned records."""
 
     def records_of(self, holder: Holder) -> Iterable[int]:
-        """What it has and hasn't acknowledged, in the order in which it was given."""
+        """Return the unacknowledged records of a holder, in the order of assignment."""
         return self._held.get(holder, ())
 
     @property
     def outstanding_count(self) -> int:
-        """Records that are here or held; of what is back their number isn't known, so its intervals count."""
+        """Number of records here or assigned, plus the number of intervals in `back`.
+
+        The records in `back` can't be counted without reading the log.
+        """
         return len(self._here) + self.unacknowledged + len(self.back)
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing new should be taken."""
+        """Whether no new records should be read."""
         return self.outstanding_count >= MAX_OWED
 
     def add_new(self, sequences: Iterable[int]) -> None:
-        """These came from the log, for the first time."""
+        """Add records that were read from the log for the first time."""
         self._here.update(dict.fromkeys(sequences))
         self.upto = max(self.upto, next(reversed(self._here), 0))
 
     def add_reread(self, sequences: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """These were read again: which of them are back. They are here now; `back` is cleared by who has read all of a stretch."""
+        """Add records that were read again; return a mask of the ones that were back.
+
+        The caller removes the range from `back` once all of it was read.
+        """
         wanted = self.back.contains(sequences)
         found = sequences[wanted].tolist()
         self._here.update(dict.fromkeys(found))
@@ -124,7 +142,7 @@ class RecordAssignments(Generic[Holder]):
         return wanted
 
     def assign(self, holder: Holder, sequences: Iterable[int]) -> None:
-        """These are the holder's from now on."""
+        """Assign records that are here to a holder."""
         mine, here = self._held.setdefault(holder, {}), self._here
         for sequence in sequences:
             del here[sequence]
@@ -132,7 +150,7 @@ class RecordAssignments(Generic[Holder]):
             self.unacknowledged += 1
 
     def acknowledge(self, holder: Holder, sequences: Iterable[int]) -> None:
-        """The holder is done with these. What it doesn't have is passed over: it was taken from it meanwhile."""
+        """Mark a holder's records as done. Records that were released meanwhile are ignored."""
         mine = self._held.get(holder, {})
         for sequence in sequences:
             if sequence in mine:
@@ -145,7 +163,10 @@ class RecordAssignments(Generic[Holder]):
     def release(
         self, holder: Holder, sequences: Iterable[int], failed: Iterable[int] = (), *, for_good: bool = False
     ) -> None:
-        """The holder gives these back; with those of them that `failed` it couldn't do anything, and nobody can `for_good`."""
+        """Take records back from a holder. It failed to process those in `failed`.
+
+        A failed record is given up at `most_tries` failures, or immediately with `for_good`.
+        """
         mine = self._held.get(holder, {})
         back = sorted(sequence for sequence in sequences if mine.pop(sequence, self) is None)
         self.unacknowledged -= len(back)
@@ -157,7 +178,7 @@ class RecordAssignments(Generic[Holder]):
                 self.given_up.add(sequence)
 
     def retry(self, holder: Holder, sequences: Iterable[int]) -> None:
-        """What was given up can't be put away: it is back, and tried again."""
+        """Take back records that could not be stored as dead letters, and reset their count of failures."""
         listed = list(sequences)
         self.given_up.difference_update(listed)
         for sequence in listed:
@@ -165,21 +186,21 @@ class RecordAssignments(Generic[Holder]):
         self.release(holder, listed)
 
     def remove_holder(self, holder: Holder, failed: Iterable[int] = ()) -> None:
-        """The holder goes, and all that it has is back."""
+        """Remove a holder and take all its records back; `failed` as for `release`."""
         self.release(holder, list(self.records_of(holder)), failed)
         self._held.pop(holder, None)
 
-    # What is kept of it.
+    # Stored progress.
 
     def position(self, following: int) -> int:
-        """The first record that isn't done; `following` is the next one that may be taken."""
-        if not self.outstanding_count:  # almost always, of thousands
+        """Return the first record that isn't done; `following` is the next one that may be read."""
+        if not self.outstanding_count:  # the common case, for thousands of idle queues
             return max(following, self.upto + 1)
         firsts = [self.back.first, *(min(one) for one in (self._here, *self._held.values()) if one)]
         return min((first for first in firsts if first), default=max(following, self.upto + 1))
 
     def completed_intervals(self) -> list[tuple[int, int]]:
-        """What is done between the first record that isn't and `upto`."""
+        """Return the done intervals between the first record that isn't done and `upto`."""
         if not self.outstanding_count:
             return []
         owed = SequenceSet(self.back)

@@ -1,11 +1,14 @@
-"""One shared subscription while it has consumers: brought from the log as to any client, dealt to them as they take it.
+"""Shared subscription with consumers: reads records like a client, and assigns each to one consumer.
 
-To the log it is a client whose socket are its consumers: a `Replay` brings it what they missed, then it is live, and falls
-back to the log when they take less than comes. What it was given waits `ready`, a socket's worth of it. A consumer is
-given something when its socket has taken everything, and its window and its credit let it: so nothing waits for one consumer that another
-could have, and a slow one is slow by what it holds. Its messages stand in its own account; the shared one's own is nobody's.
+Towards the log it is a client whose socket is its consumers: a `Replay` reads older records, then it is live,
+and it falls back to the log when the consumers are slower than new records. Its delivered records wait in
+`_ready`, about as much as a socket would take. A consumer gets records when its socket has taken everything,
+and its window and credit allow it. So no record waits for a slow consumer while another one could have it. A
+consumer is slow only by its own assigned records, which are in its own account. The account of the shared
+subscription itself belongs to no client.
 
-What a consumer gives back, or leaves behind, is read from the log again, and goes out before anything else.
+Records that a consumer releases or leaves unacknowledged are read from the log again, and are assigned before
+others.
 """
 
 from __future__ import annotations
@@ -47,41 +50,46 @@ from broker_core.subscriptions.topics import TopicPattern
 
 log = structlog.get_logger("sluice.sharing")
 LIVE_BYTES: Final = 256 * 1024
-"""What may wait behind `ready` while it is live; beyond that it goes back to reading the log."""
+"""Maximum bytes queued after `_ready` while live; beyond that it reads from the log again."""
 AT_ONCE: Final = 1_000
-"""Records that a consumer without a window is given at once."""
+"""Maximum records assigned at once to a consumer without a window."""
 LOOK_FROM: Final = 1_024
-"""Unacknowledged records, from which on it is looked up at each part what the kernels have taken; else once a second."""
+"""Unacknowledged records from which a consumer's progress is read at each assignment; below, once a
+second."""
 
 
 class DeadLetterWriter(Protocol):
-    """Puts records that everybody gives back where they bother nobody: `engine.burying`."""
+    """Function that publishes records as dead letters; `engine.dispatch` implements it."""
 
     async def __call__(self, batch: Batch, name: str) -> bool:
-        """Whether they are on disk as dead letters of the shared subscription of that name; False: they can't be."""
+        """Return whether the records are on disk as dead letters of the shared subscription `name`.
+
+        False: they can't become dead letters.
+        """
 
 
 class _ConsumerState:
-    """One of them."""
+    """Consumer of a shared subscription, and its number of acknowledged records at the last check."""
 
     __slots__ = ("acknowledged", "target")
 
     def __init__(self, target: ClientSubscription) -> None:
         self.target = target
         self.acknowledged = 0
-        """How many its account had acknowledged when that was last looked at; of one without a window."""
+        """Acknowledged records of its account at the last check; for a consumer without a window."""
 
     @property
     def has_ack_window(self) -> bool:
+        """Whether the consumer's application acknowledges each record."""
         return self.target.peer.backlog.has_ack_window(self.target.stream)
 
     def can_receive(self) -> bool:
-        """Whether it may be given something now."""
+        """Whether the consumer may get a record now."""
         return self.room > 0
 
     @property
     def room(self) -> int:
-        """How many records it may be given now."""
+        """Number of records that the consumer may get now."""
         backlog, stream = self.target.peer.backlog, self.target.stream
         if self.target.peer.is_closed or not backlog.can_send_with(stream):
             return 0
@@ -94,11 +102,15 @@ class _ConsumerState:
 
 
 _GRAVE: Final = "dead letters"
-"""Who holds what is being buried."""
+"""Holder of records that are being published as dead letters."""
 
 
 class SharedSubscription:
-    """Satisfies `replay.client_subscription.SubscriptionOwner` and `SharedSubscriptionPort`, and `delivery.sink.Sink`. `close` when the last consumer has gone."""
+    """Client of the log and source of its consumers' records; close it when the last consumer was removed.
+
+    Implements `replay.client_subscription.SubscriptionOwner` and `SharedSubscriptionPort`, and
+    `delivery.sink.Sink`.
+    """
 
     protocol, remote = "shared", ""
     text_mode = is_network_limited = False
@@ -125,13 +137,16 @@ class SharedSubscription:
         )
         self._consumers: dict[ClientSubscription, _ConsumerState] = {}
         self._taking: OrderedDict[_ConsumerState, None] = OrderedDict()
-        """Those that may take something, who was served longest ago first. The others say themselves when they do: so a turn costs
-        what it gives out, however many there are."""
+        """Consumers that may accept records, the one served longest ago first.
+
+        The others call back when they accept again, so a pass costs only what it assigns, however many
+        consumers there are.
+        """
         self._ready: deque[OutboxEntry] = deque()
-        """What can be dealt, the lowest sequence first."""
+        """Records that can be assigned, lowest sequence first."""
         self._scheduled = self._bringing = False
         self.written_bytes = 0
-        # Its losses are nobody's: those of its consumers are in their accounts. What it takes to deal hasn't been delivered.
+        # A private ledger and latency tracker: losses and latencies belong to the consumers' accounts.
         self.backlog = Backlog(self, self, replace(facilities, ledger=LossLedger(), delays=LatencyTracker()))
         self.backlog.state = next_state(self.backlog.state, ClientStateEvent.LOGGED_ON)
         target = ClientSubscription(
@@ -149,7 +164,7 @@ class SharedSubscription:
         self.backlog.add_subscription(target)
         control.start([target])
 
-    # Its consumers.
+    # Consumers.
 
     @property
     def consumers(self) -> int:
@@ -157,19 +172,22 @@ class SharedSubscription:
 
     @property
     def unacknowledged(self) -> int:
-        """Records that consumers have and haven't acknowledged."""
+        """Number of records that consumers have and have not acknowledged."""
         self._look()
         return self._handout.unacknowledged
 
     def add_consumer(self, target: ClientSubscription) -> None:
-        """One more consumer."""
+        """Add a consumer."""
         consumer = self._consumers[target] = _ConsumerState(target)
         self._taking[consumer] = None
         self._soon()
 
     def remove_consumer(self, target: ClientSubscription) -> None:
-        """A consumer goes, while its backlog still knows what it has. What it hasn't acknowledged goes to others; the oldest of
-        it counts as failed, if its client was given it: that is what it was busy with."""
+        """Remove a consumer, and assign its unacknowledged records to others.
+
+        Call it while the consumer's backlog still knows its records. Its oldest record counts as failed if
+        the client had received it: the client was probably processing it.
+        """
         consumer = self._consumers.pop(target, None)
         if consumer is None:
             return
@@ -181,19 +199,19 @@ class SharedSubscription:
         self._soon()
 
     def on_acknowledged(self, target: ClientSubscription, sequences: Sequence[int]) -> None:
-        """A consumer with a window is done with these."""
+        """Mark records as done that a consumer with a window has acknowledged."""
         if (consumer := self._consumers.get(target)) is not None:
             self._handout.acknowledge(consumer, sequences)
             self._soon()
 
     def on_returned(self, target: ClientSubscription, sequences: Sequence[int], *, for_good: bool) -> None:
-        """It couldn't do anything with these; `for_good`: nobody else can either."""
+        """Take back records that a consumer could not process. `for_good`: no consumer will be able to."""
         if (consumer := self._consumers.get(target)) is not None:
             self._handout.release(consumer, sequences, sequences, for_good=for_good)
             self._soon()
 
     def redelivered_flags(self, batch: Batch) -> npt.NDArray[np.bool_] | None:
-        """For each record whether another consumer, or the same, may have had it; None: none of them."""
+        """Return for each record whether a consumer may have received it before; None: no record."""
         again = self._handout.again
         if not again:
             return None
@@ -203,11 +221,12 @@ class SharedSubscription:
         return had if had.any() else None
 
     def _look(self) -> None:
+        """Update the acknowledgements of all consumers without a window."""
         for consumer in self._consumers.values():
             self._look_at(consumer)
 
     def _look_at(self, consumer: _ConsumerState) -> None:
-        """What the kernel of one without a window has taken is acknowledged, in the order in which it was given."""
+        """Acknowledge the oldest records of a consumer without a window that its kernel has taken."""
         if consumer.has_ack_window:
             return
         consumer.target.peer.backlog.update_progress()
@@ -217,22 +236,23 @@ class SharedSubscription:
             held = [one for one, _ in zip(self._handout.records_of(consumer), range(fresh), strict=False)]
             self._handout.acknowledge(consumer, held)
 
-    # Dealing.
+    # Assignment.
 
     def _soon(self) -> None:
+        """Schedule a pass of `_turn` in a later event-loop iteration, if none is scheduled."""
         if not self._scheduled:
             self._scheduled = True
             self._facilities.turns.call_later_turn(self._turn)
 
     def _turn(self) -> None:
+        """Assign ready records, fetch queued ones, and fall back to the log if too many are queued."""
         self._scheduled = False
         if self.is_closed:
             return
         try:
             self._deal()
-            if (
-                self.backlog.has_waiters
-            ):  # else nobody need be asked whether he takes something: there may be a thousand idle ones
+            # Skipped without waiters, because `send` asks consumers, of which a thousand may be idle.
+            if self.backlog.has_waiters:
                 self.backlog.send()
                 self._deal()
             if self.backlog.nbytes > LIVE_BYTES:
@@ -242,7 +262,11 @@ class SharedSubscription:
             self.close("internal_error", "What this shared subscription has couldn't be dealt.")
 
     def _deal(self) -> None:
-        """Give what is ready to those that take something, in equal parts; and have brought again what is back."""
+        """Assign the ready records in equal shares to the consumers that accept some.
+
+        Then start reading records that are back, if a consumer accepts some. They come first: assignment
+        stops at the first ready record after them.
+        """
         handout, ready = self._handout, self._ready
         left = sum(entry.count for entry in ready)
         while ready and not 0 < handout.back.first < ready[0].batch.first_sequence:
@@ -251,7 +275,7 @@ class SharedSubscription:
                 break
             if handout.unacknowledged >= LOOK_FROM:
                 self._look_at(consumer)
-            room = MAX_OWED - handout.unacknowledged  # a batch may have brought more than is wanted
+            room = MAX_OWED - handout.unacknowledged  # a batch may have exceeded the limit
             if room <= 0:
                 break
             left -= self._give(consumer, min(consumer.room, -(-left // len(self._taking)), room))
@@ -263,7 +287,7 @@ class SharedSubscription:
             self._facilities.spawn(self._bring_back())
 
     def _next(self) -> _ConsumerState | None:
-        """Of those that take something now, who was served longest ago."""
+        """Return the consumer that accepts records and was served longest ago; None if none accepts."""
         while self._taking:
             consumer = next(iter(self._taking))
             if consumer.can_receive():
@@ -272,18 +296,19 @@ class SharedSubscription:
         return None
 
     def _wait_for(self, consumer: _ConsumerState) -> None:
-        """It takes nothing now, and is heard of when it does."""
+        """Remove a consumer from those that accept records, until its backlog calls back."""
         del self._taking[consumer]
         consumer.target.peer.backlog.call_when(consumer.can_receive, partial(self._takes_again, consumer))
 
     def _takes_again(self, consumer: _ConsumerState) -> None:
+        """Add a consumer to those that accept records, and schedule a pass if records wait."""
         if not self.is_closed and self._consumers.get(consumer.target) is consumer:
             self._taking[consumer] = None
             if self._ready or len(self._handout.back) or self.backlog.has_waiters:
                 self._soon()
 
     def _give(self, consumer: _ConsumerState, number: int) -> int:
-        """The next so many records are the consumer's, or as many as leave at once; how many that were."""
+        """Assign up to `number` ready records to a consumer, limited by its socket; return the number."""
         handout, ready, target, given = self._handout, self._ready, consumer.target, 0
         left = target.peer.backlog.sendable_bytes((target.stream,))
         while given < number and ready and not 0 < handout.back.first < ready[0].batch.first_sequence:
@@ -303,7 +328,7 @@ class SharedSubscription:
         return given
 
     async def _bring_back(self) -> None:
-        """Read again what was given back, the oldest of it; then it is ready, before the rest."""
+        """Read the oldest released records from the log again, and make them the first ready records."""
         back = self._handout.back
         first, last = back.first, back.last
         try:
@@ -326,13 +351,17 @@ class SharedSubscription:
         if self.is_closed:
             return
         brought = [entry for piece in chunk.pieces if (entry := self._wanted(piece)) is not None]
-        # All that is for it up to there has been read. What is damaged can't be brought: else it would be asked for for ever.
+        # The range up to there was read completely. Remove it even if records in it are damaged, or it would
+        # be read forever.
         back.remove(first, max(min(chunk.following - 1, last), first))
         self._ready = deque(sorted((*brought, *self._ready), key=lambda entry: entry.batch.first_sequence))
         self._soon()
 
     def _wanted(self, piece: BatchSlice) -> OutboxEntry | None:
-        """What of a piece of the log was given back, without what is given up."""
+        """Return the released records of a slice as an outbox entry, without those given up, or None.
+
+        The latter are published as dead letters in a task.
+        """
         batch, given_up = piece.batch, self._handout.given_up
         rows = np.flatnonzero(self._handout.add_reread(batch.sequences()))
         if given_up:
@@ -356,7 +385,10 @@ class SharedSubscription:
         )
 
     async def _put_away(self, batch: Batch) -> None:
-        """Make dead letters of what is given up. What can't be kept as such goes to consumers again."""
+        """Publish given-up records as dead letters.
+
+        If that is impossible, they are assigned to consumers again.
+        """
         sequences = batch.sequences().tolist()
         self._handout.assign(_GRAVE, sequences)
         if await self._bury(batch, self.kept.name):
@@ -365,12 +397,12 @@ class SharedSubscription:
             self._handout.retry(_GRAVE, sequences)
         self._soon()
 
-    # What is kept of it.
+    # Stored progress.
 
     def record_position(self) -> bool:
-        """Write down where it stands; whether that is somewhere else than before."""
+        """Update the stored progress; return whether it changed."""
         self._look()
-        if self._ready:  # what was looked up may have made room
+        if self._ready:  # the check may have freed capacity
             self._soon()
         kept, handout = self.kept, self._handout
         position = handout.position(self._target.position(self._frontier.durable))
@@ -385,19 +417,19 @@ class SharedSubscription:
         return moved
 
     def set_max_deliveries(self, max_deliveries: int) -> None:
-        """From now on a record is given up when consumers have failed with it so often; 0: never."""
+        """Set the number of failures at which a record becomes a dead letter; 0: never."""
         self._handout.most_tries = max_deliveries
 
-    # The way in: a socket, to its backlog.
+    # Sink of its own backlog.
 
     @property
     def is_writable(self) -> bool:
-        """Whether more of the log is wanted: all that was is dealt, and somebody takes more."""
+        """Whether more of the log is wanted: nothing is ready or back, and a consumer accepts records."""
         handout = self._handout
         return not (self._ready or len(handout.back) or handout.is_full) and self._next() is not None
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> list[int]:
-        """These are ready."""
+        """Add entries to the ready records."""
         for entry in entries:
             self._handout.add_new(entry.batch.sequences().tolist())
             self._ready.append(entry)
@@ -406,21 +438,22 @@ class SharedSubscription:
         return [entry.nbytes for entry in entries]
 
     def acked_bytes(self) -> int:
+        """Return all bytes added: the shared subscription's own account counts them as delivered."""
         return self.written_bytes
 
     def send_reply(self, reply: replies.Reply) -> None:
-        """Nobody reads answers here."""
+        """Discard the reply: no client reads it."""
 
     def on_logged_on(self) -> None:
-        """It is known from the start what this is."""
+        """Do nothing: the protocol is fixed."""
 
     def pause_reading(self) -> None:
-        """Nothing is read from it."""
+        """Do nothing: no socket is read."""
 
     def resume_reading(self) -> None:
-        """Nothing is read from it."""
+        """Do nothing: no socket is read."""
 
-    # A client, to the log.
+    # Owner of its own subscription of the log.
 
     @property
     def name(self) -> str:
@@ -435,24 +468,26 @@ class SharedSubscription:
         return {self._target.id: self._target}
 
     def durable_owner(self, durable: str) -> str:
+        """Return the owner of its stored record."""
         return self.kept.client
 
     def mark_changed(self) -> None:
+        """Schedule a pass: its backlog has changed."""
         self._soon()
 
     def reply(self, reply: replies.Reply) -> None:
-        """Of what is said to it, gaps concern its consumers."""
+        """Forward gap notices to all consumers, and discard other replies."""
         if isinstance(reply, replies.GapNotice):
             for target in self._consumers:
                 target.peer.reply(msgspec.structs.replace(reply, id=target.id))
 
     def fail(self, error: SluiceError) -> None:
-        """The log can't be read: its consumers are told, and closed."""
+        """Send the error to all consumers and close them: the log can't be read."""
         for target in list(self._consumers):
             target.peer.fail(error)
 
     def close(self, code: str = "", message: str = "") -> None:
-        """End it; consumers that it still has are closed."""
+        """End the subscription of the log, and close the consumers that remain."""
         if self.is_closed:
             return
         self.backlog.state = next_state(self.backlog.state, ClientStateEvent.CLOSE)
@@ -462,10 +497,11 @@ class SharedSubscription:
         self._ready.clear()
 
     def on_live(self) -> None:
-        """It has no spool."""
+        """Do nothing: a shared subscription has no spool."""
 
     def on_spool_failed(self, error: SluiceError) -> None:
-        """It has no spool."""
+        """Do nothing: a shared subscription has no spool."""
 
     def end(self, target: ClientSubscription, cause: DiscardCause | None, rule: str = "") -> NoReturn:
+        """Raise AssertionError: its subscription of the log has no end point."""
         raise AssertionError("a shared subscription follows the log without an end")

@@ -1,8 +1,8 @@
-"""STOMP clients: frames on one side, the commands and replies that there are on the other.
+"""STOMP clients: their frames are translated to commands, and replies to frames.
 
-session        one client's conversation, whatever carries it: passes its frames to the parts below
+session        protocol state of one client: passes its frames to the parts below
 publishing     SEND and its receipts; transactions, held back until COMMIT
-subscriptions  SUBSCRIBE, MESSAGE, ACK and NACK, and where dropped clients go on
-replies        RECEIPT and ERROR, and MESSAGE frames on their way, a slice at a time
+subscriptions  SUBSCRIBE, MESSAGE, ACK and NACK, and resume points of closed clients
+replies        RECEIPT and ERROR, and MESSAGE frames that are sent in slices
 tcp            the transport of kind stomp; that of kind stomp-ws is in api/broker_websocket
 """

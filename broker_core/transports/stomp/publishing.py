@@ -1,6 +1,6 @@
-"""Transactions: what a client sends within one is held back until COMMIT, and forgotten at ABORT or when it goes.
+"""Publishing of a STOMP client: SEND, alone or in a transaction, and the receipts when it is on disk.
 
-SEND: what a client publishes, alone or in a transaction, and the receipts that say that it is on disk.
+The frames of a transaction are held back until COMMIT. ABORT or the end of the connection discards them.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ from broker_core.transports.stomp.replies import StompReplyWriter
 from broker_core.transports.stomp.subscriptions import StompSubscriptions
 
 MAX_OPEN: Final = 16
+"""Maximum number of open transactions of a connection."""
 MAX_FRAMES: Final = 1_024
-"""In one transaction."""
+"""Maximum number of frames in one transaction."""
 MAX_TOPICS: Final = MAX_DICTIONARY - 1
-"""Of one transaction: it becomes one batch."""
+"""Maximum number of topics in one transaction, because it becomes one batch."""
 MAX_BYTES: Final = 15 * 1024 * 1024
-"""Of the bodies and headers of all that are open: one becomes one batch, and what never ends costs no more."""
+"""Maximum bytes of bodies and headers of all open transactions of a connection. One becomes one batch."""
 
 
 @dataclass(slots=True)
 class _Transaction:
+    """Transaction that is open, with its frames."""
+
     frames: list[StompFrame] = field(default_factory=list)
     topics: set[str] = field(default_factory=set)
     nbytes: int = 0
-    """What it holds back."""
+    """Bytes that the transaction holds back."""
 
 
 class StompTransactions:
-    """One connection's."""
+    """Open transactions of one connection."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Transaction] = {}
@@ -45,11 +48,15 @@ class StompTransactions:
 
     @property
     def nbytes(self) -> int:
-        """What all of them hold back."""
+        """Bytes that all open transactions hold back."""
         return self._nbytes
 
     def begin(self, name: str) -> None:
-        """ClientError bad_transaction: there is one of that name, or as many as there may be."""
+        """Begin a transaction.
+
+        Raises:
+            ClientError: bad_transaction, when the name is in use or too many are open.
+        """
         if name in self._open:
             raise _bad(f"There is a transaction {name[:80]!r} already.", name)
         if len(self._open) >= MAX_OPEN:
@@ -57,7 +64,11 @@ class StompTransactions:
         self._open[name] = _Transaction()
 
     def add(self, name: str, frame: StompFrame, topic: str | None = None) -> None:
-        """Hold a frame back, of a SEND with its topic. ClientError bad_transaction: there is none, or a limit is passed."""
+        """Hold a frame back; `topic`: that of a SEND.
+
+        Raises:
+            ClientError: bad_transaction, when there is none of that name or a limit is exceeded.
+        """
         found = self._find(name)
         found.frames.append(frame)
         if topic is not None:
@@ -77,14 +88,18 @@ class StompTransactions:
             raise _bad(f"A connection's open transactions have {MAX_BYTES:,} bytes at most.", name)
 
     def end(self, name: str) -> list[StompFrame]:
-        """Its frames; it is over. ClientError bad_transaction."""
+        """End a transaction and return its frames.
+
+        Raises:
+            ClientError: bad_transaction, when there is none of that name.
+        """
         found = self._find(name)
         del self._open[name]
         self._nbytes -= found.nbytes
         return found.frames
 
     def drop(self) -> None:
-        """Whoever began them is gone."""
+        """Discard all open transactions, because the connection has ended."""
         self._open.clear()
         self._nbytes = 0
 
@@ -105,11 +120,11 @@ def _bad(sentence: str, name: str) -> ClientError:
 
 
 _Record = tuple[str, bytes]
-"""A record's topic, and the headers that travel with it."""
+"""Topic of a record, and the headers that are stored with it."""
 
 
 class StompPublisher:
-    """One client's."""
+    """Publishing side of one client."""
 
     __slots__ = ("_batches", "_receipts", "_subscribed", "_talk", "transactions")
 
@@ -118,11 +133,11 @@ class StompPublisher:
         self._subscribed = subscribed
         self._batches = 0
         self._receipts: dict[str, list[str]] = {}
-        """Of batches that aren't durable yet."""
+        """Receipts of batches that aren't durable yet, by batch."""
         self.transactions = StompTransactions()
 
     def send(self, sends: SendBatch) -> None:
-        """Publish SENDs as one batch. Of one that can't be published those before it are."""
+        """Publish SENDs as one batch. If one of them is refused, those before it are published."""
         talk = self._talk
         records = dict[int, _Record]()
         try:
@@ -139,7 +154,11 @@ class StompPublisher:
         talk.receipt = ""
 
     def _topic(self, headers: StompHeaders) -> str:
-        """Return the topic of a SEND. ClientErrors, also of rights, and not_journaled of a queue."""
+        """Return the topic of a SEND and check that the client may publish to it.
+
+        Raises:
+            ClientError: a bad destination, not_entitled, or not_journaled for a queue.
+        """
         text = required_header(headers, "destination")
         topic = parse_send_destination(
             self._subscribed.temporary_destination(text) or text, is_multicast(headers)
@@ -148,17 +167,29 @@ class StompPublisher:
         return topic
 
     def _record(self, headers: StompHeaders) -> _Record:
-        """What a SEND's head says, looked up once of those with the same. ClientErrors as `_topic`."""
+        """Return the topic and stored headers of a SEND. Called once for SENDs with equal headers.
+
+        Raises:
+            ClientError: as for `_topic`.
+        """
         topic = self._topic(headers)
         return topic, self._lines(headers, topic)
 
     def add_to_transaction(self, frame: StompFrame) -> None:
-        """Until its transaction is committed. ClientErrors of its transaction, and of a SEND's destination."""
+        """Hold a frame back until its transaction is committed.
+
+        Raises:
+            ClientError: bad_transaction, or for a SEND as for `_topic`.
+        """
         topic = self._topic(frame.headers) if frame.command == "SEND" else None
         self.transactions.add(frame.headers["transaction"], frame, topic)
 
     def commit(self, name: str) -> None:
-        """Its SENDs are one batch; then its ACKs and NACKs count. ClientError bad_transaction."""
+        """Publish a transaction's SENDs as one batch, then execute its ACKs and NACKs.
+
+        Raises:
+            ClientError: bad_transaction.
+        """
         frames = self.transactions.end(name)
         receipt = self._talk.receipt
         sends, records = SendBatch(), dict[int, _Record]()
@@ -167,19 +198,22 @@ class StompPublisher:
                 sends.add(frame.headers, frame.body, frame.receipt)
                 records[id(frame.headers)] = self._record(frame.headers)
         self._publish(sends, records, [receipt] if receipt else [])
-        self._talk.receipt = ""  # which a refusal would have named
+        self._talk.receipt = ""  # only an error would name it from here on
         for frame in frames:
             if frame.command != "SEND":
                 self._subscribed.acknowledge(frame)
 
     def on_persisted(self, batch: str) -> None:
-        """A batch is durable, or handed on where no journal keeps it."""
+        """Send the receipts of a batch that is durable, or was forwarded where no journal keeps it."""
         self._talk.send_receipts(self._receipts.pop(batch))
 
     def _publish(
         self, sends: SendBatch, records: Mapping[int, _Record], receipts: Sequence[str] = ()
     ) -> None:
-        """One batch of SENDs, of which `records` has what their heads say; and what is to be answered when it is done."""
+        """Publish SENDs as one batch, and send their receipts when it is done.
+
+        `records`: topic and headers by id of the head.
+        """
         asked = [*filter(None, sends.receipts), *receipts]
         if not sends:
             self._talk.send_receipts(asked)
@@ -194,8 +228,11 @@ class StompPublisher:
         self._talk.connection.publishing.publish_records(topics, sends.bodies, lines, answers)
 
     def _lines(self, headers: StompHeaders, topic: str) -> bytes:
-        """The headers that travel with a record. A temporary destination is given to others by a name that they can use, and
-        what they send there is heard: RabbitMQ's clients don't subscribe to it."""
+        """Return the headers that are stored with a record.
+
+        A temporary `reply-to` is replaced by a name that other clients can use. The client also receives what
+        they send there, because RabbitMQ's clients don't subscribe to it.
+        """
         reply_to = headers.get("reply-to", "")
         known = self._subscribed.temporary_destination(reply_to)
         if not known:

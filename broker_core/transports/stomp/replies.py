@@ -1,13 +1,15 @@
-"""MESSAGE frames between a client's outbox and its socket: joined a slice at a time, when the socket takes it.
+"""Replies to a STOMP client: receipts, the last ERROR, and MESSAGE frames between outbox and socket.
 
-A batch of small records becomes many times its size as STOMP. What waits here is therefore the batch's shared frames, and
-one slice of them in bytes.
+`MessageFrameQueue` holds MESSAGE frames and joins them in slices when the socket accepts them. A batch of
+small records becomes many times its size as STOMP. So the queue holds the batch's shared frames, and only one
+slice of bytes.
 
-What the parts of a session have in common: the connection, how something is said to the client, and in which version.
+`StompReplyWriter` is shared by the parts of a session: it has the connection and the version, and sends
+frames.
 
-How a connection ends. STOMP has one word for that: an ERROR, which is the last frame; and DISCONNECT's receipt.
-
-So the end of one subscription by a policy is the end of its connection, told with the figures of the decision.
+`ErrorCloser` ends a connection. STOMP has only one frame for that, ERROR, which is the last frame, and
+DISCONNECT's receipt. So if a policy ends one subscription, the connection ends, with the figures of the
+decision.
 """
 
 from __future__ import annotations
@@ -30,11 +32,14 @@ if TYPE_CHECKING:
 
 
 SLICE_BYTES: Final = 64 * 1024
-"""Bytes that are joined and handed on at a time, and a WebSocket message's; a longer frame goes by itself."""
+"""Bytes that are joined and sent at a time, also as one WebSocket message. A longer frame is sent alone."""
 
 
 class MessageFrameQueue:
-    """One client's, in order. Whole frames, so that something else may be said between two slices."""
+    """Queue of one client's MESSAGE frames.
+
+    Slices have whole frames, so another frame may be sent between two slices.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[MessageFrames | bytes] = deque()
@@ -44,14 +49,14 @@ class MessageFrameQueue:
         return bool(self._waiting)
 
     def put(self, frames: MessageFrames | bytes) -> int:
-        """Queue frames, or one that must not overtake them; how many bytes they are."""
+        """Queue frames, or a single frame that must not overtake them. Return their bytes."""
         nbytes = len(frames) if isinstance(frames, bytes) else frames.nbytes
         self._waiting.append(frames)
         self.nbytes += nbytes
         return nbytes
 
     def take(self) -> bytes:
-        """The next slice; b"" when nothing waits."""
+        """Remove and return the next slice; b"" when the queue is empty."""
         taken: list[bytes] = []
         size = 0
         while self._waiting and size < SLICE_BYTES:
@@ -68,30 +73,33 @@ class MessageFrameQueue:
         return taken[0] if len(taken) == 1 else b"".join(taken)
 
     def drop(self) -> int:
-        """Forget what waits; how many bytes that was."""
+        """Discard the queued frames. Return their bytes."""
         dropped, self.nbytes = self.nbytes, 0
         self._waiting.clear()
         return dropped
 
 
 MAX_UNREAD_BYTES: Final = 4 * 1024 * 1024
-"""Of receipts that may wait for a peer whose socket takes nothing: one answer to a batch has hundreds, each as long as the peer likes."""
+"""Maximum bytes of receipts that wait for a peer whose socket accepts nothing.
+
+The reply to one batch may have hundreds of receipts, each as long as the peer has chosen.
+"""
 RECEIPT: Final = "receipt"
-"""Of an answer to a frame that asked for one."""
+"""Value of `Ack.of` in a reply to a frame with a receipt header."""
 
 
 class SessionTransport(ConnectionSink, Protocol):
-    """What carries a session."""
+    """Transport below a STOMP session."""
 
     def end(self) -> None:
-        """Close, as the client asked."""
+        """Close at the client's request."""
 
     def write_frame(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
-        """Send a frame at once; `behind` the messages that are on their way; or in their place, as the `last`."""
+        """Send a frame immediately, or `behind` the queued messages, or in their place as the `last` one."""
 
 
 class StompReplyWriter:
-    """One client's. The `connection` is there once the session has begun."""
+    """Sends one client's frames. The session sets `connection` when it begins."""
 
     __slots__ = ("_receipts", "_unread_bytes", "connection", "out", "reader", "receipt")
     connection: Connection
@@ -100,18 +108,21 @@ class StompReplyWriter:
         self.out = out
         self.reader = StompFrameReader(FrameLimits.before_logon())
         self.receipt = ""
-        """What the frame under way is to be answered with."""
+        """Receipt that the current frame requests."""
         self._receipts: list[bytes] = []
-        """Of this turn: a thousand SUBSCRIBEs or batches that are on disk together need one write, not a thousand."""
+        """Receipts of this event-loop iteration.
+
+        A thousand SUBSCRIBEs, or batches that are durable together, need one write.
+        """
         self._unread_bytes = 0
 
     @property
     def version(self) -> StompVersion:
-        """The one that is spoken."""
+        """STOMP version of the session."""
         return self.reader.version or StompVersion.V12
 
     def send_receipts(self, receipts: Sequence[str], *, behind: bool = False) -> None:
-        """What asked for these is done."""
+        """Send the receipts of executed frames."""
         frames = receipt_frames(receipts, self.version)
         if not frames:
             return
@@ -126,30 +137,30 @@ class StompReplyWriter:
             self._receipts.append(frames)
 
     def flush(self) -> None:
-        """Send this turn's receipts, before anything else is."""
+        """Send the receipts of this iteration. Called before any other frame is sent."""
         if self._receipts:
             joined = b"".join(self._receipts)
             self._receipts.clear()
             self.out.write_frame(joined)
 
     def send_frame(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
-        """Send a frame, as `SessionTransport` does."""
+        """Send a frame, like `SessionTransport.write_frame`."""
         self.flush()
         self.out.write_frame(frame, behind=behind, last=last)
 
     def send_final_receipt(self, receipt: str) -> None:
-        """In place of what is on its way: nothing follows."""
+        """Send a receipt as the last frame, instead of the queued messages."""
         if receipt:
             self.send_frame(receipt_frames([receipt], self.version), last=True)
 
     @property
     def on_processed(self) -> replies.Ack:
-        """The connection's answer to the frame under way; said behind what it had to say before."""
+        """Reply for the current frame's receipt. The connection sends it behind its other replies."""
         return replies.Ack(ack="processed", of=RECEIPT, id=self.receipt)
 
 
 class ErrorCloser:
-    """One client's."""
+    """Ends one client's connection with an ERROR frame or a final receipt."""
 
     __slots__ = ("_cancelled", "_said", "_talk", "telling")
 
@@ -158,22 +169,22 @@ class ErrorCloser:
         self._said = False
         self._cancelled: replies.SubscriptionCancelled | None = None
         self.telling = ""
-        """The decision that the client was told last, before its connection is closed."""
+        """Id of the decision in the last frame."""
 
     def send_last_frame(self, reply: Last, receipt: str = "") -> None:
-        """The last frame; what would follow it isn't said."""
+        """Send an ERROR as the last frame. Only the first call has an effect."""
         if not self._said:
             self._said = True
             talk = self._talk
             talk.send_frame(error_frame(reply, receipt, talk.version), last=True)
 
     def send_error(self, reply: replies.ErrorReply, receipt: str) -> None:
-        """What the client asked for can't be had."""
+        """Close the connection with the ERROR of a failed request."""
         self.send_last_frame(reply, receipt)
         self._talk.connection.close(reply.code, reply.message)
 
     def close_after_disconnect(self, receipt: str) -> None:
-        """DISCONNECT, and all that came before it is done."""
+        """End the connection after DISCONNECT, when all input before it has been executed."""
         self._said = True
         self._talk.flush()
         self._talk.send_final_receipt(receipt)
@@ -181,12 +192,15 @@ class ErrorCloser:
         self._talk.out.end()
 
     def on_subscription_cancelled(self, reply: replies.SubscriptionCancelled) -> None:
-        """A policy ended a subscription: what the decision says of it comes in the same turn."""
+        """Remember a subscription that a policy ended.
+
+        The decision's notice comes in the same event-loop iteration.
+        """
         self._cancelled = reply
         asyncio.get_running_loop().call_soon(self._without_notice)
 
     def on_decision_notice(self, reply: replies.DecisionNotice) -> None:
-        """What a policy decided; said when it is the end of something."""
+        """Close the connection with a decision's notice if the decision ended it or a subscription."""
         cancelled = self._cancelled
         if self._talk.connection.is_closed:
             self.telling = reply.decision or ""
@@ -203,7 +217,7 @@ class ErrorCloser:
             self._talk.connection.close(cancelled.code, cancelled.message)
 
     def _without_notice(self) -> None:
-        """It was cancelled and nothing more was said of it: silence would be worse."""
+        """Close the connection of a cancelled subscription without a notice, because none has come."""
         cancelled, self._cancelled = self._cancelled, None
         if cancelled is not None and not self._talk.connection.is_closed:
             self.send_last_frame(cancelled)

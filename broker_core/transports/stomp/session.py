@@ -1,7 +1,7 @@
-"""One STOMP client's conversation: its frames as the commands that there are, replies to these as its frames.
+"""STOMP session of one client: translates its frames to commands, and replies to frames.
 
-Nothing is decided here about deliveries, journals or slow clients: a session is to a `Connection` what the native frames are.
-Frames are carried out in the connection's own turn (`inbox`), so what a frame must come after has been done by then.
+It decides nothing about deliveries, journals or slow clients. For a `Connection` a session is like the native
+frames. The connection's inbox executes frames in order, so earlier frames have been executed before.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from broker_core.engine.engine import Engine
 
 MAX_SENDS: Final = 512
-"""SENDs of one read that become one batch."""
+"""Maximum number of SENDs of one read that become one batch."""
 MAX_SENT_BYTES: Final = 1024 * 1024
+"""Bytes of bodies at which a batch of SENDs is closed."""
 _PROCESS: Final = secrets.token_hex(3)
-"""So that no name comes again after a restart."""
+"""Random part of generated client names, so that no name is reused after a restart."""
 _names = count(1)
 
 
@@ -65,7 +66,7 @@ class _SendAction:
 
 @dataclass(slots=True)
 class _FrameAction:
-    """Any other frame."""
+    """Any frame except such a SEND."""
 
     session: StompSession
     frame: StompFrame
@@ -80,7 +81,7 @@ class _FrameAction:
 
 @dataclass(slots=True)
 class _MalformedFrameAction:
-    """A frame whose head was read and whose body can't be."""
+    """Frame with a valid head and an invalid body."""
 
     session: StompSession
     error: ClientError
@@ -93,7 +94,10 @@ class _MalformedFrameAction:
 
 @dataclass(slots=True)
 class _EndAction:
-    """Nothing follows. Behind what was read before, which counts: a COMMIT may be among it."""
+    """End of the input.
+
+    It comes behind the frames that were read before, because a COMMIT may be among them.
+    """
 
     session: StompSession
     nbytes = 0
@@ -103,12 +107,22 @@ class _EndAction:
 
 
 class StompSession:
-    """Between what carries it, its `out`, and its `connection`."""
+    """Protocol state of one STOMP client, between its transport `out` and its `connection`."""
 
     __slots__ = (
-        "_beats", "_broken", "_engine", "_farewell", "_leaving", "_lost", "_named", "_sending", "_subscribed", "_talk", "_transport",
+        "_beats",
+        "_broken",
+        "_engine",
+        "_farewell",
+        "_leaving",
+        "_lost",
+        "_named",
+        "_sending",
+        "_subscribed",
+        "_talk",
+        "_transport",
         "_unfinished",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, engine: Engine, transport: str, tails: MessageTailCache, out: SessionTransport
@@ -122,7 +136,7 @@ class StompSession:
         self._unfinished = InputBufferUsage(engine.anteroom, self._give_up)
         self._beats = (0, 0)
         self._named = False
-        """Whether the client gave a name of its own."""
+        """Whether the client gave its own name."""
         self._leaving = self._broken = self._lost = False
 
     @property
@@ -135,15 +149,18 @@ class StompSession:
 
     @property
     def last_decision_id(self) -> str:
-        """The decision that the client was told last, before its connection is closed."""
+        """Id of the last decision that was sent to the client before its connection closes."""
         return self._farewell.telling
 
     def begin(self) -> None:
-        """The connection is there."""
+        """Create the engine's connection."""
         self._talk.connection = self._engine.add_connection(self._transport, self._talk.out)
 
     def on_connection_lost(self) -> None:
-        """The connection is gone: nothing of it is kept, whoever still knows this session."""
+        """Handle the loss of the connection.
+
+        All input is released, even if other objects still refer to this session.
+        """
         self._lost = True
         self._unfinished.set_bytes(0)
         if self.connection.logged_on and not self.connection.is_closed:
@@ -152,14 +169,14 @@ class StompSession:
             self.on_input_end()
 
     def on_input_end(self) -> None:
-        """What was read before has been taken."""
+        """Discard unfinished input, because all complete frames have been executed."""
         self.reader.release()
         self._sending.transactions.drop()
 
-    # What the client says.
+    # Input.
 
     def on_bytes(self, data: bytes | memoryview) -> None:
-        """Bytes have come."""
+        """Process received bytes."""
         connection, reader = self.connection, self.reader
         if self._leaving or connection.is_closed:
             return
@@ -167,14 +184,18 @@ class StompSession:
         items = self._items()
         if connection.logged_on:
             connection.receive(items)
-        elif (first := next(items, None)) is not None:  # only whole frames put off the end of its patience
+        elif (first := next(items, None)) is not None:  # only a complete frame extends the logon deadline
             connection.receive(chain((first,), items))
         self._count_held()
         if reader.error is not None and not self._broken:
             connection.receive(self._items())
 
     def _items(self) -> Iterator[Item]:
-        """What was read, cut into frames as they are taken: a read may have thousands, and what they cost is the client's turn."""
+        """Yield the received frames.
+
+        They are parsed as they are executed: a read may have thousands, and parsing uses the client's time
+        budget.
+        """
         yield from self._deeds()
         if not self._lost:
             self._count_held()
@@ -184,15 +205,19 @@ class StompSession:
             yield _MalformedFrameAction(self, self.reader.error, asked) if asked else self.reader.error
 
     def _count_held(self) -> None:
-        """What the client makes the broker hold for what it hasn't said to its end. It ends at once where there is no room, also while
-        its logon is being checked: what it said before would wait in that very room."""
+        """Count the bytes of unfinished input.
+
+        Beyond the limit the connection ends immediately, even during the logon check.
+
+        The earlier frames of the client would wait in the same memory.
+        """
         try:
             self._unfinished.set_bytes(self.reader.buffered_bytes + self._sending.transactions.nbytes)
         except ClientError as error:
             self._give_up(error)
 
     def _give_up(self, error: ClientError) -> None:
-        """Free unfinished frames and transactions, and end the connection."""
+        """Discard unfinished frames and transactions, and end the connection with an error."""
         self._broken = True
         self.reader.release(error.with_traceback(None))
         self._sending.transactions.drop()
@@ -200,7 +225,7 @@ class StompSession:
         self.connection.fail(error)
 
     def _deeds(self) -> Iterator[_SendAction | _FrameAction]:
-        """SENDs that came together are one batch, as one of a native publisher is."""
+        """Yield frames as actions. SENDs that came together become one batch, as a native publisher's do."""
         reader = self.reader
         frame = reader.read_frames()
         while frame is not None:
@@ -213,7 +238,11 @@ class StompSession:
                 frame = reader.read_frames()
 
     def send(self, sends: SendBatch) -> None:
-        """Publish SENDs that came together. ClientErrors as `take`."""
+        """Publish SENDs that came together.
+
+        Raises:
+            ClientError: as for `StompPublisher.send`.
+        """
         if self._leaving:
             return
         if not self.connection.logged_on:
@@ -221,7 +250,11 @@ class StompSession:
         self._sending.send(sends)
 
     def execute_frame(self, frame: StompFrame) -> None:
-        """Carry a frame out. ClientErrors say why not; the connection ends with them."""
+        """Execute a frame.
+
+        Raises:
+            ClientError: the reason for a refusal. The connection ends with it.
+        """
         if self._leaving:
             return
         talk = self._talk
@@ -231,12 +264,12 @@ class StompSession:
         talk.receipt = ""
 
     def fail(self, error: ClientError, receipt: str) -> None:
-        """End it with the error of a frame that asked for this receipt."""
+        """End the connection with the error of a frame that requested this receipt."""
         self._talk.receipt = receipt
         self.connection.fail(error)
 
     def _carry_out(self, frame: StompFrame) -> bool:
-        """Whether its receipt is answered elsewhere, when more has been done."""
+        """Execute a frame. Return whether another part sends its receipt later."""
         headers, transactions = frame.headers, self._sending.transactions
         match frame.command:
             case "CONNECT" | "STOMP":
@@ -264,15 +297,16 @@ class StompSession:
                 return False
             case _ if "transaction" in headers:
                 self._sending.add_to_transaction(frame)
-                return frame.command == "SEND"  # answered with its COMMIT
+                return frame.command == "SEND"  # the receipt is sent with that of COMMIT
             case _:
                 self._subscribed.acknowledge(frame)
                 return False
         return True
 
-    # Logging on.
+    # Logon.
 
     def _connect(self, frame: StompFrame) -> None:
+        """Log on with a CONNECT frame."""
         headers, version = frame.headers, best_version(frame)
         connection = self.connection
         if connection.logged_on:
@@ -306,27 +340,31 @@ class StompSession:
         self._talk.receipt = ""
 
     def on_logged_on(self) -> None:
-        """It is known who this is."""
+        """Apply the limits of an authenticated client."""
         self._unfinished.on_logged_on(self.connection.input_share)
         own = (one.max_body for one in self._engine.policy.transports if one.name == self._transport)
         self.reader.limits = FrameLimits(body=next(own, None) or MAX_BODY)
 
     def _connected(self) -> None:
+        """Send CONNECTED, and set the agreed heart-beats."""
         connection, talk = self.connection, self._talk
         connection.comes_back_as = resume_key(connection, self._named)
         says, hears = self._beats
         connection.heartbeat_ms, connection.promised_ms = says, hears
         talk.send_frame(connected_frame(talk.version, connection.name, self._engine.instance, says, hears))
 
-    # What the broker says.
+    # Output.
 
     def frames_of(self, entry: OutboxEntry) -> MessageFrames | None:
-        """A delivery; None when its subscription has ended meanwhile."""
+        """Return the frames of a delivery; None when its subscription has ended meanwhile."""
         self._talk.flush()
         return self._subscribed.frames_of(entry)
 
     def answer(self, reply: replies.Reply) -> None:
-        """Say what there is a STOMP word for; what there is none for, no client waits for."""
+        """Send a reply as STOMP frames.
+
+        Replies without a STOMP frame are dropped, because no client waits for them.
+        """
         match reply:
             case replies.BrokerHeartbeat():
                 self._talk.send_frame(HEARTBEAT)
@@ -351,8 +389,8 @@ class StompSession:
             case replies.DecisionNotice(code="no_longer_journaled", details={"extent": "part"}):
                 self._subscribed.note_part(reply)
             case replies.DecisionNotice(code="no_longer_journaled"):
-                # An ERROR ends a connection, and its client would wait for ever otherwise: STOMP has no other
-                # word.
+                # An ERROR ends the connection, because STOMP has no other frame for it. Otherwise the client
+                # would wait forever.
                 self._farewell.send_last_frame(reply)
                 self.connection.close(reply.code, reply.message)
             case replies.DecisionNotice():

@@ -1,10 +1,11 @@
-"""Clients that a policy dropped, and that subscribe again as if nothing had been: where they go on (`resume` of the transport).
+"""Subscriptions of a STOMP client: SUBSCRIBE, MESSAGE, ACK, NACK, gaps and UNSUBSCRIBE.
 
-What a SUBSCRIBE says itself of where it begins counts more, and what is kept for the client anyhow has its place already.
+The client names a subscription by its id, and the engine by its stream. A message has a number within its
+subscription.
 
-SUBSCRIBE and what follows from it: deliveries as MESSAGE frames, ACK and NACK, gaps, and UNSUBSCRIBE.
-
-A subscription is known to the client by its id, and to the engine by its stream; a message by its number in the subscription.
+A client that a policy closed, and that subscribes again as before, continues at its resume point (the
+transport's setting `resume`). A start given in the SUBSCRIBE itself has precedence. Durable subscriptions
+have stored positions and need no resume point.
 """
 
 from __future__ import annotations
@@ -53,22 +54,27 @@ if TYPE_CHECKING:
 
 
 class ResumeResult(NamedTuple):
-    """Facts for a client that is back: the record up to which it may have had the messages before, and the
-    first one that it missed before its subscription begins; 0 for none."""
+    """Resume information of a client that is back.
+
+    `had_upto`: last record that the client may already have, 0: none. `missed_from`: first record that it
+    missed before its subscription begins, 0: none.
+    """
 
     had_upto: int = 0
     missed_from: int = 0
 
     def missed(self, instance: str, newest: int) -> str:
-        """Return the range of bookmarks that it missed, when the log ended with `newest` as it began; "" when
-        it missed none."""
+        """Return the bookmark range of missed records; "" when there are none.
+
+        `newest`: end of the log at the start.
+        """
         if not 0 < self.missed_from <= newest:
             return ""
         return f"[{Bookmark(instance, self.missed_from)}:{Bookmark(instance, newest)}]"
 
 
 def resume_key(connection: Connection, named: bool) -> str:
-    """As whom a client is known again: by its own name where it is `named`, else as its user, where it connects from."""
+    """Return the key of a client's resume points: its name if it is `named`, else its user and address."""
     return (
         f"client {connection.name}"
         if named
@@ -79,7 +85,7 @@ def resume_key(connection: Connection, named: bool) -> str:
 def resume_from_position(
     engine: Engine, connection: Connection, command: commands.Subscribe
 ) -> tuple[commands.Subscribe, ResumeResult | None]:
-    """The same subscribe, from where its client was; and what of that it is told with the first message."""
+    """Return a subscribe that starts at the client's resume point, and facts for its first message."""
     said = (command.bookmark, command.durable, command.managed, command.resume, command.snapshot_key)
     if any(one is not None for one in said):
         return command, None
@@ -97,40 +103,43 @@ def resume_from_position(
 
 
 def _resume(engine: Engine, connection: Connection) -> ResumeFrom:
-    """As the policy in force has it: a listener stays when that changes."""
+    """Return the setting `resume` of the policy in force. A listener stays open when only that changes."""
     transports = engine.policy.transports
     return next((one.resume for one in transports if one.name == connection.transport), ResumeFrom.NOW)
 
 
 def _keeps_all(engine: Engine, topic: str) -> bool:
-    """Of other topics what no journal keeps would be missing in a subscription that goes on from the log."""
+    """Return whether all records of a topic are journaled.
+
+    Else a subscription from the log would miss some.
+    """
     return engine.dispatch.topics.covers_all(TopicPattern.parse(topic))
 
 
 @dataclass(slots=True)
 class _StompSubscription:
-    """One, as its MESSAGEs name it."""
+    """Subscription, as its MESSAGE frames name it."""
 
     id: str
     named: bytes
-    """Its id as a header's value."""
+    """Id of the subscription as a header value."""
     acknowledges: bool
     kept_as: tuple[str, str] | None = None
-    """Of a durable subscription: whose it is, and its name."""
+    """Owner and name of a durable subscription."""
     had_upto: int = 0
-    """Up to which sequence somebody may have had its messages before."""
+    """Sequence up to which a client may have received the messages before."""
     sent: int = 0
     gap: str = ""
+    """Missing bookmark range that the next message reports."""
     notice: str = ""
-    """Code of what its next message is to say."""
-    """What the next message says is missing before it."""
+    """Code of a decision that the next message reports."""
     missed: str = ""
-    """What it says the client missed while it was away."""
+    """Bookmark range, missed while the client was away, that the next message reports."""
 
 
 @dataclass(slots=True)
 class _PendingSubscribe:
-    """A SUBSCRIBE that is under way."""
+    """SUBSCRIBE in progress."""
 
     asked: SubscribeRequest
     receipt: str
@@ -138,12 +147,20 @@ class _PendingSubscribe:
 
 
 class StompSubscriptions:
-    """One client's subscriptions."""
+    """Subscriptions of one STOMP client."""
 
     __slots__ = (
-        "_begins_one", "_engine", "_refusal", "_secret", "_streams", "_subscribing", "_tails", "_talk", "_temporary",
+        "_begins_one",
+        "_engine",
+        "_refusal",
+        "_secret",
+        "_streams",
+        "_subscribing",
+        "_tails",
+        "_talk",
+        "_temporary",
         "_unsubscribing",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -152,30 +169,39 @@ class StompSubscriptions:
         tails: MessageTailCache,
         begins_one: Callable[[Item], bool],
     ) -> None:
-        """`begins_one` says of what comes next that it is a SUBSCRIBE."""
+        """Create an empty set of subscriptions.
+
+        `begins_one` returns whether an item of the input is a SUBSCRIBE.
+        """
         self._engine = engine
         self._talk = talk
         self._begins_one = begins_one
         self._refusal: Callable[[], None] | None = None
-        """The end of the connection that a SUBSCRIBE brought, while others are under way: those are answered first."""
+        """Function that ends the connection after a refused SUBSCRIBE.
+
+        The pending ones are answered first.
+        """
         self._tails = tails
         self._subscribing: dict[str, _PendingSubscribe] = {}
         self._unsubscribing: dict[str, str] = {}
-        """What is to be answered when a subscription has ended, and isn't kept any more if it was to be deleted."""
+        """Receipts of UNSUBSCRIBEs by subscription id.
+
+        They are sent when the subscription has ended and is deleted, if requested.
+        """
         self._streams: dict[int, _StompSubscription] = {}
         self._secret = secrets.token_hex(8)
-        """By which its temporary destinations are known."""
+        """Random part of the names of its temporary destinations."""
         self._temporary: set[str] = set()
-        """Those that it hears without having subscribed to them."""
+        """Temporary destinations that it receives without a SUBSCRIBE."""
 
     # Temporary destinations.
 
     def temporary_destination(self, destination: str) -> str:
-        """By which destination others know a temporary one of this connection; "" when it is none."""
+        """Return the public name of this connection's temporary destination; "" when it isn't temporary."""
         return temporary_topic(destination, self._secret)
 
     def allow_reply_to(self, reply_to: str, destination: StompDestination) -> None:
-        """What is sent to a temporary destination is for the client, whether it subscribes to it or not."""
+        """Subscribe the client to its temporary destination, unless it is subscribed."""
         topic = destination.topic
         if reply_to in self._temporary or any(
             one.topic == topic for one in self._talk.connection.subscriptions.values()
@@ -188,10 +214,14 @@ class StompSubscriptions:
         )
         self._talk.connection.execute_command(command)
 
-    # Beginning and end.
+    # Begin and end.
 
     def subscribe(self, headers: dict[str, str]) -> None:
-        """Begin one. ClientErrors name the header, or say what can't be had."""
+        """Begin a subscription.
+
+        Raises:
+            ClientError: a header is wrong, or the request is refused.
+        """
         talk, connection = self._talk, self._talk.connection
         frontier, clock = self._engine.frontier.durable, self._engine.clock
         id = headers.get("id", "")
@@ -218,20 +248,24 @@ class StompSubscriptions:
             )
         command, back = resume_from_position(self._engine, connection, asked.command)
         self._subscribing[id] = _PendingSubscribe(asked, talk.receipt, back)
-        # What follows is meant to come after it; but more of them go on together, and share a write of the disk.
+        # Later frames must come after it, except SUBSCRIBEs, which proceed together and share a write of the
+        # disk.
         connection.inbox.pause(InputHold.SUBSCRIBE, self._begins_one)
         connection.execute_command(command)
 
     @property
     def _user_owner(self) -> str:
-        """As whom the durable subscriptions of its user are kept; one who only says who he is has others than one who proves it."""
+        """Owner name of the user's durable subscriptions.
+
+        An authenticated user has others than an unauthenticated one.
+        """
         connection = self._talk.connection
         identity = connection.identity
         proven = identity is not None and identity.proven
         return f"{'user' if proven else 'anybody'}:{connection.user}"
 
     def on_subscribed(self, reply: replies.Ack) -> None:
-        """What was asked for is there."""
+        """Register a subscription that has begun, and send its receipt."""
         talk, connection = self._talk, self._talk.connection
         asked, receipt, back = self._take(reply)
         assert reply.stream is not None
@@ -246,11 +280,11 @@ class StompSubscriptions:
             made.missed = back.missed(engine.instance, engine.frontier.durable)
         if receipt:
             talk.send_receipts([receipt])
-        # Not before it has begun: what comes next may be its UNSUBSCRIBE.
+        # Later, because it has not begun yet, and the next frame may be its UNSUBSCRIBE.
         asyncio.get_running_loop().call_soon(self._answered)
 
     def _answered(self) -> None:
-        """One has begun, or was refused: with the last of those that are under way the connection goes on, or ends."""
+        """Resume the input, or end the connection, when no SUBSCRIBE is pending any more."""
         if self._subscribing:
             return
         if self._refusal is None:
@@ -263,7 +297,7 @@ class StompSubscriptions:
         return found.asked, found.receipt, found.back
 
     def on_refused(self, id: str, end: Callable[[str], None]) -> None:
-        """One can't be had. `end` ends the connection, and answers the receipt that was asked for."""
+        """Refuse a SUBSCRIBE. `end` ends the connection with an ERROR and the receipt that was requested."""
         found = self._subscribing.pop(id, None)
         if self._refusal is None:
             receipt = found.receipt if found is not None else ""
@@ -272,7 +306,11 @@ class StompSubscriptions:
         self._answered()
 
     def unsubscribe(self, headers: dict[str, str]) -> None:
-        """End one. ClientError unknown_subscription."""
+        """End a subscription.
+
+        Raises:
+            ClientError: unknown_subscription.
+        """
         talk = self._talk
         id = headers.get("id") or (headers.get("destination", "") if talk.version is StompVersion.V10 else "")
         durable, owner = durable_subscription(headers)
@@ -284,7 +322,7 @@ class StompSubscriptions:
         self._end(id, delete=bool(durable))
 
     def on_unsubscribed(self, id: str) -> None:
-        """It has ended, as the client asked."""
+        """Send the receipt of an UNSUBSCRIBE when the subscription has ended."""
         self._talk.send_receipts([self._unsubscribing.pop(id, "")], behind=True)
 
     def _end(self, id: str, delete: bool = False) -> None:
@@ -295,7 +333,7 @@ class StompSubscriptions:
             self._streams.pop(target.stream, None)
 
     def _delete(self, durable: str, owner: str) -> None:
-        """Delete a durable subscription that nobody is subscribed to on this connection."""
+        """Delete a durable subscription that this connection isn't subscribed to."""
         connection = self._talk.connection
         kept_as = self._user_owner if owner == "user" else connection.name
         try:
@@ -305,7 +343,7 @@ class StompSubscriptions:
         connection.services.facilities.spawn(connection.reply_when_durable(self._talk.on_processed))
 
     def on_ended(self, id: str) -> None:
-        """One has been given all of the range it asked for."""
+        """Send the end frame of a subscription that has delivered all of its range."""
         for stream, known in list(self._streams.items()):
             if known.id == id:
                 del self._streams[stream]
@@ -316,7 +354,7 @@ class StompSubscriptions:
     # Deliveries.
 
     def frames_of(self, entry: OutboxEntry) -> MessageFrames | None:
-        """A delivery; None when its subscription has ended meanwhile."""
+        """Return the frames of a delivery; None when its subscription has ended meanwhile."""
         to, version = self._streams.get(entry.stream), self._talk.version
         if to is None:
             return None
@@ -330,7 +368,7 @@ class StompSubscriptions:
             lines = "".join(f"{header_line(name, value, version)}\n" for name, value in said if value)
             tails, to.gap, to.missed, to.notice = [lines.encode() + tails[0], *tails[1:]], "", "", ""
         if to.kept_as is not None and not self._is_durable(to.id):
-            to.kept_as, to.had_upto = None, 0  # it was deleted, and goes on as any other
+            to.kept_as, to.had_upto = None, 0  # it was deleted and continues as an ordinary subscription
         if to.had_upto and 0 < entry.batch.first_sequence <= to.had_upto:
             tails = mark_redelivered(tails, (entry.batch.sequences() <= to.had_upto).tolist())
         if to.kept_as is not None and entry.batch.last_sequence:
@@ -354,13 +392,13 @@ class StompSubscriptions:
         return target is not None and target.durable != ""
 
     def note_gap(self, reply: replies.GapNotice) -> None:
-        """What the log no longer has is said by the next message."""
+        """Let the next message report records that the log no longer has."""
         for known in self._streams.values():
             if known.id == reply.id:
                 known.gap = f"{known.gap.partition(',')[0] or reply.first},{reply.last}"
 
     def note_part(self, reply: replies.DecisionNotice) -> None:
-        """Have the next message say that the policy no longer journals a part of its topics."""
+        """Let the next message report that the policy no longer journals a part of its topics."""
         for known in self._streams.values():
             if known.id == reply.details["id"]:
                 known.notice = reply.code
@@ -368,20 +406,24 @@ class StompSubscriptions:
     # Acknowledgements.
 
     def acknowledge(self, frame: StompFrame) -> None:
-        """ACK or NACK. What comes too late is passed over. ClientError bad_ack."""
+        """Execute an ACK or NACK. One that comes too late is ignored.
+
+        Raises:
+            ClientError: bad_ack.
+        """
         headers, connection = frame.headers, self._talk.connection
         said = headers.get("id") if self._talk.version is StompVersion.V12 else headers.get("message-id")
         said = said or headers.get("id") or required_header(headers, "message-id")
         found = parse_ack_id(said)
         if found is None:
             if "|" in said or "." in said:
-                return  # of a message that needs no acknowledgement
+                return  # the message needs no acknowledgement
             raise _unknown_message(said)
         stream, number = found
         subscription = self._streams.get(stream)
         if subscription is None:
             if 0 < stream <= connection.last_stream:
-                return  # its subscription has ended: what was owed to it is counted
+                return  # the subscription has ended, and its messages are accounted
             raise _unknown_message(said)
         if frame.command == "ACK":
             connection.execute_command(commands.Acknowledge(id=subscription.id, upto=number))

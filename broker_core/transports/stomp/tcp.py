@@ -1,4 +1,4 @@
-"""STOMP over TCP."""
+"""STOMP transport over TCP, and its listener."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from broker_core.engine.engine import Engine
 
 READ_BYTES: Final = 256 * 1024
+"""Maximum bytes of one read from a logged-on client."""
 _read_into: Final = memoryview(bytearray(READ_BYTES))
-"""Where the kernel writes what any of the clients sent. It is taken out again before anything else is read, so that an idle
-connection needs no buffer of its own."""
+"""Read buffer shared by all clients. Its bytes are taken out before the next read.
+
+So an idle connection needs no buffer of its own.
+"""
 _guests_read_into: Final = _read_into[:GUEST_READ_BYTES]
 
 
 class StompProtocol(TcpConnection):
-    """One STOMP client."""
+    """TCP connection of a STOMP client."""
 
     protocol = "stomp"
 
@@ -53,7 +56,7 @@ class StompProtocol(TcpConnection):
         self._to_the_door()
 
     def eof_received(self) -> bool:
-        # A client that closes when it has read why it is closed has been told.
+        # A client that closes after it has read the reason of its closing has received the notice.
         if self._session.last_decision_id and self.acked_bytes() >= self.written_bytes:
             self._session.connection.notices.on_received(self._session.last_decision_id)
         return False
@@ -84,7 +87,7 @@ class StompProtocol(TcpConnection):
             super().resume_writing()
 
     def _write_on(self) -> None:
-        """Hand on what waits as far as the kernel takes it."""
+        """Write queued slices to the transport, as far as the kernel accepts them."""
         assert self._transport is not None
         while self._outgoing and not self._paused:
             slice_ = self._outgoing.take()
@@ -106,7 +109,7 @@ class StompProtocol(TcpConnection):
         self._session.answer(reply)
 
     def write_frame(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
-        """Send a frame at once; `behind` the messages that are on their way; or in their place, as the `last`."""
+        """Send a frame immediately, or `behind` the queued messages, or in their place as the `last` one."""
         assert self._transport is not None
         if self._progress.closed or self._closing:
             return
@@ -123,20 +126,23 @@ class StompProtocol(TcpConnection):
             self._end_writing()
 
     def _end_writing(self) -> None:
-        """Nothing follows. What the client still sends is read and forgotten, else the kernel would throw away with it what the
-        client hasn't read; it closes when it has read the end, or is closed."""
+        """End the output after the last frame.
+
+        Further input is read and discarded. Otherwise the kernel would reset the connection, and the client
+        would lose bytes that it hasn't read. The client closes when it has read the end, or is closed.
+        """
         assert self._transport is not None
         self._closing, self.is_writable = True, False
         self._heard_by_turns()
         if not self._transport.is_closing() and self._transport.can_write_eof():
-            with contextlib.suppress(OSError):  # the peer was gone first
+            with contextlib.suppress(OSError):  # the peer has closed first
                 self._transport.write_eof()
 
     def close(self, code: str, message: str) -> None:
         self.end()
 
     def end(self) -> None:
-        """Close when the client has read what was said, or doesn't."""
+        """Close when the client has read the last frame, at the latest after CLOSE_AFTER_S."""
         if self._transport is None or self._transport.is_closing():
             return
         if not self._closing:
@@ -153,7 +159,7 @@ class StompProtocol(TcpConnection):
 
 
 class StompListener(TcpListener):
-    """Listens for clients of a STOMP transport."""
+    """Listener of a STOMP transport."""
 
     def __init__(self, engine: Engine, settings: TransportSettings) -> None:
         super().__init__(engine, settings)
