@@ -177,7 +177,7 @@ def test_password_and_second_factor_from_the_first_to_the_lost_app(
 def test_a_token_of_ones_own_is_shown_once_and_revoked(page: Page) -> None:
     empty_tray(page)
     page.goto("/access/")
-    card = page.get_by_role("region", name="Make a token of yours")
+    card = page.get_by_role("region", name="Create an API token")
     card.locator("[name=name]").fill("for a report")
     card.locator("input[type=checkbox]").first.check()
     card.get_by_label("Your own password").fill(PASSWORD)

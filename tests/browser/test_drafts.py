@@ -67,20 +67,20 @@ def test_from_a_new_draft_to_a_rollout_and_back(page: Page) -> None:
     page.get_by_label("Share one client may use").fill("5")
     page.get_by_role("button", name="Save in the draft").focus()
     page.keyboard.press("Enter")
-    page.get_by_role("button", name="Show what it would do").focus()
+    page.get_by_role("button", name="Show preview").focus()
     page.keyboard.press("Enter")
     preview = page.locator("#preview")
     expect(preview).to_contain_text("ClientMaxCapacity")
     expect(preview).to_contain_text("board-jfk would be over its capacity.")
     expect(preview).to_contain_text(
-        re.compile(r"Whose settings change: (\d+) of \1 clients")
+        re.compile(r"Clients whose settings change: (\d+) of \1 clients")
     )  # other tests disconnect some
     page.get_by_label("In force", exact=True).select_option("client")
     page.get_by_label("Client names").fill("desk-*")
     page.get_by_label("Most decisions").fill("3")
-    page.get_by_role("button", name="Show what it would do").click()
+    page.get_by_role("button", name="Show preview").click()
     expect(preview).to_contain_text("For clients named desk-* first.")
-    page.get_by_role("button", name="Put into the tray").focus()
+    page.get_by_role("button", name="Preview changes").focus()
     page.keyboard.press("Enter")
     expect(page.locator("#tray")).to_contain_text("for desk-* first")
     page.get_by_label("Reason").fill("ticket 7")
@@ -116,7 +116,7 @@ def test_a_drafts_pages_are_accessible_and_fit_a_telephone(page: Page, theme: st
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     address = new_draft(page, f"every part, {theme}")
     fill_parts(page)
-    page.get_by_role("button", name="Show what it would do").click()
+    page.get_by_role("button", name="Show preview").click()
     expect(page.locator("#preview")).to_contain_text("What differs")
     for path in (
         "",

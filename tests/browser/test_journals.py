@@ -14,7 +14,7 @@ def test_acts_from_the_map_go_to_the_tray(page: Page) -> None:
     expect(page.get_by_role("img", name="On disk: 2 segments, 256 MiB")).to_be_visible()
     page.get_by_role("button", name="Remove… what is older than 7 days").click()
     expect(page.locator("#tray")).to_contain_text("29.6 MiB can’t be replayed any more")
-    page.get_by_role("button", name="Release: disconnect it… spool of board-jfk").click()
+    page.get_by_role("button", name="Release: disconnect… spool of board-jfk").click()
     expect(page.locator("#tray")).to_contain_text("1 client cut off")
     expect(page.locator("#tray")).to_contain_text("2 changes")
     page.get_by_role("button", name="Discard").click()

@@ -115,7 +115,7 @@ def test_a_rule_for_a_topic_and_a_group_of_clients(page: Page, keys: Keys) -> No
     keys.write("disconnect")
     keys.reach(page.get_by_label("Whether it is carried out"), 1)
     keys.write("recorded")
-    keys.reach(page.get_by_role("button", name="Put into the tray"), 1)
+    keys.reach(page.get_by_role("button", name="Preview changes"), 1)
     keys.press("Enter")
     expect(page.locator("#tray")).to_contain_text(
         "When oldest age of flights.> for board-* passes 20.0 s, disconnect it"
@@ -160,7 +160,7 @@ def test_the_worst_client_is_looked_at_and_planned_for_and_the_plan_is_taken_out
     expect(page.locator("#tray").locator("[name=confirmed], #tray-reason").first).to_be_focused()
     keys.press("Escape")
     expect(menu).to_be_focused()
-    keys.find("Tray of changes")
+    keys.find("Pending changes")
     keys.reach(page.get_by_role("button", name=re.compile("Take out 1")), 3, back=True)
     keys.press("Enter")
     expect(page.locator("#tray")).to_be_hidden()

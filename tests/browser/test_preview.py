@@ -29,7 +29,7 @@ def new_rule(page: Page, limit: str, mode: str) -> None:
     page.get_by_label("Limit").fill(limit)
     page.locator("main").get_by_label("Act").select_option("disconnect")
     page.get_by_label("Whether it is carried out").select_option(mode)
-    page.get_by_role("button", name="Put into the tray").click()
+    page.get_by_role("button", name="Preview changes").click()
 
 
 def test_a_rule_that_is_carried_out_needs_the_tick_and_cuts_off_whom_the_tray_named(page: Page) -> None:

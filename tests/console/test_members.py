@@ -170,13 +170,13 @@ def test_the_page_of_the_group_says_what_each_member_says_and_who_cannot_be_aske
     told = minified(page.get("/replication/now/"))
     assert "engine_lost" in told and "<bdi>b</bdi>: Another log. Mend it." in told
     plant.b.group = structs.replace(make_group(*both), member="b")
-    assert "Every member takes part and agrees" in minified(page.get("/replication/now/"))
+    assert "Every member is active and consistent" in minified(page.get("/replication/now/"))
     _, b, prices = settings.SLUICE_BROKERS
     dead = read_addresses(["sluice-1/a=unix:/nowhere/a.sock"], tmp_path)
     settings.SLUICE_BROKERS = (*dead, b, prices)
     told = minified(page.get("/replication/now/"))
-    assert "b is taking part" in told and "Not all is well: <bdi>a</bdi></p>" in told
-    assert "the others hear it" in told and "The broker sluice-1/a can&#x27;t be reached" in told
+    assert "b is taking part" in told and "Attention needed: <bdi>a</bdi></p>" in told
+    assert "reported by other members" in told and "The broker sluice-1/a can&#x27;t be reached" in told
     settings.SLUICE_BROKERS = (*dead, *read_addresses(["sluice-1/b=unix:/nowhere/b.sock"], tmp_path))
     told = minified(page.get("/replication/"))
     assert told.count("can&#x27;t be reached") >= 2 and "manage.py runbroker" in told

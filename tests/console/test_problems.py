@@ -113,7 +113,7 @@ def test_a_member_without_quorum_stands_at_the_top_of_pages_and_everywhere_else(
     assert told.closed_at is not None
     found = found_everywhere(page)
     assert found["ready"] == (200, []) and found["metrics"] == {}
-    assert "Every member takes part and agrees" in found["page"]
+    assert "Every member is active and consistent" in found["page"]
     assert found["brokers"]["sluice-1/b"]["problems"] == []
 
 

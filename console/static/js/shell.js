@@ -10,8 +10,8 @@ import { choice, choices, choose, dayAndTime, zoneWord } from "./zone.js";
 
 // What is said of the connection, not of any page's figures.
 const WORDS = {
-  connecting: ["Connecting to the broker", "loader"], live: ["Connected to the broker", "point"], stale: ["Nothing heard from the broker", "alert-triangle"],
-  reconnecting: ["Connection lost, trying again", "wifi-off"], paused: ["What moves is paused", "player-pause"], refused: ["Session ended", "lock"],
+  connecting: ["Connecting to the broker", "loader"], live: ["Connected to the broker", "point"], stale: ["No report from the broker", "alert-triangle"],
+  reconnecting: ["Connection lost, trying again", "wifi-off"], paused: ["Live updates paused", "player-pause"], refused: ["Session ended", "lock"],
 };
 
 export const feed = document.body.dataset.feed ? new Feed(document.body.dataset.feed, document.body.dataset.instance) : null;

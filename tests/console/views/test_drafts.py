@@ -58,9 +58,9 @@ def test_a_draft_is_made_previewed_and_published(
     assert answer["Location"] == at(draft)
     drafts.edit_draft(Actor("person", "maria"), draft.pk, {"client_policy": {"client_max_capacity": 5}})
     draft.refresh_from_db()
-    preview = browser.post(at(draft, "preview/"), headers={"HX-Request": "true"}).content.decode()
+    preview = minified(browser.post(at(draft, "preview/"), headers={"HX-Request": "true"}))
     assert "client_policy.client_max_capacity" in preview
-    assert "Whose settings change: 18 of 18 clients" in preview
+    assert "Clients whose settings change: 18 of 18 clients" in preview
     assert "ClientMaxCapacity 50 % → 5 %, from instance" in preview
     assert "and 13 more" in preview
     assert "board-jfk would be over its capacity." in preview
@@ -74,7 +74,7 @@ def test_a_draft_is_made_previewed_and_published(
 
 def test_without_scripts_the_preview_is_on_the_drafts_page(browser: Client, draft: PolicyDraft) -> None:
     answer = browser.post(at(draft, "preview/")).content.decode()
-    assert "<html" in answer and "What differs from the newest revision" in answer
+    assert "<html" in answer and "Differences from the newest revision" in answer
 
 
 def test_a_rollout_shows_itself_and_is_promoted(
@@ -316,7 +316,7 @@ def test_a_configuration_is_pasted_or_uploaded(
         "/policies/drafts/import/", {"system": "activemq", "text": ACTIVEMQ}
     ).content.decode()
     assert "producerFlowControl=false" in pasted and "prices.*" in pasted
-    assert "Taken over: 7" in pasted and "Left out: 5" in pasted and "Not about policy: 0" in pasted
+    assert "Imported: 7" in pasted and "Not imported: 5" in pasted and "Not about policy: 0" in pasted
     file = SimpleUploadedFile("config.xml", AMPS.encode())
     uploaded = browser.post(
         "/policies/drafts/import/", {"system": "amps", "file": file, "title": "from amps"}
@@ -367,7 +367,7 @@ def test_a_draft_that_a_newer_revision_overtook_says_so(
 
 def test_an_onlooker_sees_a_draft_and_no_way_to_change_it(onlooker: Client, draft: PolicyDraft) -> None:
     page = onlooker.get(at(draft)).content.decode()
-    assert ">Put into the tray</button>" not in page and ">Change</a>" not in page
+    assert ">Preview changes</button>" not in page and ">Change</a>" not in page
     assert onlooker.get(at(draft, "rules/new/")).status_code == 403
 
 

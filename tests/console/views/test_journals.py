@@ -88,13 +88,13 @@ def test_a_second_run_of_a_kind_is_refused_with_its_reason_and_stays(
         answer = apply(browser)
     assert b"is under way" in answer.content
     assert ActionRun.objects.count() == 1
-    assert b"Take out 1" in browser.get("/tray/").content
+    assert b"Remove 1" in browser.get("/tray/").content
 
 
 def test_the_map_names_tiers_holders_and_acts(browser: Client, broker: FakeBroker) -> None:
     text = minified(browser.get("/journals/?range=7d"))
     assert "2 holders keep 128 MiB" in text
-    assert "Release: disconnect it… spool of board-jfk" in text
+    assert "Release: disconnect… spool of board-jfk" in text
     assert "Archive… what is older than 7 days" in text
     assert browser.get("/journals/?range=nonsense").context["range"] == "all"
 

@@ -158,7 +158,7 @@ def test_a_draft_is_tried_beside_the_revision_in_force(
     draft = drafts.create_draft(Actor(ActorKind.PERSON, "maria"), "Gentler")
     assert f"/policies/drafts/{draft.pk}/backtest/" in minified(browser.get(f"/policies/drafts/{draft.pk}/"))
     page = f"/policies/drafts/{draft.pk}/backtest/"
-    assert "hasn’t been tried" in minified(browser.get(page))
+    assert "No back-tests of this draft yet" in minified(browser.get(page))
     browser.post(page, {"grid": "client_policy.client_max_capacity=10, 20", "save": "board-jfk"})
     (asked,) = ActionRun.objects.all()
     named = asked.parameters["options"]

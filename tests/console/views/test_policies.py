@@ -121,7 +121,7 @@ def test_a_rule_is_a_sentence_and_goes_to_the_tray_and_out_again(
 ) -> None:
     form = {"signal": "oldest_age", "topic": "prices.>", "client": "desk-*", "limit": "20", "action": "disconnect", "mode": "shadow"}  # fmt: skip
     text = browser.post("/policies/rules/try/", form).content.decode()
-    assert "read as <b>20.0 s</b>" in text and "past it now" in text
+    assert "interpreted as <b>20.0 s</b>" in text and "past it now" in text
     browser.post("/policies/rules/new/", form)
     sentence = "When oldest age of prices.&gt; for desk-* passes 20.0 s, disconnect it"
     assert sentence in browser.get("/policies/").content.decode()

@@ -16,7 +16,7 @@ def test_it_shows_progress_time_left_and_what_can_be_done(browser: Client, broke
         "Resume audit-2026",
         "Set rate of nightly",
         "Cancel… nightly",
-        "Take off the list: last-week",
+        "Remove from list: last-week",
     ):
         assert f'aria-label="{label}"' in text
     assert "Resume nightly" not in text

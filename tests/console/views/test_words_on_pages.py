@@ -39,7 +39,7 @@ def test_a_draft_shows_acts_signals_and_modes_by_their_names(
     assert "ask it to close" in shown and "disconnect it: " in shown and "carried out" in shown
     assert "backlog in bytes" in shown
     compared = minified(client.post(f"/policies/drafts/{draft.pk}/preview/"))
-    shown += re.sub(r' title="[^"]*"', "", compared[compared.index("What differs") :])
+    shown += re.sub(r' title="[^"]*"', "", compared[compared.index("Differences from") :])
     assert "ask it to close, then disconnect it after 10.0 s" in shown
     for code in ("ask_to_close", "backlog_bytes", "soft_for", "enforce", "shadow", "cancel_subscription"):
         assert code not in shown, (code, shown)
