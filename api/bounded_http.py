@@ -192,9 +192,14 @@ class BoundedChannel(HTTPChannel):
         self._refused = True
         status = error_code_entry(code).http_status
         problem = {
-            "type": f"urn:sluice:problem:{code}", "title": status.phrase, "status": status, "code": code,
-            "detail": sentence, "fix": "", "details": {},
-        }  # fmt: skip
+            "type": f"urn:sluice:problem:{code}",
+            "title": status.phrase,
+            "status": status,
+            "code": code,
+            "detail": sentence,
+            "fix": "",
+            "details": {},
+        }
         body = json.dumps(problem).encode()
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/problem+json\r\n"

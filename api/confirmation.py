@@ -72,7 +72,9 @@ def _sentence(words: str) -> str:
 def preview_document(preview: drafts.DraftPreview) -> dict[str, Any]:
     """Return a draft's preview as the API's JSON."""
     return {
-        "problems": preview.problems, "differences": [one._asdict() for one in preview.differences],
+        "problems": preview.problems,
+        "differences": [one._asdict() for one in preview.differences],
         "findings": [{**one._asdict(), "severity": str(one.severity)} for one in preview.findings],
-        "effect": None if preview.effect is None else to_plain(preview.effect), "away": preview.away,
-    }  # fmt: skip
+        "effect": None if preview.effect is None else to_plain(preview.effect),
+        "away": preview.away,
+    }

@@ -291,7 +291,7 @@ class LiveFeed(AsyncWebsocketConsumer):
         await self._send_newest()
 
     async def _send_newest(self) -> None:
-        """Send the newest snapshot: the requested window, a full snapshot, or a delta against the last one."""
+        """Send the newest snapshot as the requested window, as a full snapshot, or as a delta."""
         snapshot, sent = self.newest, self.sent
         if snapshot is None or snapshot is sent:
             return

@@ -37,7 +37,7 @@ _LEFT_OUT = frozenset(one.key for one in client_columns.CLIENT_COLUMNS if one.ki
 class WindowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """View that a tab requests.
 
-    `names` requests exactly these rows in this order and overrides `sort`, so that rows do not move.
+    `names` requests exactly these rows in this order, whatever `sort` says, so that rows do not move.
     """
 
     view: Literal["totals", "clients", "client", "flow"] = "totals"
@@ -95,9 +95,10 @@ class SharedSnapshot:
         if key not in self._totals:
             clients = self.visible_clients(patterns)
             self._totals[key] = {
-                "clients": len(clients), "delivery": dict(Counter(str(one.delivery) for one in clients)),
+                "clients": len(clients),
+                "delivery": dict(Counter(str(one.delivery) for one in clients)),
                 "health": dict(Counter(str(one.health) for one in clients)),
-            }  # fmt: skip
+            }
         return self._totals[key]
 
     def sorted_clients(self, want: WindowRequest, patterns: Sequence[str] | None) -> list[ClientEntry]:
@@ -176,17 +177,27 @@ def build_window(shared: SharedSnapshot, want: WindowRequest, patterns: Sequence
         )
     whole = want.view == "client"
     return WindowState(
-        snapshot.at, snapshot.status, shared.totals(patterns), total, [one.name for one in rows],
-        {one.name: _row(one, whole=whole) for one in rows}, shared.flow(patterns) if want.view == "flow" else None,
-    )  # fmt: skip
+        snapshot.at,
+        snapshot.status,
+        shared.totals(patterns),
+        total,
+        [one.name for one in rows],
+        {one.name: _row(one, whole=whole) for one in rows},
+        shared.flow(patterns) if want.view == "flow" else None,
+    )
 
 
 def window_snapshot(held: WindowState) -> dict[str, Any]:
     """Return a window as a snapshot message."""
     whole: dict[str, Any] = {
-        "type": "snapshot", "at": held.at, "status": held.status, "totals": held.totals, "total": held.total,
-        "order": held.order, "clients": list(held.rows.values()),
-    }  # fmt: skip
+        "type": "snapshot",
+        "at": held.at,
+        "status": held.status,
+        "totals": held.totals,
+        "total": held.total,
+        "order": held.order,
+        "clients": list(held.rows.values()),
+    }
     return whole if held.flow is None else {**whole, "flow": held.flow}
 
 
@@ -231,10 +242,14 @@ def apply_window_delta(held: dict[str, Any], change: dict[str, Any]) -> dict[str
     order = change.get("order", held["order"])
     graph = change.get("flow", held.get("flow"))
     whole = {
-        "type": "snapshot", "at": change["at"], "status": {**held["status"], **change.get("status", {})},
-        "totals": change.get("totals", held["totals"]), "total": change.get("total", held["total"]), "order": order,
+        "type": "snapshot",
+        "at": change["at"],
+        "status": {**held["status"], **change.get("status", {})},
+        "totals": change.get("totals", held["totals"]),
+        "total": change.get("total", held["total"]),
+        "order": order,
         "clients": [rows[name] for name in order],
-    }  # fmt: skip
+    }
     return whole if graph is None else {**whole, "flow": graph}
 
 

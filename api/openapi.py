@@ -50,7 +50,9 @@ _LACKING = OpenApiParameter(
     str,
     OpenApiParameter.HEADER,
     response=[200],
-    description="Of a group: the members whose part isn't in the answer, like `b, c`; absent when it has everybody's.",
+    description=(
+        "Of a group: the members whose part isn't in the answer, like `b, c`; absent when it has everybody's."
+    ),
 )
 
 

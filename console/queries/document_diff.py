@@ -1,4 +1,4 @@
-"""What a revision or a draft changes: a pure comparison of two policy documents, path by path."""
+"""Differences between two policy documents, path by path. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from console.units.format import as_json, duration, size
 from console.units.labels import OF_RULES, SIGNALS_BY_CODE
 
 _MISSING = object()
+"""Value of a path that a document lacks."""
 GONE = "not there"
+"""Text for a value that a document lacks."""
 _NAMED = {
     "transports": ("name",),
     "rules": ("name", "scope"),
@@ -23,11 +25,13 @@ _NAMED = {
     "access.users": ("name",),
     "access.entitlements": ("who", "transports"),
 }
+"""Lists whose entries are identified by fields, not by position, and these fields."""
 _SECRETS = (".password", ".token")
+"""Endings of paths whose values are secrets."""
 
 
 class DocumentChange(NamedTuple):
-    """One setting, in the words of the page."""
+    """Changed setting with its values as page texts."""
 
     path: str
     before: str
@@ -35,7 +39,10 @@ class DocumentChange(NamedTuple):
 
 
 def diff_documents(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[DocumentChange]:
-    """Every setting that differs, in the order of the newer document. The revision number isn't a setting."""
+    """Return each setting that differs, in the order of the newer document.
+
+    The revision number is not a setting.
+    """
     old, new = dict(_leaves(before, "")), dict(_leaves(after, ""))
     paths = [*new, *(path for path in old if path not in new)]
     return [
@@ -50,7 +57,9 @@ def diff_documents(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[
 
 
 def group_list_changes(found: Sequence[DocumentChange]) -> list[DocumentChange]:
-    """The same with an entry of a list that comes or goes whole as one line, for a page that has little room."""
+    """Return the changes with each added or removed list entry combined into one, for pages with little
+    space.
+    """
     made: list[DocumentChange] = []
     for change in found:
         title, _, field = change.path.rpartition(".")
@@ -87,7 +96,7 @@ def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
             for leaf in _leaves(part, f"{path}.{key}" if path else str(key))
         ]
     if path in _NAMED and isinstance(value, Sequence) and all(isinstance(entry, Mapping) for entry in value):
-        # An entry is known by what it is for, not by its place in the list.
+        # An entry is identified by its naming fields, so that its position in the list does not matter.
         return [leaf for entry in value for leaf in _entry(path, entry)]
     return [(path, value)]
 
@@ -108,7 +117,7 @@ def _called(value: Any) -> str:
 
 
 def _after(path: str, old: Any, new: Any) -> str:
-    """A secret in place of another is told from the one before, and no more."""
+    """Return the text of a new value. A replaced secret is reported only as replaced."""
     return (
         "set anew"
         if path.endswith(_SECRETS) and new not in (_MISSING, None) and old not in (_MISSING, None)
