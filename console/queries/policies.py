@@ -92,7 +92,7 @@ def running_rollout(instance: Instance) -> StagedRollout | None:
 
 
 def decisions_by_member(rollout: StagedRollout) -> dict[str, int]:
-    """Return the number of decisions of a staged revision that each member reported as carried out."""
+    """Return the number of carried-out decisions of a staged revision that each member reported."""
     rows = Decision.objects.filter(
         instance=rollout.instance, revision=rollout.revision.number, at__gte=rollout.started_at
     )
@@ -132,7 +132,7 @@ def rollouts(instance: Instance) -> QuerySet[StagedRollout]:
 
 
 def members_heard(instance: Instance) -> tuple[str, ...]:
-    """Return the members that commands are sent to: the configured ones, else those that reported recently."""
+    """Return the members that commands are sent to: the configured ones, or those that reported recently."""
     listed = members_of(instance.name)
     if any(listed):
         return listed
@@ -315,7 +315,10 @@ def _state(
     if seen_at is None:
         why = "The broker has never reported."
     elif not fresh:
-        why = f"The broker was last heard at {seen_at:%Y-%m-%d %H:%M:%S} UTC; it loads the policy when it starts."
+        why = (
+            f"The broker was last heard at {seen_at:%Y-%m-%d %H:%M:%S} UTC;"
+            " it loads the policy when it starts."
+        )
     elif set_back:
         why = (
             f"The broker keeps its own revision {running}, which this database doesn't have,"
