@@ -30,7 +30,9 @@ class DestinationForm(DraftPartForm):
     )
     addresses = LinesField(
         label="Addresses",
-        help_text="tcp://HOST:PORT or tcps://HOST:PORT, one a line: a broker’s, or those of a group’s members.",
+        help_text=(
+            "tcp://HOST:PORT or tcps://HOST:PORT, one a line: a broker’s, or those of a group’s members."
+        ),
     )
     enabled = OptionalBooleanField(
         label="On", help_text="Switched off it keeps its place, and the log from there on."
