@@ -42,7 +42,7 @@ CLOSE_AFTER_S = 2.0
 
 
 class WebSocketSink:
-    """Outgoing side of one client's WebSocket (`delivery.sink.ConnectionSink`).
+    """Outgoing side of one client's WebSocket (`delivery.sink.Sink`).
 
     Messages wait in a queue; a task sends them and waits for the peer after each.
 

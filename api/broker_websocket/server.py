@@ -351,7 +351,7 @@ class BackpressureProtocol(WebSocketProtocol):
 
 
 class PendingUpgrade(HTTPChannel):
-    """HTTP connection during a WebSocket handshake. Implements the protocol of `PendingConnections`."""
+    """HTTP connection during a WebSocket handshake. Implements `admission.PendingConnection`."""
 
     transport: Any
 

@@ -303,7 +303,8 @@ def _word(value: Any) -> str:
 def _within(acts: list[WorstCaseAction]) -> list[str]:
     """Return each action with the longest time from crossing the limit to the action."""
     return [
-        f"{labels.act_label(act.action).does}: {'at once' if not act.worst_case_ms else duration(act.worst_case_ms)}"
+        f"{labels.act_label(act.action).does}: "
+        f"{'at once' if not act.worst_case_ms else duration(act.worst_case_ms)}"
         for act in acts
     ]
 

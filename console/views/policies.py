@@ -89,7 +89,7 @@ def roll_back(request: HttpRequest, number: int) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def resolve_set_back(request: HttpRequest) -> HttpResponse:
-    """Choose between the policy that brokers keep and the database's policy, which is older or different."""
+    """Choose between the policy that brokers keep and the newest policy of a database that lacks it."""
     try:
         choice = set_back.SetBackChoice(request.POST.get("choice", ""))
     except ValueError:
