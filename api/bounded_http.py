@@ -66,6 +66,7 @@ class BoundedChannel(HTTPChannel):
     transport: Any
 
     def connectionMade(self) -> None:
+        """Start the deadline for the first head, and count the connection as unfinished."""
         self._deadline: Any = None
         self._between_requests, self._refused = False, False
         self._held_bytes = self._unread_s = self._body_parts = 0
@@ -77,6 +78,7 @@ class BoundedChannel(HTTPChannel):
         self._unfinished.enter(self._address, self)
 
     def dataReceived(self, data: bytes) -> None:
+        """Parse bytes. The first byte after an idle time starts the next head's deadline."""
         if self._refused:
             return
         if self._between_requests:
@@ -89,6 +91,10 @@ class BoundedChannel(HTTPChannel):
             super().lineReceived(line)
 
     def rawDataReceived(self, data: bytes) -> None:
+        """Parse body bytes.
+
+        Reading pauses while a request is being handled and the peer has not read the previous answer.
+        """
         if self._refused:
             return
         super().rawDataReceived(data)
@@ -108,6 +114,7 @@ class BoundedChannel(HTTPChannel):
         super().setLineMode(extra)
 
     def resumeProducing(self) -> None:
+        """Read again, and parse the bytes that `setLineMode` stored."""
         super().resumeProducing()
         unparsed, self._unparsed = self._unparsed, b""
         if unparsed:
@@ -126,6 +133,7 @@ class BoundedChannel(HTTPChannel):
         return bool(super()._maybeChooseTransferDecoder(header, data))
 
     def allHeadersReceived(self) -> None:
+        """Refuse a body that is too large, or start the body's deadline."""
         if self.length is not None and self.length > self.factory.max_body_bytes:
             self.refuse_body()
             return
@@ -148,6 +156,7 @@ class BoundedChannel(HTTPChannel):
         return not self._refused
 
     def allContentReceived(self) -> None:
+        """Stop the deadline of a complete request, and process it."""
         if self._refused:
             return
         self._set_deadline(None)
@@ -155,6 +164,7 @@ class BoundedChannel(HTTPChannel):
         super().allContentReceived()
 
     def requestDone(self, request: Any) -> None:
+        """Wait for the next request of the connection, with a deadline."""
         self.release_body()
         if self.transport is not None and not self._refused:
             self._between_requests, self._unread_s = True, 0
@@ -216,6 +226,7 @@ class BoundedChannel(HTTPChannel):
             self.refuse("web_busy", "Too many requests of this address are unfinished.")
 
     def _respondToBadRequestAndDisconnect(self) -> None:
+        """Answer an invalid head with a problem document. Twisted's own answer has no body."""
         self.refuse(
             "bad_request",
             "The head or a chunk of the request can't be read, or the head has more than "
@@ -239,12 +250,13 @@ class BoundedChannel(HTTPChannel):
             transport.loseConnection()
 
     def _set_deadline(self, seconds: float | None) -> None:
+        """Replace the connection's deadline; None removes it."""
         if self._deadline is not None and self._deadline.active():
             self._deadline.cancel()
         self._deadline = None if seconds is None else reactor.callLater(seconds, self._meet_deadline)
 
     def _meet_deadline(self) -> None:
-        """Act on an expired deadline: refuse, abort, or wait longer for a peer that is still reading."""
+        """Handle an expired deadline: refuse, abort, or wait longer for a peer that is still reading."""
         self._deadline = None
         if self.transport is None:
             return
@@ -267,13 +279,16 @@ class BoundedRequest(WebRequest):
         self._parsePOSTFormSubmission = False  # Django parses forms, in a thread and within its limits
 
     def gotLength(self, length: int | None) -> None:
+        """Buffer the body in memory. Twisted would use a temporary file for a large one."""
         self.content = BytesIO()
 
     def handleContentChunk(self, data: bytes) -> None:
+        """Store body bytes that are within the limits."""
         if self.channel.take_body(len(data)):
             super().handleContentChunk(data)
 
     def process(self) -> Any:
+        """Process the request, and release its body if the connection became a WebSocket."""
         channel = self.channel
         processed = super().process()
         if self.transport is None:  # the connection was upgraded to a WebSocket
@@ -299,6 +314,7 @@ class FeedProtocol(WebSocketProtocol):
 
 
 def _channel(factory: HTTPFactory) -> _GenericHTTPChannelProtocol:
+    """Return the protocol of a new connection. `HTTPFactory` calls it as a method."""
     return _GenericHTTPChannelProtocol(BoundedChannel())
 
 

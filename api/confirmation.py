@@ -50,6 +50,8 @@ def _guard(
     effect_of: Callable[[drafts.DraftPreview, Mapping[str, Any]], PolicyChangeEffect],
     rollout: rollouts.RolloutPlan | None,
 ) -> Guard:
+    """Return a guard that refuses a document if `effect_of` its preview has warnings."""
+
     def refuse_unconfirmed(instance: Instance, document: Mapping[str, Any]) -> None:
         patterns = access_of_request(request).client_patterns(instance.name)
         preview = drafts.restrict_preview(drafts.preview_document(instance, document, rollout), patterns)

@@ -45,6 +45,7 @@ def serializer_of(document: type[Document]) -> type[serializers.Serializer[Any]]
 def _field(
     kind: inspect.Type, *, required: bool = True, allow_null: bool = False, help_text: str | None = None
 ) -> Field:
+    """Return the serializer field of a struct field's type."""
     if isinstance(kind, inspect.Metadata):
         extra = (kind.extra_json_schema or {}).get("description")
         return _field(kind.type, required=required, allow_null=allow_null, help_text=extra or help_text)
@@ -68,6 +69,7 @@ def _options(required: bool, allow_null: bool, help_text: str | None) -> dict[st
 
 
 def _list(kind: Any, options: dict[str, Any]) -> Field:
+    """Return the serializer field of a list."""
     item = kind.item_type
     if isinstance(item, inspect.StructType):
         return serializer_of(item.cls)(many=True, **options)
@@ -88,3 +90,4 @@ _MAKERS: Mapping[type[inspect.Type], Callable[[Any, dict[str, Any]], Field]] = {
     inspect.DictType: lambda kind, options: serializers.DictField(child=_field(kind.value_type), **options),
     inspect.AnyType: lambda kind, options: serializers.JSONField(**options),
 }
+"""Functions that create a serializer field, by msgspec type."""

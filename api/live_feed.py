@@ -65,7 +65,7 @@ SESSION_CHECK_S = 30.0
 MAX_SAID = 64 * 1024
 """Maximum characters of a message from a tab."""
 MEMBER_HELD_S = 5.0
-"""Seconds after which a silent member's snapshot is left out of its group's snapshot."""
+"""Seconds after which a silent member's snapshot is omitted from its group's snapshot."""
 MAX_TOLD = 16
 """Maximum encoded snapshots that `SnapshotCache` remembers."""
 
@@ -112,6 +112,7 @@ class SnapshotCache:
         return None if made is None else self._add(made)
 
     def _add(self, made: Snapshot) -> live_window.SharedSnapshot:
+        """Store a member's snapshot; return the merged snapshot of its instance."""
         instance, now = made.status.instance, time.monotonic()
         parts = self._of.setdefault(instance, {})
         parts[made.status.member] = (now, made)
@@ -124,6 +125,7 @@ class SnapshotCache:
 
 
 def _large(broker: str) -> Snapshot | None:
+    """Read a broker's large snapshot from Redis; None if Redis has none or does not answer."""
     with suppress(redis.RedisError):
         told = latest_snapshot.read_snapshot(broker)
         return _SNAPSHOTS.decode(told) if told else None
@@ -131,6 +133,7 @@ def _large(broker: str) -> Snapshot | None:
 
 
 _seen = SnapshotCache()
+"""Snapshots of this process."""
 
 
 class SameOriginOnly:
@@ -236,7 +239,7 @@ class LiveFeed(AsyncWebsocketConsumer):
                 await self._offer(found)
 
     def _seen(self, snapshot: Snapshot) -> Snapshot | None:
-        """Return the part of a snapshot that the account may see; None if it may not see the instance."""
+        """Return the part of a snapshot that the account may see; None if it must not see the instance."""
         instance = snapshot.status.instance
         if not self.access.allows(Permission.VIEW, instance=instance):
             return None
@@ -249,7 +252,7 @@ class LiveFeed(AsyncWebsocketConsumer):
         return msgspec.structs.replace(snapshot, clients=seen)
 
     async def live_decision(self, event: dict[str, Any]) -> None:
-        """Send a decision at once.
+        """Send a decision immediately.
 
         Before the first snapshot it is dropped, since the page has nothing to show it beside.
         """
@@ -313,6 +316,7 @@ class LiveFeed(AsyncWebsocketConsumer):
             await self._send({"type": "delta", **make_delta(sent, snapshot)})
 
     async def _send(self, message: dict[str, object]) -> None:
+        """Send a message with the next sequence number."""
         self.sequence += 1
         await self.send(text_data=msgspec.json.encode({**message, "seq": self.sequence}).decode())
 

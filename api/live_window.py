@@ -37,7 +37,7 @@ _LEFT_OUT = frozenset(one.key for one in client_columns.CLIENT_COLUMNS if one.ki
 class WindowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """View that a tab requests.
 
-    `names` requests exactly these rows in this order, whatever `sort` says, so that rows do not move.
+    `names` requests exactly these rows in this order, regardless of `sort`, so that rows do not move.
     """
 
     view: Literal["totals", "clients", "client", "flow"] = "totals"
@@ -118,7 +118,7 @@ class SharedSnapshot:
         return self._ordered[key]
 
     def _in_order(self, sort: str, patterns: Sequence[str] | None) -> list[ClientEntry]:
-        """Return all visible clients sorted. Computed once per sort order, whatever the filters."""
+        """Return all visible clients sorted. Computed once per sort order, independent of the filters."""
         key = (sort, None if patterns is None else tuple(patterns))
         if key not in self._sorted:
             self._sorted[key] = sort_clients(

@@ -79,6 +79,7 @@ class ContractSchema(AutoSchema):
         return super()._get_format_parameters() if self.method == "GET" else []
 
     def _get_response_bodies(self, direction: Any = "response") -> dict[str, Any]:
+        """Return the response bodies, with CSV as a string and the error responses added."""
         bodies: dict[str, Any] = super()._get_response_bodies(direction)
         for body in bodies.values():
             if CSV in body.get("content", {}):

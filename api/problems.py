@@ -47,6 +47,7 @@ def exception_handler(problem: Exception, context: dict[str, Any]) -> Response |
 
 
 def _ours(problem: SluiceError) -> Response:
+    """Return the response for an error of Sluice, with its status and retry delay from the code table."""
     entry = error_code_entry(problem.code)
     answer = problem_body(entry.http_status, problem.code, problem.sentence, problem.fix, problem.details)
     if wait_ms := problem.details.get("retry_after_ms") or entry.retry_after_ms:
@@ -55,6 +56,7 @@ def _ours(problem: SluiceError) -> Response:
 
 
 def _drf(problem: exceptions.APIException) -> Response:
+    """Return the response for an exception of DRF."""
     status, details, sentence = HTTPStatus(problem.status_code), {}, ""
     if isinstance(problem, exceptions.ValidationError):
         code, details = "bad_request", {"fields": problem.detail}

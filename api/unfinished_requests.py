@@ -21,7 +21,7 @@ class RequestConnection(Protocol):
     """Connection whose request is not yet complete."""
 
     def make_room(self) -> None:
-        """Close the connection to make room for another. `leave` was called before."""
+        """Close the connection to free a slot for another. `leave` was called before."""
 
 
 class UnfinishedRequests:

@@ -102,6 +102,7 @@ class BrokerLink:
         return answer
 
     def _asked(self, request: Request[T], allowed: float) -> T:
+        """Send the request on a new connection and return the decoded answer."""
         line, deadline = msgspec.json.encode(request) + b"\n", time.monotonic() + allowed
         with contextlib.closing(self._proven(deadline)) as connection:
             try:
@@ -141,9 +142,11 @@ class BrokerLink:
             raise self._unreached(f"can't be reached: {problem.strerror or problem}") from problem
 
     def _patience_s(self, deadline: float) -> float:
+        """Return the seconds for connecting."""
         return CONNECT_S if self.address.path is None else self.timeout_s
 
     def _over_tls(self, deadline: float) -> socket.socket:
+        """Return a TLS connection on which the broker accepted this console's token."""
         own, context, token = self.address, _context(), _token_for(self.address)
         until = min(deadline, time.monotonic() + CONNECT_S)
         connection = socket.create_connection((own.host, own.port), _left(until))
@@ -161,6 +164,7 @@ class BrokerLink:
         return connection
 
     def _refuse_other(self, told: Welcome) -> None:
+        """Raise BrokerUnreachable `broker_other` for another release, or another broker than configured."""
         own = self.address
         if told.protocol != PROTOCOL:
             raise BrokerUnreachable(
@@ -180,6 +184,7 @@ class BrokerLink:
             )
 
     def _result(self, line: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+        """Return the result in an answer, or raise its error."""
         try:
             answer = _ANSWERS.decode(line)
             if answer.ok:
@@ -204,6 +209,7 @@ class BrokerLink:
         )
 
     def _unreached(self, why: str) -> BrokerUnreachable:
+        """Return the error for a broker that was not reached, with its exit report if there is one."""
         name, path = self.address.name, self.address.path
         words = exit_report.read_exit_report(path) if path is not None else None
         if words is not None:
@@ -226,12 +232,14 @@ class BrokerLink:
         return BrokerUnavailable("broker_away", sentence, text.fix, instance=name, cause=stall.cause)
 
     def _away(self, why: str) -> BrokerUnavailable:
+        """Return the error for a broker that did not answer in time."""
         name = self.address.name
         return BrokerUnavailable(
             "broker_away", f"The broker {name} {why}.", self._where_to_look(), instance=name
         )
 
     def _where_to_look(self) -> str:
+        """Return the advice for a broker that does not answer."""
         if self.address.path is not None:
             return "See whether it runs (`manage.py runbroker`, or `make up`) and look at its log."
         return (
@@ -240,6 +248,7 @@ class BrokerLink:
         )
 
     def _unproven(self, why: str) -> BrokerUnreachable:
+        """Return the error for a broker whose certificate is invalid."""
         return BrokerUnreachable(
             "broker_unproven",
             f"What answers at {self.address.endpoint} doesn't prove to be {self.address.name}: {why}.",
@@ -252,6 +261,7 @@ class BrokerLink:
         )
 
     def _failed(self, why: str) -> BrokerUnavailable:
+        """Return the error for a broker that ended during a request or sent an invalid answer."""
         fix = "Look at its log, and whether what was asked for was done."
         name = self.address.name
         return BrokerUnavailable("broker_failed", f"The broker {name} {why}.", fix, instance=name)
@@ -335,6 +345,7 @@ def collect_unreachable() -> Iterator[dict[BrokerAddress, SluiceError]]:
 
 
 def _note_unreached(told: Sequence[BrokerAnswer[Any]]) -> None:
+    """Add the members that did not answer to those collected by `collect_unreachable`."""
     noted = _unreached.get()
     if noted is not None:
         noted.update({one.address: one.error for one in told if one.error is not None})
@@ -447,6 +458,7 @@ class _RetryDelays:
 
 
 _waits = _RetryDelays()
+"""Retry delays of this process."""
 
 
 class _LineSocket:
@@ -461,6 +473,10 @@ class _LineSocket:
         self._connection.sendall(data)
 
     def read(self) -> bytes:
+        """Read one line.
+
+        Raises TimeoutError at the deadline, ConnectionAbortedError for an answer that is too long.
+        """
         looked = 0
         while (end := self._held.find(b"\n", looked)) < 0:
             looked = len(self._held)
@@ -477,6 +493,7 @@ class _LineSocket:
 
 
 def _left(deadline: float) -> float:
+    """Return the seconds until a monotonic deadline. Raises TimeoutError when it has passed."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -485,6 +502,7 @@ def _left(deadline: float) -> float:
 
 @cache
 def _askers() -> ThreadPoolExecutor:
+    """Return the thread pool that asks several brokers in parallel."""
     return ThreadPoolExecutor(min(ASKED_AT_ONCE, MAX_BROKERS), "ask-broker")
 
 
@@ -507,6 +525,10 @@ def _context() -> ssl.SSLContext:
 
 @cache
 def _context_of(path: str, stamp: int) -> ssl.SSLContext:
+    """Return the TLS context for a file.
+
+    `stamp`, its modification time, makes the cache load a changed file.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(path)
@@ -528,6 +550,7 @@ def expires_soon(seconds: int, now: float) -> bool:
 
 
 def _note_end(address: BrokerAddress, connection: ssl.SSLSocket) -> None:
+    """Remember the expiry of a broker's certificate. Logs a warning once a day if it expires soon."""
     shown = connection.getpeercert() or {}
     ends, now = int(ssl.cert_time_to_seconds(str(shown["notAfter"]))), time.time()
     _, told = _ends.get(address, (0, 0.0))

@@ -244,6 +244,7 @@ def _delay(parts: Sequence[LatencyEntry]) -> LatencyEntry | None:
 
 
 def _effect(_: object, parts: Sequence[PolicyEffect]) -> PolicyEffect:
+    """Return the added effects of a policy preview."""
     lists, counts = (
         ("touched", "acted_on", "cut_off", "unrecorded"),
         (

@@ -42,7 +42,7 @@ CLOSE_AFTER_S = 2.0
 
 
 class WebSocketSink:
-    """Outgoing side of one client's WebSocket (`delivery.sink.Sink`).
+    """Outgoing side of one client's WebSocket (`delivery.sink.ConnectionSink`).
 
     Messages wait in a queue; a task sends them and waits for the peer after each.
 
@@ -94,9 +94,11 @@ class WebSocketSink:
 
     @property
     def is_flushed(self) -> bool:
+        """Whether no message waits or is being sent."""
         return not self._waiting and not self._sending
 
     def acked_bytes(self) -> int:
+        """Return the bytes that the peer's kernel has acknowledged."""
         held = self._held_bytes()
         if held is not None:
             self._progress.update(self.written_bytes, self._waiting_bytes + held)
@@ -118,6 +120,7 @@ class WebSocketSink:
         return self._progress.window
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> None:
+        """Queue entries: as text messages one per record, else all of them as one binary message."""
         if self.text_mode:
             assert self.connection is not None
             for entry in entries:
@@ -142,6 +145,7 @@ class WebSocketSink:
         self._go_on()
 
     def _put(self, message: bytes | str) -> None:
+        """Queue a message and count its bytes."""
         nbytes = framed_length(message)
         self.written_bytes += nbytes
         self._waiting_bytes += nbytes
@@ -155,6 +159,7 @@ class WebSocketSink:
         return False
 
     def _next_event(self) -> dict[str, Any]:
+        """Return the next message as an ASGI event."""
         message = self._waiting.popleft()
         self._waiting_bytes -= framed_length(message)
         return {"type": "websocket.send", "bytes" if isinstance(message, bytes) else "text": message}
@@ -192,6 +197,7 @@ class WebSocketSink:
         self._drop()
 
     def drop_input(self) -> None:
+        """Release the connection, which will receive no more input."""
         self.connection = None
 
     def _go_on(self) -> None:
@@ -227,6 +233,7 @@ class WebSocketSink:
             pump.cancel()
 
     async def _pump(self) -> None:
+        """Send queued messages, and report to the connection when all are sent."""
         while self._waiting or not self._ending.is_set():
             self._wake.clear()
             self._sending = True
@@ -305,6 +312,7 @@ class ClientConsumer(AsyncWebsocketConsumer):
         receive: Callable[[], Awaitable[dict[str, Any]]],
         send: Callable[[dict[str, Any]], Awaitable[None]],
     ) -> None:
+        """Receive ASGI events until the peer disconnects."""
         while True:
             message = await receive()
             kind = message["type"]
@@ -328,6 +336,10 @@ class ClientConsumer(AsyncWebsocketConsumer):
         return is_origin_allowed(origin, host, self.origins)
 
     def _hand_on(self, connection: Connection, sink: WebSocketSink, message: dict[str, Any]) -> None:
+        """Pass a message to the connection.
+
+        Text before the logon switches the connection to text mode.
+        """
         text = message.get("text")
         if text is not None:
             if not connection.logged_on:

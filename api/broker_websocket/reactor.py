@@ -9,7 +9,7 @@ UVPoll … the handler is closed`.
 The fix: if the socket has an error after a read, its reader is registered again. It then reads to the end,
 as with any other reactor.
 
-Connections that have not logged on are read in turns (`broker_core.connections.admission`).
+Connections that have not logged on are read one after the other (`broker_core.connections.admission`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class UvloopReactor(AsyncioSelectorReactor):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._standing: dict[Connection, Callable[[], None]] = {}
-        """Connections that wait for their turn to be read, each with a callback that removes it from the
+        """Connections that wait to be read, each with a callback that removes it from the
         queue.
         """
 
@@ -61,6 +61,7 @@ class UvloopReactor(AsyncioSelectorReactor):
         self._move(connection, None)
 
     def _move(self, connection: Any, door: PreLogonReadQueue | None) -> None:
+        """Read a connection in the queue's order, or normally if `door` is None."""
         reads = connection in self._readers
         self.removeReader(connection)
         connection.door = door
@@ -68,6 +69,7 @@ class UvloopReactor(AsyncioSelectorReactor):
             self.addReader(connection)
 
     def _readOrWrite(self, selectable: Any, read: bool) -> None:
+        """Handle an event of a socket, and register its reader again if it has an error after a read."""
         if isinstance(selectable, Port):
             selectable.numberAccepts = ACCEPTED_A_TURN  # Twisted's own limit is 100 and grows
         super()._readOrWrite(selectable, read)
@@ -86,6 +88,7 @@ class UvloopReactor(AsyncioSelectorReactor):
             self.addReader(reader)
 
     def addReader(self, reader: Any) -> None:
+        """Start reading: by the queue if the connection has one, else by the event loop."""
         door = getattr(reader, "door", None)
         if door is not None:
             if reader not in self._readers:
@@ -98,6 +101,7 @@ class UvloopReactor(AsyncioSelectorReactor):
             self._lose(reader)
 
     def removeReader(self, reader: Any) -> None:
+        """Stop reading, and leave the queue."""
         if getattr(reader, "door", None) is None:
             super().removeReader(reader)
             return
@@ -106,11 +110,13 @@ class UvloopReactor(AsyncioSelectorReactor):
             leave()
 
     def _stand(self, reader: Any, door: PreLogonReadQueue) -> None:
+        """Wait in the queue for the next read."""
         descriptor, heard = self._readers[reader], partial(self._heard, reader)
         self._standing[reader] = partial(door.remove_reader, descriptor, heard)
         door.add_reader(descriptor, heard)
 
     def _heard(self, reader: Any) -> None:
+        """Read once because it is the connection's turn, then wait again."""
         del self._standing[reader]
         callWithLogger(reader, self._readOrWrite, reader, True)
         if reader in self._readers and reader not in self._standing and reader.door is not None:

@@ -52,7 +52,7 @@ INCOMING_LOW = 4
 INCOMING_BYTES = 256 * 1024
 """Bytes of waiting messages at which the transport stops reading. One message may be larger.
 
-A TCP transport reads as much at once.
+A TCP transport reads as much in one read.
 """
 reactor: Any = _reactor
 READ_BYTES = 256 * 1024
@@ -93,6 +93,10 @@ class BackpressureProtocol(WebSocketProtocol):
     closeHandshakeTimeoutCall: Any
 
     def onConnect(self, request: Any) -> Any:
+        """Initialise the state of the WebSocket.
+
+        Until the logon, messages are limited to `BEFORE_LOGON` bytes and one frame header.
+        """
         self.room = SingleWaiterEvent(is_open=True)
         self.reading, self.resuming, self.known = True, False, False
         self.partial = 0
@@ -115,6 +119,7 @@ class BackpressureProtocol(WebSocketProtocol):
         self.maxMessagePayloadSize = self.maxFramePayloadSize = MAX_FRAME + FRAME_HEADER_SIZE
 
     def onOpen(self) -> None:
+        """Become the transport's streaming producer, which Twisted pauses while the peer does not read."""
         # The HTTP channel registered itself as the producer before the upgrade, and no longer reacts.
         self.transport.unregisterProducer()
         self.transport.registerProducer(self, True)
@@ -149,12 +154,15 @@ class BackpressureProtocol(WebSocketProtocol):
         return int(held + len(transport.dataBuffer) - transport.offset + transport._tempDataLen)
 
     def pauseProducing(self) -> None:
+        """Make `send` wait, because the kernel's buffer is full."""
         self.room.clear()
 
     def resumeProducing(self) -> None:
+        """Let `send` return, because the kernel has all bytes."""
         self.room.set()
 
     def stopProducing(self) -> None:
+        """Let `send` return, because the connection is lost."""
         self.room.set()
 
     # Autobahn's own `dataReceived` and `onMessage…` first format a coloured line for the debug log, even if
@@ -162,6 +170,7 @@ class BackpressureProtocol(WebSocketProtocol):
     # bench`'s broker).
 
     def dataReceived(self, data: bytes) -> None:
+        """Parse bytes, and count the buffered ones."""
         if self.failed:
             return  # bytes after a violation can't be trusted
         if self.state == self.STATE_CONNECTING:
@@ -245,7 +254,7 @@ class BackpressureProtocol(WebSocketProtocol):
             self.transport.loseConnection()
 
     def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:
-        """Write a frame at once if it is large, or with others at the end of the event-loop iteration."""
+        """Write a frame immediately if it is large, or with others at the end of the event-loop iteration."""
         if self.state != self.STATE_OPEN or sync or chopsize or self.send_queue:
             super().sendData(data, sync, chopsize)
             return
@@ -277,6 +286,7 @@ class BackpressureProtocol(WebSocketProtocol):
         return data
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
+        """Pass a message to the application, and stop reading if too many wait."""
         super().onMessage(payload, isBinary)
         self.message_start = self.received_bytes
         # Before the logon is verified, at most one further message is read.
@@ -288,6 +298,7 @@ class BackpressureProtocol(WebSocketProtocol):
             self.transport.pauseProducing()
 
     def consumeData(self) -> None:
+        """Parse the buffer while the application accepts messages."""
         if self.state not in (self.STATE_OPEN, self.STATE_CLOSING):
             super().consumeData()
             return
@@ -323,6 +334,7 @@ class BackpressureProtocol(WebSocketProtocol):
             asyncio.get_running_loop().call_soon(self._read_on)
 
     def _read_on(self) -> None:
+        """Parse the buffer, then read from the socket again."""
         self.reading, self.resuming = True, False
         self.consumeData()
         self._count()
@@ -330,6 +342,7 @@ class BackpressureProtocol(WebSocketProtocol):
             self.transport.resumeProducing()
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
+        """Let `send` return, and stop counting buffered bytes."""
         self.room.set()
         self.unfinished.set_bytes(0)
         super().onClose(wasClean, code, reason)
@@ -339,6 +352,7 @@ class BackpressureProtocol(WebSocketProtocol):
         self.transport.abortConnection()
 
     def connectionLost(self, reason: Any = connectionDone) -> None:
+        """Release all objects of the connection."""
         super().connectionLost(reason)
         # the timer would keep this object in memory until it expires
         if self.closeHandshakeTimeoutCall is not None:
@@ -356,6 +370,7 @@ class PendingUpgrade(HTTPChannel):
     transport: Any
 
     def connectionMade(self) -> None:
+        """Count the connection as pending, and read it in the queue's order."""
         super().connectionMade()
         self.anteroom: PendingConnections = self.factory.server.anteroom
         self.unfinished = InputBufferUsage(self.anteroom)
@@ -365,6 +380,7 @@ class PendingUpgrade(HTTPChannel):
         self.anteroom.add_pending(self)
 
     def dataReceived(self, data: bytes) -> None:
+        """Parse bytes, and drop the connection if its handshake exceeds the memory limit."""
         super().dataReceived(data)
         if not self.requests:
             return
@@ -394,9 +410,11 @@ class PendingUpgrade(HTTPChannel):
         self.requests.clear()
 
     def close_for_room(self) -> None:
+        """Close the connection, because a newer pending connection needs its slot."""
         self.drop()  # before the handshake is answered there is no protocol in which to report the reason
 
     def drop(self) -> None:
+        """Close the connection without an answer."""
         if self.transport is not None:
             self.transport.abortConnection()
 
@@ -405,11 +423,13 @@ class BodylessRequest(WebRequest):
     """HTTP request before the upgrade, without a body. Twisted would collect a body in a temporary file."""
 
     def gotLength(self, length: int | None) -> None:
+        """Drop a request that announces a body."""
         super().gotLength(0)
         if length != 0:
             self.channel.transport.abortConnection()
 
     def process(self) -> Any:
+        """Process the handshake, and hand the connection over to the WebSocket."""
         if self.channel._buffer:  # the peer sends more before the answer, against RFC 6455 (4.1)
             self.channel.drop()
             return None
@@ -426,6 +446,7 @@ def _descriptor(transport: Any) -> Any:
 
 
 def _doorway(factory: HTTPFactory) -> _GenericHTTPChannelProtocol:
+    """Return the protocol of a new connection. `HTTPFactory` calls it as a method."""
     return _GenericHTTPChannelProtocol(PendingUpgrade())
 
 

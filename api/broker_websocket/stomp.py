@@ -60,6 +60,7 @@ class StompSink(WebSocketSink):
         del self.session
 
     def acked_bytes(self) -> int:
+        """Return the bytes that the peer's kernel has acknowledged."""
         held = self._held_bytes()
         if held is not None:
             self._progress.update(self.written_bytes, self._waiting_bytes + self._outgoing.nbytes + held)
@@ -85,6 +86,7 @@ class StompSink(WebSocketSink):
         return sizes
 
     def _refill(self) -> bool:
+        """Queue the next slice of STOMP frames. Returns whether there was one."""
         if not self._outgoing:
             return False
         slice_ = self._outgoing.take()
@@ -95,6 +97,7 @@ class StompSink(WebSocketSink):
         return True
 
     def _put(self, message: bytes | str) -> None:
+        """Queue a message, as text if the client uses text and the frames are UTF-8."""
         if self.text_mode and isinstance(message, bytes):
             try:
                 message = message.decode()
@@ -109,7 +112,7 @@ class StompSink(WebSocketSink):
         """Send a frame.
 
         Args:
-            behind: Send it after the queued messages instead of at once.
+            behind: Send it after the queued messages instead of immediately.
             last: Discard the queued messages. Later frames are ignored.
         """
         if self._ended:
@@ -124,6 +127,7 @@ class StompSink(WebSocketSink):
         self._go_on()
 
     def close_with(self, number: int, reason: str) -> None:
+        """Close the connection. Frames that are still queued are discarded."""
         self.written_bytes -= self._outgoing.drop()
         self._ended = True
         super().close_with(number, reason)
@@ -145,6 +149,7 @@ class StompConsumer(ClientConsumer):
         self._tails = tails
 
     def on_connected(self, sink: Any) -> Connection:
+        """Start the connection's STOMP session."""
         sink.session = StompSession(self.engine, self.transport, self._tails, sink)
         sink.session.begin()
         connection: Connection = sink.session.connection

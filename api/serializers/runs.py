@@ -127,7 +127,7 @@ class RunSerializer(serializers.ModelSerializer[ActionRun]):
         ]
 
     def to_representation(self, run: ActionRun) -> dict[str, Any]:
-        """Return the run without the parts that the caller may not see.
+        """Return the run without the parts that the caller must not see.
 
         The serializer's context must have the `request`.
         """

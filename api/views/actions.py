@@ -40,10 +40,12 @@ from console.services.actions import editor, run_requests, schedule
 
 
 def _action(request: Request, action_id: int) -> Action:
+    """Return the action, on the requested instance."""
     return queries.action(instance_named(instance_name(request)), action_id)
 
 
 def _shown(action: Action, code: int = status.HTTP_200_OK) -> Response:
+    """Return a response with an action and its ETag."""
     return set_etag(Response(ActionSerializer(action).data, status=code), action.version)
 
 
@@ -87,7 +89,7 @@ class ActionView(ApiView):
 
     @extend_schema(request=None, responses={204: None})
     def delete(self, request: Request, action_id: int) -> Response:
-        """Delete an action. Its runs are kept."""
+        """Delete an action. Its runs remain."""
         editor.delete(actor_of(request), _action(request, action_id))
         return Response(status=status.HTTP_204_NO_CONTENT)
 

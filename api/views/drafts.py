@@ -36,12 +36,14 @@ from console.services.actors import access_of_request
 
 
 def _draft(request: Request, draft_id: int, permission: Permission) -> PolicyDraft:
+    """Return a draft after checking the permission for its instance."""
     draft = drafts.draft_numbered(draft_id)
     check_permission(request, permission, instance=draft.instance.name)
     return draft
 
 
 def _shown(draft: PolicyDraft, code: int = status.HTTP_200_OK) -> Response:
+    """Return a response with a draft and its ETag."""
     return set_etag(Response(DraftSerializer(draft).data, status=code), draft.version)
 
 

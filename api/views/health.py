@@ -33,7 +33,7 @@ def readyz(request: HttpRequest) -> JsonResponse:
     """
     parts = check_components()
     ok = all(part["ok"] for part in parts)
-    # No login is needed, so sentences, which name addresses, are left out.
+    # No login is needed, so sentences, which name addresses, are omitted.
     shown = [{key: value for key, value in part.items() if key not in ("entry", "stall")} for part in parts]
     answer = JsonResponse({"ok": ok, "parts": shown}, status=200 if ok else 503)
     # A component that is starting up is no error. Without this mark Django would log one for each check.

@@ -132,6 +132,7 @@ class GrantView(ApiView):
 
 
 def _password(name: str, password: str, code: int) -> Response:
+    """Return a response with a new password, which must not be cached."""
     answer = Response({"username": name, "password": password}, status=code)
     answer["Cache-Control"] = "no-store"
     return answer

@@ -74,7 +74,7 @@ class ReplayView(ApiView):
 
     @extend_schema(request=RateSerializer, responses=ReplaySerializer)
     def patch(self, request: Request, name: str) -> Response:
-        """Change a replay's rate, effective at once. Null removes the limit."""
+        """Change a replay's rate, effective immediately. Null removes the limit."""
         author = _allow(request, name)
         asked = SetReplayRate(name=name, **parse_request(RateSerializer, request.data))
         made = services.control_replay(actor_of(request), asked, instance_name(request))

@@ -94,6 +94,7 @@ class JournalActionView(ApiView):
 
 
 def _plan(request: Request, action: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the plan of a journal action."""
     return planner.journal_plan(
         action, asked["age"], instance_name(request), in_lake=asked["in_lake"], member=member_name(request)
     )
@@ -230,7 +231,7 @@ class RepeatView(ApiView):
 
 
 def run_document(request: Request, run: ActionRun) -> dict[str, Any]:
-    """Return a run as JSON, without the parts that the caller may not see."""
+    """Return a run as JSON, without the parts that the caller must not see."""
     return dict(RunSerializer(run, context={"request": request}).data)
 
 

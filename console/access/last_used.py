@@ -1,6 +1,6 @@
 """Last use of sessions and tokens, without a database write on every request.
 
-Uses are recorded in this process's memory at once, and in Redis at most a few times a minute, for other
+Uses are recorded in this process's memory immediately, and in Redis at most a few times a minute, for other
 processes and for the time after a restart:
 
     sluice:session:DIGEST   second of the session's last use, with its idle time as expiry; SHA-256 of its key
@@ -99,5 +99,6 @@ def clear_cache() -> None:
 
 
 def _name(session_key: str) -> str:
+    """Return the Redis key of a session."""
     # The key itself gives access to the session, so only the database contains it.
     return f"sluice:session:{hashlib.sha256(session_key.encode()).hexdigest()}"

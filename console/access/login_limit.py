@@ -82,6 +82,7 @@ class LoginThrottle:
             self._told.clear()
 
     def _level(self, key: str, now: float) -> float:
+        """Return the failures of an address that are not forgiven yet."""
         level, at = self._failures.get(key, (0.0, now))
         return max(level - max(now - at, 0.0) / FORGIVEN_INTERVAL_S, 0.0)
 
@@ -94,7 +95,7 @@ _waiting = BoundedSemaphore(HASHED_AT_ONCE + MAX_WAITING)
 
 @contextmanager
 def hashing_slot() -> Iterator[None]:
-    """Hold a slot for hashing a password, so that many logins at once leave CPU time for other requests.
+    """Hold a slot for hashing a password, so that many simultaneous logins leave CPU time for other requests.
 
     Raises OperatorError `login_busy`.
     """

@@ -25,7 +25,7 @@ def client_address(peer: str, forwarded_for: str, proxies: Sequence[Network]) ->
     """Return the client's address of a request: the peer's, or behind trusted proxies the nearest untrusted
     one.
 
-    Entries further left in X-Forwarded-For were written by that untrusted client, so they are ignored.
+    Earlier entries of X-Forwarded-For were written by that untrusted client, so they are ignored.
     """
     nearest = peer
     for entry in reversed(forwarded_for.split(",")[-MAX_HOPS:] if forwarded_for else []):
@@ -45,6 +45,7 @@ def rate_limit_prefix(address: str) -> str:
 
 
 def _parsed(text: str) -> IPv4Address | IPv6Address | None:
+    """Return an address, with an IPv4 address in IPv6 form as IPv4; None for other texts."""
     try:
         found = ip_address(text)
     except ValueError:

@@ -70,7 +70,10 @@ class EffectiveAccess:
 
     @property
     def permissions(self) -> frozenset[Permission]:
-        """Permissions held somewhere, for showing or hiding buttons. Never use it to authorise an action."""
+        """Permissions that the account has somewhere, for showing or hiding buttons.
+
+        Never use them to authorise an action.
+        """
         held = frozenset(one for right in self.rights for one in right.permissions)
         return held if self.scope is None else held & self.scope
 
@@ -128,6 +131,10 @@ def topic_within(pattern: str, asked: str) -> bool:
 
 
 def _levels_within(outer: list[str], inner: list[str]) -> bool:
+    """Return whether the levels of one topic pattern cover those of another.
+
+    `*` and `>` do not cover `$` topics.
+    """
     for number, level in enumerate(outer):
         if level == ">":
             return len(inner) > number and not (number == 0 and inner[0].startswith("$"))

@@ -102,7 +102,7 @@ class PublishDraftForm(_StyledForm):
         return clean
 
     def plan(self) -> RolloutPlan | None:
-        """Return the chosen staged rollout; None means all clients at once."""
+        """Return the chosen staged rollout; None means all clients immediately."""
         clean = self.cleaned_data
         most = clean["most_decisions"] or 0
         if clean["whom"] == "client":

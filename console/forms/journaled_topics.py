@@ -88,7 +88,7 @@ def write_line(entry: Entry) -> str:
             return line
     except (forms.ValidationError, ValueError):
         pass
-    # JSON in ASCII is one line, whatever the text
+    # JSON in ASCII is always one line
     return json.dumps({"topic": topic.topic, **_others(topic)})
 
 

@@ -107,6 +107,7 @@ class DraftTransportForm(TransportLimitsForm):
                     del self.fields[name]
 
     def _says(self, name: str) -> bool:
+        """Return whether the transport sets a value that differs from the default."""
         return bool(self.initial.get(name, SILENT[name]) != SILENT[name])
 
     def groups(self) -> list[FieldGroup]:

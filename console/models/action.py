@@ -51,7 +51,7 @@ class Action(models.Model):
 class RunLock(models.Model):
     """Lock of a running run on its instance, such as "archive" or "action:7".
 
-    At most one run at a time holds each.
+    At most one run at a time has each lock.
     """
 
     instance = models.ForeignKey(Instance, on_delete=models.CASCADE, related_name="+")

@@ -18,7 +18,7 @@ MAX_ADDRESSES = 10
 class AlertRule(models.Model):
     """Rule for alerts and their recipients.
 
-    An empty client pattern means every client. Pages always show open alerts, whatever the recipients.
+    An empty client pattern means every client. Pages always show open alerts, regardless of recipients.
     """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")

@@ -31,7 +31,7 @@ class AuditEvent(ImmutableModel):
     message = models.CharField(max_length=1000, blank=True)
     source = models.CharField(max_length=64, blank=True)
     request_id = models.CharField(max_length=64, blank=True)
-    expires_at = models.DateTimeField(null=True, blank=True)  # null means it is kept forever
+    expires_at = models.DateTimeField(null=True, blank=True)  # null means it is stored forever
 
     class Meta:
         verbose_name = "audit event"

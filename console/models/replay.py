@@ -1,6 +1,6 @@
 """Managed replays: definition, author, and the broker's last report.
 
-The broker holds the current state, which changes many times a second. A row is shown while the broker is
+The broker has the current state, which changes many times a second. A row is shown while the broker is
 unavailable, and after the broker has removed the replay.
 """
 

@@ -86,6 +86,7 @@ def brokers(access: EffectiveAccess) -> list[BrokerEntry]:
 
 
 def _entry(told: BrokerAnswer[InstanceStatus]) -> BrokerEntry:
+    """Return the entry of a broker, from its answer or the error."""
     at, status = told.address, told.answer
     if status is None:
         error = told.error
@@ -135,6 +136,7 @@ def _database(status: InstanceStatus) -> dict[str, Any]:
 
 
 def _certificate(at: BrokerAddress) -> dict[str, Any]:
+    """Return the expiry of the control link's certificate as fields of an entry."""
     ends = certificate_expiry(at)
     if ends is None:
         return {}
@@ -142,4 +144,5 @@ def _certificate(at: BrokerAddress) -> dict[str, Any]:
 
 
 def _who(at: BrokerAddress) -> dict[str, Any]:
+    """Return the identity of a broker as fields of an entry."""
     return {"name": at.name, "instance": at.instance, "member": at.member, "place": at.endpoint}

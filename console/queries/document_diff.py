@@ -81,6 +81,7 @@ def group_list_changes(found: Sequence[DocumentChange]) -> list[DocumentChange]:
 
 
 def _joined(text: str, field: str, value: str) -> str:
+    """Return the text of a list entry with another field appended."""
     return (
         GONE
         if value == GONE
@@ -89,6 +90,7 @@ def _joined(text: str, field: str, value: str) -> str:
 
 
 def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
+    """Return the settings of a document as (path, value)."""
     if isinstance(value, Mapping):
         return [
             leaf
@@ -102,6 +104,7 @@ def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
 
 
 def _entry(path: str, entry: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the settings of a list entry, with its naming fields as the path."""
     names = _NAMED[path]
     called = " ".join(text for name in names if (text := _called(entry.get(name))))
     title = called if path == "transports" else f"{path} {called}".strip()
@@ -111,6 +114,7 @@ def _entry(path: str, entry: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _called(value: Any) -> str:
+    """Return the text of a naming field."""
     if isinstance(value, Mapping):
         return " ".join(f"{key}={text}" for key, text in value.items() if text)
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value or "")
@@ -126,6 +130,7 @@ def _after(path: str, old: Any, new: Any) -> str:
 
 
 def _text(path: str, value: Any) -> str:
+    """Return a value in readable form, by the ending of its path."""
     if value is _MISSING:
         return GONE
     if path.endswith(_SECRETS) and value:

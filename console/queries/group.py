@@ -110,6 +110,7 @@ def _name_of(told: BrokerAnswer[GroupStatus]) -> str:
 
 
 def _seen(name: str, entry: MemberEntry | None, told: BrokerAnswer[GroupStatus] | None) -> MemberView:
+    """Return a member's view from the first report and its own answer."""
     if told is None:
         return MemberView(name, entry, None, None)
     return MemberView(name, entry, told.answer, told.error)

@@ -1,7 +1,7 @@
 """Groups of related decisions (incidents), storms of logons, and decisions over time. Pure functions.
 
 Decisions of one rule with the same reason and at most 5 minutes between two of them form one incident,
-whatever the number of clients. So do repeated decisions on one client that reaches the same limit again and
+for any number of clients. So do repeated decisions on one client that reaches the same limit again and
 again. Many clients that log on at almost the same time form a logon storm.
 """
 
@@ -98,6 +98,7 @@ def group_incidents(decisions: Iterable[Decision]) -> list[Incident]:
 
 
 def _incident(group: Sequence[Decision]) -> Incident:
+    """Return decisions as an incident."""
     counts: dict[str, int] = {}
     for one in group:
         counts[one.client] = counts.get(one.client, 0) + 1
@@ -132,6 +133,7 @@ def logon_storms(
 def _storm(
     group: Sequence[ClientEntry], restarts: Sequence[datetime], cuts: Sequence[tuple[str, datetime]]
 ) -> LogonStorm:
+    """Return clients as a storm, with a preceding restart and their common properties."""
     first, last = (datetime.fromtimestamp(one.connected_at / 1_000, UTC) for one in (group[0], group[-1]))
     names = [one.name for one in group]
     members = set(names)

@@ -96,7 +96,7 @@ class RetentionOption(NamedTuple):
     """Effect of keeping the log for `age_s` seconds.
 
     `segments` and `bytes`: would be removed, because no holder needs them. `settles_at`: expected size in
-    bytes at this age. `fits`: whether the disk has room for it. `held_bytes` and `held_by`: older segments
+    bytes at this age. `fits`: whether the disk has space for it. `held_bytes` and `held_by`: older segments
     that holders keep.
     """
 
@@ -231,6 +231,7 @@ def retention_options(
 def _spans(
     segments: Iterable[SegmentEntry], *, archived: bool, compressed: bool | None = None
 ) -> list[tuple[int, int, int]]:
+    """Return (first, last, bytes) of the segments of a tier."""
     return [
         (one.first_at, one.last_at, one.bytes)
         for one in segments
@@ -269,6 +270,7 @@ def _bars(amounts: list[float], top: float) -> list[TimeBar]:
 
 
 def _x(at: int, start: int, end: int) -> float:
+    """Return the horizontal position of a moment on the map."""
     return round(min(WIDTH, max(0.0, WIDTH * (at - start) / max(1, end - start))), 1)
 
 

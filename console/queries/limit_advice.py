@@ -105,14 +105,17 @@ class _RecordedSample:
 
 
 def _aged(attribute: str) -> Callable[[_RecordedSample, int], None]:
+    """Return a function that sets an attribute to the moment of the given age (ms)."""
     return lambda look, value: setattr(look, attribute, look.at - value * _MS)
 
 
 def _set(attribute: str) -> Callable[[_RecordedSample, int], None]:
+    """Return a function that sets an attribute."""
     return lambda look, value: setattr(look, attribute, value)
 
 
 def _spooled_for(look: _RecordedSample, value: int) -> None:
+    """Set the moment at which the client was offlined."""
     look.is_offlined, look.offlined_at = True, look.at - value * _MS
 
 
@@ -160,6 +163,7 @@ def limit_advice(details: Mapping[str, Any]) -> LimitAdvice | None:
 
 
 def _preset(name: str) -> bool:
+    """Return whether a rule was compiled from a preset."""
     group, _, field_name = name.rpartition(".")
     return field_name in PRESETS.get(group, {}) or name.split(".", 1)[0] in PRESETS
 

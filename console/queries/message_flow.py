@@ -218,6 +218,7 @@ def build_flow(snapshot: Snapshot, rates: FlowRates, patterns: Sequence[str] | N
 def _nodes(
     boxes: Sequence[FlowGroup], rates: Sequence[float], singled: Mapping[str, ClientEntry] | None = None
 ) -> list[FlowNode]:
+    """Return the nodes of boxes; slow clients (`singled`) with health and lag."""
     made = []
     for box, rate in zip(boxes, rates, strict=True):
         one = (singled or {}).get(box.name)
@@ -235,6 +236,7 @@ def _links(ways: Mapping[tuple[int, int], float]) -> list[FlowLink]:
 
 
 def _sums(ways: Mapping[tuple[int, int], float], number: int, end: int) -> list[float]:
+    """Return the rates of all edges per box, at their source (`end` 0) or target (1)."""
     found = [0.0] * number
     for way, rate in ways.items():
         found[way[end]] += rate
@@ -272,6 +274,7 @@ class _TopicMembership:
         return [(place, weights[place] / whole if whole else 1 / len(places)) for place in places]
 
     def _look(self, topic: str) -> list[int]:
+        """Return the indices of the boxes that a topic or pattern overlaps."""
         own = self._own.get(topic)
         if own is not None:
             return [own]
@@ -315,6 +318,7 @@ def _topics(
 
 
 def _by_first_word(weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the weights added by the first word of the topics."""
     found: dict[str, float] = {}
     for topic, weight in weights.items():
         word = _first_word(topic)
@@ -337,6 +341,7 @@ def _meet(pattern: str, other: str) -> bool:
 
 
 def _boxed(boxes: list[FlowGroup]) -> tuple[list[FlowGroup], dict[str, int]]:
+    """Return the boxes, and the index of each member's box."""
     return boxes, {member: place for place, box in enumerate(boxes) for member in box.members}
 
 
@@ -374,6 +379,7 @@ def _before_last(name: str) -> str:
 
 
 def _before_first(name: str) -> str:
+    """Return the beginning of a name up to its first separator."""
     places = [at for at in (name.find(one) for one in _SEPARATORS) if at > 0]
     return name[: min(places) + 1] if places else (name.rstrip("0123456789") or name)
 

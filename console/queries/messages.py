@@ -2,7 +2,7 @@
 
 All functions send browse requests to the broker (`broker_core/control/browsing.py`), which reads forwards
 and limits the amount read. The newest messages are found by reading growing ranges backwards from the end.
-A follower that receives too much is told the number of skipped records.
+A follower that receives too much gets the number of skipped records.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_PIECES: Final = 12
 TOPICS_FROM: Final = 300
 """Number of newest messages from which the list of topics is made."""
 MAX_FOLLOWED: Final = 100
-"""Maximum messages that a follower gets at once. Only the number of further ones is reported."""
+"""Maximum messages that a follower gets in one answer. Only the number of further ones is reported."""
 
 
 class NewestMessages(NamedTuple):
@@ -157,7 +157,7 @@ def frequent_topics(patterns: Sequence[str]) -> list[TopicCount]:
 
 
 def subscribers(topic: str, patterns: Sequence[str] | None = None) -> list[str]:
-    """Return the connected clients that subscribe to a topic, whatever their filters.
+    """Return the connected clients that subscribe to a topic, regardless of their filters.
 
     Only names that match one of `patterns` are included; None means all.
     """

@@ -209,6 +209,7 @@ def _open_from(client: ClientEntry, start: int, step_s: int, now: datetime) -> i
 def _row(
     client: ClientEntry, cells: Mapping[int, tuple[int, bool]], number: int, holds: int, open_from: int
 ) -> dict[str, Any]:
+    """Return a client's row of the heatmap."""
     levels: list[tuple[int, bool]] = []
     known: tuple[int, int, bool] | None = None
     for cell in range(number):
@@ -233,6 +234,7 @@ def _row(
 
 
 def _runs(levels: Sequence[tuple[int, bool]]) -> list[list[int]]:
+    """Return equal neighbouring cells as runs of [cells, level, on disk]."""
     runs: list[list[int]] = []
     for level, disk in levels:
         if runs and runs[-1][1:] == [level, int(disk)]:

@@ -81,7 +81,7 @@ def _hours_in(path: Path, client: str) -> list[dict[str, Any]]:
     if not table.num_rows:
         return []
     mine = table.filter(pc.equal(table.column("client"), client))
-    # A page shows one row per hour, whatever transports the client used.
+    # A page shows one row per hour, regardless of the client's transports.
     whole = mine.group_by("hour").aggregate(
         [*((name, "sum") for name in SUMS), *((name, "max") for name in PEAKS)]
     )

@@ -241,12 +241,13 @@ def running_revisions(instance: Instance, now: datetime | None = None) -> dict[i
 def installation_policy_status(now: datetime | None = None) -> list[PolicyStatus]:
     """Return the policy status of every broker of the installation.
 
-    Needs three queries, whatever the number.
+    Needs three queries, for any number of brokers.
     """
     return _states(Instance.objects.all(), now)
 
 
 def _states(instances: QuerySet[Instance], now: datetime | None) -> list[PolicyStatus]:
+    """Return the policy status of each expected member of the instances."""
     revisions = PolicyRevision.objects.filter(instance=OuterRef("pk")).order_by("-number")
     rows = list(
         instances.annotate(wanted=Subquery(revisions.values("number")[:1])).values("pk", "name", "wanted")
@@ -309,6 +310,7 @@ def _state(
     withdrawn: StagedRollout | None,
     moment: datetime,
 ) -> PolicyStatus:
+    """Return the policy status of one member, with the reason if it runs another revision."""
     wanted, (running, seen_at, set_back) = row["wanted"] or 0, heard or (None, None, False)
     fresh = seen_at is not None and moment - seen_at <= REPORT_FRESH
     why = ""

@@ -115,6 +115,7 @@ def summarise_effect(effect: PolicyEffect, signals: Mapping[str, str] | None = N
 
 
 def _cut_off(effect: PolicyEffect) -> list[EffectLine]:
+    """Return a line per reason for closed connections. Unlisted ones are counted in the first line."""
     by_code: dict[str, list[ClosedConnectionEntry]] = {}
     for one in effect.cut_off:
         by_code.setdefault(one.code, []).append(one)
@@ -176,7 +177,7 @@ def _acted_on(effect: PolicyEffect) -> list[EffectLine]:
             )
         )
     for fate, unlisted in in_all.items():
-        if unlisted > 0:  # all of them concern clients that the caller may not see
+        if unlisted > 0:  # all of them concern clients that the caller must not see
             made.append(
                 EffectLine(
                     "held" if fate == "held" else "act", _UNSEEN[fate], [], unlisted, fate == "recorded"
@@ -191,7 +192,7 @@ _UNSEEN: Final = {
     "held": "not acted on: the rollout may make no more decisions",
     "recorded": "would be acted on",
 }
-"""Sentences about decisions on clients that the caller may not see."""
+"""Sentences about decisions on clients that the caller must not see."""
 
 
 def _fate(one: DecisionEntry) -> str:
@@ -243,6 +244,7 @@ def _differences(changes: list[SettingChange], signals: Mapping[str, str]) -> It
 
 
 def _change(change: SettingChange, signal: str) -> str:
+    """Return a changed setting as text: old and new value, and the origin of the new one."""
     old, new = (
         labels.setting_value(change.setting, side.value, signal) for side in (change.before, change.after)
     )
@@ -250,6 +252,7 @@ def _change(change: SettingChange, signal: str) -> str:
 
 
 def _kind(action: str) -> str:
+    """Return the kind of line for an action."""
     if action in FINAL_ACTIONS:
         return "disconnect"
     return "offline" if action == PolicyAction.OFFLINE else "act"

@@ -68,6 +68,7 @@ def _database(*, write: bool = True) -> ComponentStatus:
 
 
 def _redis() -> tuple[ComponentStatus, ComponentStatus]:
+    """Return the components of Redis and of the default queue's worker."""
     try:
         with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2) as client:
             worker = bool(client.exists(WORKER_KEY))
@@ -186,6 +187,7 @@ def problem_name(instance: str, problem: ProblemEntry) -> str:
 
 
 def _part(name: str, told: BrokerAnswer[InstanceStatus]) -> ComponentStatus:
+    """Return the component of a broker."""
     if told.error is None:
         stall = told.answer.stalls.last if told.answer is not None else None
         part: ComponentStatus = {"name": name, "ok": True, "problem": ""}

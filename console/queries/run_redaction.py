@@ -48,7 +48,7 @@ def redact_run(run: ActionRun, access: EffectiveAccess) -> ActionRun:
 
 
 def withheld_parts(run: ActionRun, access: EffectiveAccess) -> list[str]:
-    """Return the parts of a run that the account may not see."""
+    """Return the parts of a run that the account must not see."""
     instance, variables = run.instance.name, _variables(run)
     found = []
     if variables.get(BODY):
@@ -85,6 +85,7 @@ def redact_segments(
 
 
 def _owner(owner: str, instance: str, access: EffectiveAccess) -> str:
+    """Return a segment's holder, without the name of a client out of scope."""
     kind, _, name = owner.rpartition(" of ")
     if kind in ("replay", "spool") and access.allows(Permission.VIEW, instance=instance, client=name):
         return owner
@@ -130,6 +131,7 @@ def _plan_without_names(plan: Any) -> Any:
 
 
 def _planned(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a step's plan without variables."""
     kept = ("step", "do", "if", "label", "destructive")
     return {**{key: entry[key] for key in kept if key in entry}, "sentence": str(entry.get("label", ""))}
 
@@ -166,6 +168,7 @@ def _without_messages(run: ActionRun) -> None:
 
 
 def _bare(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of a step without its result."""
     kept = {key: record[key] for key in ("do", "if", "state", "took_ms") if key in record}
     return kept | ({"error": _code(record["error"])} if record.get("error") else {})
 

@@ -172,6 +172,7 @@ def sum_members(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def _rows(
     instance: Instance, of: str, name: str, start: datetime, end: datetime, seconds: int, member: str
 ) -> Iterable[Mapping[str, Any]]:
+    """Return stored rows of `seconds` each, from the database."""
     if of == "client":
         model = {10: ClientSample, 60: ClientMinute, 3600: ClientHour}[seconds]
         rows = model._default_manager.filter(instance=instance, client=name, at__gte=start, at__lt=end)

@@ -69,6 +69,7 @@ _PARTS = {  # worst first
         "Look at log/worker.log, and whether it runs.",
     ),
 }
+"""Title, sentence and fix for an unavailable component, worst first."""
 
 
 _DATABASE_OF_BROKER = {
@@ -154,6 +155,7 @@ def mark_available(name: str) -> None:
 
 
 def _away(name: str, instance: Instance | None) -> SystemCondition:
+    """Return the condition of an unavailable component."""
     word, sentence, fix = _PARTS[name]
     since = unavailable_since(name)
     if name == "broker" and instance is not None:
@@ -191,6 +193,7 @@ def _is_recent(stall: StallEntry | None) -> bool:
 
 
 def _stood_still(part: ComponentStatus) -> SystemCondition:
+    """Return the condition of a recent stall of a broker's event loop."""
     stall, member = part["stall"], _member_of(part)
     text, who = CAUSES[stall.cause], f"The broker {member}" if member else "The broker"
     return SystemCondition(
@@ -228,6 +231,7 @@ def _problems(problems: Collection[ProblemEntry], away: Collection[str]) -> list
 
 
 def _no_worker(part: ComponentStatus) -> SystemCondition:
+    """Return the condition of a queue without a worker."""
     name = part["name"].removeprefix("worker ")
     whose = "the chores" if name == "chores" else f"the journal of {name}"
     waits = (

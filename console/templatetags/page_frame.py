@@ -74,7 +74,6 @@ HEALTHS = {
     Health.KEEPS_UP: StateLabel("Keeps up", "point", "Nothing waits for it, or it comes nearer"),
 }
 """Labels of health states, in the order of importance for operators."""
-# Word and icon of every state on a page
 STATES: dict[str, tuple[str, str]] = {
     **{key.value: one[:2] for key, one in (*DELIVERIES.items(), *HEALTHS.items())},
     **{key.value: (one.done, one.icon) for key, one in labels.ACTS.items()},
@@ -95,6 +94,7 @@ STATES: dict[str, tuple[str, str]] = {
     "done": ("Done", "circle-check"),
     "denied": ("Denied", "lock"),
 }
+"""Word and icon of every state on a page."""
 NAME_TAIL = 6
 """Last characters of a long name, which are never cut: similar names differ at their ends."""
 

@@ -87,6 +87,7 @@ def hex_dump(body: bytes) -> str:
 
 
 def _laid_out(kind: str, value: Any, hexed: str = "") -> BodyView:
+    """Return a decoded value as indented JSON."""
     compact = json.dumps(value, ensure_ascii=False, separators=(", ", ": "), default=repr)
     pretty = json.dumps(value, ensure_ascii=False, indent=2, default=repr)
     return BodyView(kind, compact[:PREVIEW], pretty[:MAX_SHOWN], (), hexed, max(0, len(pretty) - MAX_SHOWN))

@@ -261,6 +261,7 @@ def audit_label(code: object) -> str:
 
 
 def _measured(value: float, unit: str) -> str:
+    """Return a number with its unit."""
     return f"{value:g} %" if unit == "%" else with_unit(value, unit)
 
 
@@ -271,6 +272,7 @@ def signal_unit(signal_code: object) -> str:
 
 
 def _unit(field: str, known: str, signal_code: object) -> str:
+    """Return the unit of a rule's field."""
     if known:
         return known
     if field in ("limit", "clear") and (unit := signal_unit(signal_code)):
@@ -295,4 +297,5 @@ def rung(one: Any) -> str:
 
 
 def _plain(code: object) -> str:
+    """Return a code with spaces instead of underscores."""
     return str(code or NONE).replace("_", " ").removesuffix(" ms")

@@ -107,7 +107,7 @@ def save(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def delete(request: HttpRequest, action_id: int) -> HttpResponse:
-    """Add the deletion of an action to the pending changes. Its runs are kept."""
+    """Add the deletion of an action to the pending changes. Its runs remain."""
     return pending_changes.add_change(request, PendingChangeKind.ACTION_DELETE, str(action_id))
 
 
@@ -159,6 +159,7 @@ def _action(action_id: int) -> Action:
 
 
 def _page(request: HttpRequest, found: Action, more: dict[str, Any] | None = None) -> HttpResponse:
+    """Render an action's page."""
     runs = runs_for_page(request, read_runs.runs(found.instance).filter(action=found)[:NEWEST_RUNS])
     context = {
         **_editor(found, editor.editable_fields(found)),
@@ -174,6 +175,7 @@ def _page(request: HttpRequest, found: Action, more: dict[str, Any] | None = Non
 def _editor(
     found: Action | None, values: dict[str, Any], problem: dict[str, Any] | None = None
 ) -> dict[str, Any]:
+    """Return the context of the editor."""
     groups: list[dict[str, Any]] = [
         {
             "name": group,
@@ -224,11 +226,13 @@ def _again(
 
 
 def _posted(request: HttpRequest) -> Action | None:
+    """Return the stored action that the form edits; None for a new one."""
     number = request.POST.get("action_id", "")
     return read.action(instance_named(), number) if number else None
 
 
 def _values(request: HttpRequest) -> dict[str, Any]:
+    """Return the submitted values of the editor."""
     post = request.POST
     return {
         **action_form.read_parts(post),
@@ -241,6 +245,7 @@ def _values(request: HttpRequest) -> dict[str, Any]:
 
 
 def _variables(request: HttpRequest) -> dict[str, str]:
+    """Return the variables in the form of a manual run."""
     return {
         name.removeprefix("var-"): text
         for name in request.POST
@@ -249,6 +254,7 @@ def _variables(request: HttpRequest) -> dict[str, str]:
 
 
 def _firings(every: str) -> dict[str, Any]:
+    """Return the next firings of a schedule as context, or its error."""
     zone, now = settings.SLUICE_LOCAL_ZONE, timezone.now()
     try:
         return {
@@ -271,6 +277,7 @@ def _parameters(found: Action) -> list[str]:
 
 
 def _when(found: Action) -> list[str]:
+    """Return the triggers of an action as texts."""
     words = [trigger["every"] for trigger, _ in action_schedules(found)]
     return words + [
         definition.part_kind(trigger)[1].label for trigger in found.when if trigger["on"] != "schedule"
@@ -278,4 +285,5 @@ def _when(found: Action) -> list[str]:
 
 
 def _do(found: Action) -> list[str]:
+    """Return the steps of an action as texts."""
     return [definition.part_kind(step)[1].label for step in found.steps if "do" in step]

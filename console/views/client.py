@@ -91,10 +91,12 @@ def _forecasts(found: ClientEntry | None) -> list[ForecastEntry]:
 
 
 def _paused(found: ClientEntry | None) -> list[str]:
+    """Return the ids of the client's paused subscriptions."""
     return [one.id for one in found.subscriptions if one.paused] if found else []
 
 
 def _show(request: HttpRequest, name: str) -> HttpResponse:
+    """Render a client's page."""
     instance = common.local_instance()
     found, problem = _ask(name)
     kept = _history(instance, name)
@@ -206,6 +208,7 @@ def _policy(name: str, found: ClientEntry | None) -> list[dict[str, str]]:
 
 
 def _history(instance: Instance | None, name: str) -> dict[str, Any]:
+    """Return the client's samples, decisions and losses."""
     if instance is None:
         return {"samples": [], "decisions": [], "losses": []}
     minutes = settings.SLUICE_SAMPLE_RETENTION_HOURS * 60

@@ -140,4 +140,5 @@ def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
 
 
 def _address(query: str) -> str:
+    """Return the URL of the clients' page with a query."""
     return reverse("clients") + (f"?{query}" if query else "")

@@ -150,7 +150,7 @@ def preferences(request: HttpRequest) -> UserPreferences:
         user = getattr(request, "user", None)
         kept = preferences_of(user.pk if user is not None else None)
         # cached for the request
-        request._preferences = kept  # type: ignore[attr-defined]  # kept for the request
+        request._preferences = kept  # type: ignore[attr-defined]  # cached for the request
     return kept
 
 

@@ -34,7 +34,9 @@ MAX_CLIENTS = 10_000
 PATIENCE_S = 2.0
 """Seconds to wait for a broker's answer."""
 ACTIONS = tuple((action.value, labels.act_label(action).done) for action in PolicyAction)
+"""Choices of the action filter."""
 REASONS = tuple(reason.value for reason in DecisionReason)
+"""Choices of the reason filter."""
 
 
 @common.requires_permission(Permission.VIEW)
@@ -90,7 +92,7 @@ def _storms(
 def _stalls(patterns: list[str] | None) -> list[tuple[StallEntry, CauseText]]:
     """Return the newest stalls of the brokers' event loops, newest first.
 
-    The description of the last task names clients. An account that may not see all clients gets no
+    The description of the last task names clients. An account that must not see all clients gets no
     description.
     """
     try:

@@ -149,6 +149,7 @@ def transport_delete(request: HttpRequest, draft_id: int, name: str) -> HttpResp
 
 
 def _entry_form(request: HttpRequest, draft: PolicyDraft, part: str, number: int | None) -> DraftPartForm:
+    """Return the form of an entry; `number` None means a new one. Secrets are not initial values."""
     stored = {} if number is None else draft_parts.entry_at(draft, part, number)
     kept = {key: value for key, value in stored.items() if key not in ("password", "token")}
     names = [one["name"] for one in draft.document.get("transports") or []]
@@ -161,6 +162,7 @@ def _entry_form(request: HttpRequest, draft: PolicyDraft, part: str, number: int
 def _put(
     request: HttpRequest, draft: PolicyDraft, part: str, number: int | None, form: DraftPartForm
 ) -> HttpResponse:
+    """Save an entry."""
     token = ""
     if isinstance(form, BrokerUserForm):
         before = {} if number is None else draft_parts.entry_at(draft, part, number)
@@ -178,12 +180,14 @@ def _put(
 
 
 def _save(request: HttpRequest, draft: PolicyDraft, changes: Mapping[str, Any], version: int) -> HttpResponse:
+    """Save changed settings."""
     draft_parts.save_changes(common.actor_of(request), draft, changes, version)
     messages.success(request, "Saved in the draft. Nothing is in force before it is published.")
     return redirect("drafts_one", draft.pk)
 
 
 def _changed(request: HttpRequest, draft_id: int, change: Any) -> HttpResponse:
+    """Apply a function to the draft, and redirect to its page."""
     try:
         said = change(get_draft(draft_id))
     except SluiceError as problem:
@@ -193,11 +197,13 @@ def _changed(request: HttpRequest, draft_id: int, change: Any) -> HttpResponse:
 
 
 def _told(request: HttpRequest, draft_id: int, problem: SluiceError) -> HttpResponse:
+    """Show an error on the draft's page."""
     common.show_error(request, problem)
     return redirect("drafts") if problem.code == "unknown_draft" else redirect("drafts_one", draft_id)
 
 
 def _add(form: forms.Form, problem: SluiceError) -> None:
+    """Add an error to the form, one line per problem."""
     for sentence in problem.details.get("problems") or [problem.sentence]:
         form.add_error(None, sentence)
 
@@ -205,5 +211,6 @@ def _add(form: forms.Form, problem: SluiceError) -> None:
 def _show(
     request: HttpRequest, draft: PolicyDraft, form: DraftPartForm | LimitsForm, title: str, ladder: Any = None
 ) -> HttpResponse:
+    """Render the page of the part."""
     context = {"draft": draft, "form": form, "groups": form.groups(), "title": title, "ladder": ladder}
     return common.page(request, "draft_part.html", context, 422 if form.is_bound else 200)

@@ -83,6 +83,7 @@ def _of_its_kind(transport: Mapping[str, Any]) -> list[str]:
 
 
 def _said(value: Any) -> str:
+    """Return a setting's value as text."""
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -221,6 +222,7 @@ def _destinations(draft: PolicyDraft) -> dict[str, Any]:
 
 
 def _row(part: str, number: int, cells: list[list[str]]) -> dict[str, Any]:
+    """Return a row of a table."""
     return {"part": part, "place": number, "cells": cells, "called": " ".join(cells[0])}
 
 
@@ -232,6 +234,7 @@ def _cell(value: Any, empty: str = "none") -> list[str]:
 
 
 def _preset(table: Table, entry: Mapping[str, Any], acts: list[WorstCaseAction]) -> list[list[str]]:
+    """Return the cells of a preset's entry."""
     scope = [str(entry.get("topic") or "")] + (
         [f"transport {entry['transport']}"] if entry.get("transport") else []
     )
@@ -240,6 +243,7 @@ def _preset(table: Table, entry: Mapping[str, Any], acts: list[WorstCaseAction])
 
 
 def _settings(table: Table, entry: Mapping[str, Any]) -> list[str]:
+    """Return the settings of an entry as texts."""
     return [
         _setting(table.get(key), key, value)
         for key, value in entry.items()
@@ -257,6 +261,7 @@ def _setting(row: PresetField | None, key: str, value: Any) -> str:
 def _rule(
     rule: Mapping[str, Any], signals: Mapping[str, str], acts: list[WorstCaseAction]
 ) -> list[list[str]]:
+    """Return the cells of a rule."""
     scope = rule.get("scope") if isinstance(rule.get("scope"), Mapping) else {}
     named = [f"{key} {value}" for key, value in (scope or {}).items() if value]
     ladder = [rung for rung in rule.get("ladder") or () if isinstance(rung, Mapping)]
@@ -277,6 +282,7 @@ def _mode_of(rule: Mapping[str, Any], named: list[str]) -> str:
 
 
 def _when(rule: Mapping[str, Any], signals: Mapping[str, str]) -> list[str]:
+    """Return the condition of a rule as texts."""
     signal = str(rule.get("signal") or signals.get(str(rule.get("name")), ""))
     told = [labels.signal_label(signal)] if signal in set(Signal) else []
     told += [str(rule["shape"]).replace("_", " ")] if rule.get("shape") else []
@@ -292,6 +298,7 @@ def _when(rule: Mapping[str, Any], signals: Mapping[str, str]) -> list[str]:
 
 
 def _proofs(user: Mapping[str, Any]) -> list[str]:
+    """Return the kinds of credentials of a user."""
     named = [f"certificate {user['certificate']}"] if user.get("certificate") else []
     return [f"{key} set" for key in ("password", "token") if user.get(key)] + named
 
@@ -310,6 +317,7 @@ def _within(acts: list[WorstCaseAction]) -> list[str]:
 
 
 def _at(acts: list[list[WorstCaseAction]], number: int) -> list[WorstCaseAction]:
+    """Return the worst-case actions of an entry; empty if there are none."""
     return acts[number] if number < len(acts) else []
 
 

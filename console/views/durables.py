@@ -52,6 +52,7 @@ def delete(request: HttpRequest, name: str, durable: str) -> HttpResponse:
 
 
 def _known(patterns: list[str] | None) -> tuple[list[DurableEntry], SluiceError | None]:
+    """Return the durable subscriptions, most delayed first, and the error if the broker is unavailable."""
     try:
         found = read.durables(patterns=patterns)
     except BrokerUnavailable as away:

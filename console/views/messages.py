@@ -151,6 +151,7 @@ def _show(
 
 
 def _found(topic: str, form: MessagesForm) -> dict[str, Any]:
+    """Return the messages that the form selects, as context."""
     asked = form.cleaned_data
     if asked["start"] or asked["end"]:
         page = read.browse_messages(
@@ -169,6 +170,7 @@ def _found(topic: str, form: MessagesForm) -> dict[str, Any]:
 
 
 def _shown(messages: list[BrowsedMessage]) -> list[MessageRow]:
+    """Return messages as rows."""
     return [MessageRow(one, view_body(one), _just_before(one.bookmark)) for one in messages]
 
 
@@ -188,6 +190,7 @@ def _query(form: MessagesForm, **change: str) -> str:
 
 
 def _parameters(form: PublishMessageForm) -> dict[str, Any]:
+    """Return the parameters of the pending change that publishes a message."""
     if "octets" in form.cleaned_data:
         return {"base64": base64.b64encode(form.cleaned_data["octets"]).decode()}
     return {"data": form.cleaned_data["data"]}

@@ -81,11 +81,13 @@ def mark_seen(request: HttpRequest) -> HttpResponse:
 
 
 def _range(request: HttpRequest) -> read.PlotRange:
+    """Return the selected time range, or the operator's default."""
     asked = request.GET.get("range") or common.preferences(request).range
     return read.RANGES.get(asked, read.RANGES[USUAL_RANGE])
 
 
 def _now(request: HttpRequest) -> dict[str, Any]:
+    """Return the current health and the events since the last visit, as context."""
     instance, patterns = common.local_instance(), common.visible_patterns(request)
     if instance is None:
         return _brokers(request)

@@ -95,6 +95,7 @@ def add_matching(request: HttpRequest) -> HttpResponse:
 
 
 def _told(request: HttpRequest, problem: SluiceError) -> HttpResponse:
+    """Show an error on the referring page."""
     common.show_error(request, problem)
     return redirect(common.referring_page(request))
 
@@ -122,7 +123,7 @@ def clear_changes(request: HttpRequest) -> HttpResponse:
 def apply_changes(request: HttpRequest) -> HttpResponse:
     """Apply all pending changes.
 
-    Changes that fail are reported and stay pending, and the typed reason is kept.
+    Changes that fail are reported and stay pending, and the typed reason is stored.
     """
     reason = request.POST.get("reason", "")
     try:
@@ -172,6 +173,7 @@ def changes_response(request: HttpRequest) -> HttpResponse:
 
 
 def _by_script(request: HttpRequest) -> bool:
+    """Return whether a script (htmx) sent the request."""
     return bool(request.headers.get("HX-Request"))
 
 

@@ -186,6 +186,7 @@ def _unproven(request: HttpRequest, title: str, address: str, name: str) -> Http
 
 
 def _done(request: HttpRequest, act: Callable[[], Any], said: str) -> HttpResponse:
+    """Carry out a change and show its result."""
     try:
         act()
     except SluiceError as problem:
@@ -208,6 +209,7 @@ def _with_secret(request: HttpRequest, kind: str, make: Callable[[], tuple[Any, 
 
 @never_cache
 def _show(request: HttpRequest, more: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
+    """Render the page with empty forms, or those in `more`."""
     everyone = (
         get_user_model().objects.order_by("username").prefetch_related("grants__instance", "totpdevice_set")
     )

@@ -122,6 +122,7 @@ def backtest_runs(request: HttpRequest, draft_id: int) -> HttpResponse:
 
 
 def _tries(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
+    """Return the back-tests of a draft as context."""
     mine = f"draft-{draft.pk}-"
     found = [
         run

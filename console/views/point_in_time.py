@@ -185,6 +185,7 @@ def _parts(revision: PolicyRevision) -> Context:
 def _page(
     request: HttpRequest, instance: Instance, when: read.PointInTime, template: str, context: Context
 ) -> HttpResponse:
+    """Render a page at a past moment, with the frame's context."""
     places = read.resources_at(instance, when)
     now = timezone.now()
     steps = [
@@ -217,6 +218,7 @@ def _now_path(request: HttpRequest) -> str:
 
 
 def _stepped(request: HttpRequest, when: read.PointInTime, seconds: int) -> str:
+    """Return the query string of a moment some seconds earlier or later."""
     query = request.GET.copy()
     query.pop("page", None)
     query["at"] = read.PointInTime(when.at + timedelta(seconds=seconds), when.minutes).text

@@ -129,6 +129,7 @@ def _plan(
 def _show(
     request: HttpRequest, failed: LimitsForm | None = None, transport: str = "", status: int = 200
 ) -> HttpResponse:
+    """Render the page. `failed` is the submitted form with errors."""
     in_force = service.document_in_force(current_instance.instance_name())
     document = tray_service.planned_document(common.actor_of(request)) or in_force
     parts = {key: document[key] for key in ("instance", "pool", "client_policy")}
@@ -205,6 +206,7 @@ def _pools_now() -> Pools:
 
 
 def _transport(item: Mapping[str, Any], failed: LimitsForm | None, pools: list[PoolEntry]) -> dict[str, Any]:
+    """Return the context of a transport's form."""
     name = item["name"]
     form = failed or TransportLimitsForm(initial=flatten_settings(item))
     form.auto_id = f"{name}_%s"
@@ -242,4 +244,5 @@ def _revisions() -> list[dict[str, Any]]:
 
 
 def _changes(before: PolicyRevision | None, after: PolicyRevision) -> list[DocumentChange]:
+    """Return the changes of a revision against the one before."""
     return diff_documents(before.document, after.document) if before is not None else []

@@ -48,7 +48,7 @@ DONE = {
     "rate": "given another rate",
     "forget": "taken off the list",
 }
-"""Texts for changes that are applied at once."""
+"""Texts for changes that are applied immediately."""
 
 
 @common.requires_permission(Permission.VIEW)

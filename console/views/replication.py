@@ -39,6 +39,7 @@ def replication_panel(request: HttpRequest) -> HttpResponse:
 
 
 def _seen() -> dict[str, Any]:
+    """Return the context of the page."""
     instance = current_instance.instance_name()
     return {
         "seen": group_view(instance),

@@ -30,6 +30,7 @@ def stop(request: HttpRequest) -> HttpResponse:
 
 
 def _plan(request: HttpRequest, kind: PendingChangeKind) -> HttpResponse:
+    """Add the end of the rollout to the pending changes, for the revision that the banner showed."""
     try:
         seen = _seen(request)
     except OperatorError as problem:

@@ -115,6 +115,7 @@ def _now(request: HttpRequest, form: RuleSentenceForm) -> dict[str, Any]:
 
 
 def _listed(request: HttpRequest) -> list[dict[str, Any]]:
+    """Return the custom rules of the pending draft, else of the newest policy."""
     planned = tray_service.planned_document(common.actor_of(request))
     document = planned or policies.document_in_force(current_instance.instance_name())
     return list(document.get("rules") or [])

@@ -98,6 +98,7 @@ def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
 
 
 def _list(request: HttpRequest) -> dict[str, Any]:
+    """Return the filtered runs as context."""
     chosen = {name: request.GET.get(name, "").strip()[:64] for name in ("kind", "state", "actor")}
     rows = RunFilter(chosen, read.runs(common.local_instance())).qs
     return runs_panel(request, rows) | {
