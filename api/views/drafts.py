@@ -139,8 +139,7 @@ class DraftPreviewView(ApiView):
 
     @extend_schema(request=DraftPreviewSerializer, responses=PreviewSerializer)
     def post(self, request: Request, draft_id: int) -> Response:
-        """Return the clients that publishing a draft would affect, and the decisions that it would cause at
-        once.
+        """Return the effect of publishing a draft: affected clients and immediate decisions.
 
         Each client has its effective values before and after. With `rollout` the preview assumes a staged
         rollout to some clients first.

@@ -179,6 +179,8 @@ def build_flow(snapshot: Snapshot, rates: FlowRates, patterns: Sequence[str] | N
     groups += [FlowGroup("more slow", more)] if more else []
     receivers, at_receiver = _boxed([*groups, *_grouped(usual, MAX_GROUPS)])
 
+    # First the edges from publishers to topics: the incoming rate of each topic box is the weight by which
+    # the second loop divides a pattern's messages.
     incoming, published = [0.0] * len(topics), dict[tuple[int, int], float]()
     for one in publishing:
         for topic in one.published_topics:

@@ -95,6 +95,7 @@ class _InstancesCollector(Collector):
                 *_group(name, group),
                 *_links(name, links),
             ):
+                # Brokers share one family per name: Prometheus rejects a metric that is declared twice.
                 known = families.setdefault(family.name, family)
                 if known is not family:
                     known.samples += family.samples

@@ -77,6 +77,7 @@ def time_series(
         raise OperatorError(
             "bad_range", "`from` must be before `to`.", "Give moments like 2026-11-21T10:00:00Z."
         )
+    # Choose the finest stored resolution that reaches back to `start`. A coarser source increases the step.
     least = max(step, -(-int((end - start).total_seconds()) // MAX_POINTS))
     found: Iterable[Mapping[str, Any]] | None = None
     if least < 10 and start >= now - timedelta(seconds=seconds_ring.SECONDS + 5):

@@ -109,6 +109,7 @@ def current_conditions() -> list[SystemCondition]:
         if part["name"] == name
     ]
     brokers = [part for part in parts if part["name"].partition(" ")[0] == "broker"]
+    # Without an answer from any broker the further conditions are unknown.
     if instance is None or any(one.key == "broker" for one in found):
         return found
     mine = [part for part in brokers if part["name"].removeprefix("broker ").partition("/")[0] == own]
@@ -125,6 +126,7 @@ def current_conditions() -> list[SystemCondition]:
         return found
     found += _problems([part["entry"] for part in parts if "entry" in part and _is_of(part, own)], away)
     found += [_stood_still(part) for part in mine or brokers if _is_recent(part.get("stall"))]
+    # Members that do not answer are reported above; the policy status is that of the others.
     state = policies.policy_status(instance, without=away)
     return [
         *found,

@@ -86,6 +86,7 @@ def second_factor_page(request: HttpRequest) -> HttpResponse:
     """
     half = request.session.get(HALF_IN)
     user = None if half is None else get_user_model().objects.filter(pk=half["user"], is_active=True).first()
+    # The password may have changed, or the account may have been deactivated, since the first step.
     if (
         half is None
         or user is None
@@ -101,6 +102,7 @@ def second_factor_page(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and not form.is_valid():
         audit.mark_read_only(request)  # no code was tried
     if request.method == "POST":
+        # The lock is checked before the code, so that a locked name gets no answer about its code.
         proof.refuse_if_locked(request, user.get_username())
         if form.is_valid():
             try:
@@ -117,6 +119,7 @@ def second_factor_page(request: HttpRequest) -> HttpResponse:
                     raise
                 form.add_error("code", problem.sentence)
             else:
+                # The half-login is removed first, so that its password step can't be used twice.
                 del request.session[HALF_IN]
                 begin_session(request, user, backend=half["backend"])
                 return redirect(half["next"])
