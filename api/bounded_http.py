@@ -7,8 +7,8 @@ that:
 * A body that is too large is refused by its Content-Length, or at the bound while it is read.
 * Head and body each have a deadline, which further bytes do not extend.
 * Each address has a share of unfinished requests and of body bytes (`unfinished_requests`).
-* A pipelined request waits until the previous answer has left memory. Twisted answers it although the peer
-  reads no answers.
+* A pipelined request waits until the previous answer has left memory. Twisted would answer it even if
+  the peer reads no answers.
 * Django alone parses forms. Twisted would parse them too, in the event loop.
 * A body has a bound on the number of its chunks.
 

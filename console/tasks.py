@@ -34,8 +34,9 @@ def execute_run(run_id: str) -> None:
 def run_minute_jobs() -> None:
     """Run the periodic jobs of each minute.
 
-    Start due runs, mark lost runs, notify brokers that run another revision, import new hours from the
-    lake, delete old samples, and store the last use of tokens.
+    Runs: start due ones, mark lost ones. Policies: notify brokers that run another revision. History: roll
+    up samples, import new hours from the lake, delete old samples, losses, audit events and alerts. Tokens:
+    store their last use.
     """
     now = timezone.now()
     runs.mark_lost_runs(now)

@@ -37,8 +37,9 @@ class GrantScopeSerializer(serializers.Serializer[Any]):
 
 
 class AccountSerializer(serializers.Serializer[Any]):
-    """Account of the caller, its grants, and the permissions that it has on at least one instance, client
-    or topic.
+    """Account of the caller, its grants and permissions.
+
+    `permissions` are those that it has on at least one instance, client or topic.
     """
 
     username = serializers.CharField()

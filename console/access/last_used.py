@@ -1,7 +1,7 @@
 """Last use of sessions and tokens, without a database write on every request.
 
-Uses are recorded in this process's memory immediately, and in Redis at most a few times a minute, for other
-processes and for the time after a restart:
+A use is recorded in this process's memory immediately. Redis gets it at most a few times a minute, for
+other processes and for the time after a restart:
 
     sluice:session:DIGEST   second of the session's last use, with its idle time as expiry; SHA-256 of its key
     sluice:tokens           hash of token id → second of the last use; the worker stores it in the database

@@ -37,8 +37,9 @@ def client_address(peer: str, forwarded_for: str, proxies: Sequence[Network]) ->
 
 
 def rate_limit_prefix(address: str) -> str:
-    """Return the key for limits: an IPv4 address, or an IPv6 address's /64 network, which one client
-    controls entirely.
+    """Return the key by which limits are counted for an address.
+
+    It is the IPv4 address, or the /64 network of an IPv6 address, all of which one client can use.
     """
     found = _parsed(address)
     return str(ip_network((found, 64), strict=False)) if isinstance(found, IPv6Address) else address

@@ -28,10 +28,10 @@ def redact_secrets(document: Any) -> Any:
 
 
 def restore_secrets(document: Any, *before: Mapping[str, Any]) -> Any:
-    """Return a document with each "set" replaced by that user's hash in the first document of `before` that
-    has one.
+    """Return a document with each "set" replaced by the stored hash of that user.
 
-    Without one it stays "set", which is no valid hash, so publishing reports it.
+    The first document of `before` that has the hash counts. Without one the value stays "set", which is no
+    valid hash, so publishing reports it.
     """
     known = {
         (name, key): user[key]

@@ -38,8 +38,8 @@ class PolicyDraft(models.Model):
 class StagedRollout(models.Model):
     """Revision that is in force for some clients first. At most one rollout runs per instance.
 
-    client          pattern of client names, or "" when `share` is used
-    share           percentage of the clients, selected by a hash of their names, so always the same ones
+    client          pattern of client names; "" when `share` is used
+    share           percentage of the clients, always the same ones, by a hash of their names
     most_decisions  decisions that the revision may carry out; the next one is held and ends the rollout
     allowances      part of `most_decisions` that each member of a group may carry out, by name
     """

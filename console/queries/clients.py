@@ -20,6 +20,10 @@ class ClientSequence(Sequence[ClientEntry]):
     BrokerUnavailable, or OperatorError `bad_sort`.
 
     Args:
+        instance_name: Instance; None means the selected one.
+        delivery: Delivery state; "" means any.
+        health: Health state; "" means any.
+        search: Part of the client's name, transport, address or user.
         sort: Column, like "-lag_ms". "" sorts the worst health first.
         patterns: Patterns of the names that the caller may see; None means all.
         member: Member of a group; "" means all.

@@ -57,7 +57,7 @@ _last: tuple[float, OperatorError | None] | None = None
 
 
 def database_problem() -> OperatorError | None:
-    """Return the reason why the database can't be used, or None when it can be read and written.
+    """Return the reason why the database can't be used; None if it can be read and written.
 
     Blocks for some seconds at most. Threads share one probe and its result for `RESULT_S`.
     """

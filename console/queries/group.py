@@ -103,8 +103,9 @@ def group_view(instance_name: str) -> GroupView:
 
 
 def _name_of(told: BrokerAnswer[GroupStatus]) -> str:
-    """Return a member's name: its own report, since the broker on this machine may be listed without a
-    member.
+    """Return a member's name from its own report.
+
+    The broker on this machine may be configured without a member's name.
     """
     return told.answer.member if told.answer is not None else told.member
 

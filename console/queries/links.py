@@ -61,8 +61,9 @@ def current_links(instance_name: str) -> LinksView:
 
 
 def _seen(said: list[tuple[str, LinkEntry]], instance_name: str) -> LinkView:
-    """Return a link by its best-informed member: the one that carries it, else one that tries to or has it
-    disabled.
+    """Return a link as its best-informed member reports it.
+
+    This is the member that carries it, else one that tries to, or has it disabled.
     """
     member, entry = min(said, key=lambda one: _KNOWING.index(one[1].state))
     others = [other for other, link in said if link.state == "standing by" and other != member]

@@ -111,8 +111,8 @@ def newest_messages(topic: str, *, filter: str = "", before: str = "", limit: in
 def _piece(
     topic: str, filter: str, instance: str, first: int, last: int, most: int
 ) -> tuple[list[BrowsedMessage], bool, int]:
-    """Return matching messages of the records `first` to `last`, whether all records were read, and the
-    number of requests.
+    """Return the matching messages of the records `first` to `last`, whether all were read, and the number
+    of requests.
 
     At most `most` requests are made.
     """

@@ -200,8 +200,9 @@ def _add_hours(
 
 
 def _open_from(client: ClientEntry, start: int, step_s: int, now: datetime) -> int:
-    """Return the cell in which the client's oldest waiting record was accepted, before which current lag
-    can't have begun.
+    """Return the cell in which the client's oldest waiting record was accepted.
+
+    The current lag can't have begun earlier.
     """
     return int(now.timestamp() - client.seconds_behind - start) // step_s
 

@@ -65,8 +65,9 @@ class EffectSummary(NamedTuple):
 
     @property
     def severe(self) -> bool:
-        """Whether it must be confirmed: clients are disconnected or acted on, or the revision is withdrawn
-        at once.
+        """Whether publishing must be confirmed.
+
+        True if clients are disconnected or acted on, or if the revision would be withdrawn immediately.
         """
         return any(not line.recorded_only for line in self.at_once)
 

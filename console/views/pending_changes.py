@@ -74,7 +74,7 @@ def add_for_clients(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.ACT_ON_CLIENTS)
 @require_POST
 def add_matching(request: HttpRequest) -> HttpResponse:
-    """Add one change of all clients that match a filter of the clients' page to the pending changes."""
+    """Add one change of all clients that match the page's filter to the pending changes."""
     audit.mark_read_only(request)
     kind, asked = request.POST.get("kind", ""), {key: request.POST.get(key, "").strip() for key in FILTER}
     unknown = asked["delivery"] not in ("", *DeliveryState) or asked["health"] not in ("", *Health)

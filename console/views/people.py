@@ -128,7 +128,10 @@ def revoke_grant(request: HttpRequest, grant_id: int) -> HttpResponse:
 @manages
 @require_POST
 def make_token(request: HttpRequest) -> HttpResponse:
-    """Create a token of one's own account, given the own password. It is shown in this response only."""
+    """Create a token of the administrator's own account, given the password.
+
+    It is shown in this response only.
+    """
     form = TokenForm(request.POST, auto_id="token_%s")
     if not _is_proven(request, form):
         return _show(request, {"token_form": form}, 422)
