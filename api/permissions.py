@@ -64,8 +64,8 @@ def check_permission(
 ) -> None:
     """Require a permission for a subject that the view read from the body or a row.
 
-    Raises OperatorError `not_allowed`. `instance` defaults to the request's `?instance=`, then to the
-    configured instance.
+    `instance` defaults to the request's `?instance=`, then to the session's instance. Raises OperatorError
+    `not_allowed`.
     """
     about = instance or request.query_params.get("instance") or current_instance.instance_name()
     access.require_permission(actor_of(request), permission, instance=about, client=client, topic=topic)

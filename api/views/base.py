@@ -33,7 +33,7 @@ def parse_request(serializer: type[serializers.Serializer[Any]], data: Any) -> d
 
 
 def instance_name(request: Request) -> str | None:
-    """Return the `instance` query parameter, or None for the installation's own instance."""
+    """Return the `instance` query parameter, or None for the session's instance or the installation's own."""
     return request.query_params.get("instance") or None
 
 

@@ -119,7 +119,7 @@ def second_factor_page(request: HttpRequest) -> HttpResponse:
                     raise
                 form.add_error("code", problem.sentence)
             else:
-                # The half-login is removed first, so that its password step can't be used twice.
+                # The half-login is removed so that its password step can't be used twice.
                 del request.session[HALF_IN]
                 begin_session(request, user, backend=half["backend"])
                 return redirect(half["next"])
