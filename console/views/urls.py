@@ -1,4 +1,4 @@
-"""Addresses of the pages."""
+"""URL patterns of the console's pages."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from console.views import (
 )
 
 ENTRIES = "|".join(draft_parts.FORMS)
+"""Regular expression of the parts of a draft that have entries."""
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
