@@ -24,7 +24,9 @@ class PendingChange(models.Model):
     class Meta:
         ordering = ["created_at", "pk"]
         constraints = [
-            models.UniqueConstraint(fields=["owner", "instance", "kind", "target"], name="tray_item_once")
+            models.UniqueConstraint(
+                fields=["owner", "instance", "kind", "target"], name="pending_change_once"
+            )
         ]
 
     def __str__(self) -> str:

@@ -159,7 +159,12 @@ def act_chip(action: object, mode: object = "") -> SafeString:
 
 @register.simple_block_tag(takes_context=True)
 def change_form(
-    context: dict[str, Any], content: str, view: str = "", *arguments: Any, address: str = "", **attributes: Any
+    context: dict[str, Any],
+    content: str,
+    view: str = "",
+    *arguments: Any,
+    address: str = "",
+    **attributes: Any,
 ) -> SafeString:
     """Render a form that adds a change to the operator's pending changes.
 
@@ -169,7 +174,7 @@ def change_form(
     """
     url = address or reverse(view, args=arguments)
     return format_html(
-        '<form method="post" action="{0}" hx-post="{0}" hx-target="#tray" hx-swap="outerMorph"{1}>'
+        '<form method="post" action="{0}" hx-post="{0}" hx-target="#pending-changes" hx-swap="outerMorph"{1}>'
         '<input type="hidden" name="csrfmiddlewaretoken" value="{2}">{3}</form>',
         url,
         flatatt(attributes),

@@ -13,18 +13,18 @@ from markdown_it import MarkdownIt
 
 GUIDE: Final = Path("docs") / "operators-guide.md"
 """Path of the guide below the base directory."""
-TRAY: Final = "### The tray"
+PENDING_CHANGES: Final = "### Pending changes"
 """Heading of the section about pending changes."""
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "overview": ("**The overview**", "**As it was.**", "**What is wrong stands", "**Times**"),
-    "clients": ("**Two words for each client.**", "**As it was.**", TRAY),
-    "client": ("**Two words for each client.**", "**A client's page**", "**As it was.**", TRAY),
+    "clients": ("**Two words for each client.**", "**As it was.**", PENDING_CHANGES),
+    "client": ("**Two words for each client.**", "**A client's page**", "**As it was.**", PENDING_CHANGES),
     "flow": ("**Flow**",),
     "decisions": ("**Decisions**",),
     "alerts": ("## Alerts",),
-    "policies": ("## Policies", "**As it was.**", TRAY),
+    "policies": ("## Policies", "**As it was.**", PENDING_CHANGES),
     "drafts": ("**Drafts**", "**Preview**", "**Publish**", "**Staged rollout.**"),
-    "journals": ("## Journals", TRAY),
+    "journals": ("## Journals", PENDING_CHANGES),
     "messages": ("## Messages",),
     "replication": ("**Replication**",),
     "replays": ("## Managed replays",),
@@ -35,7 +35,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 
 A heading means everything up to the next heading. Other texts are the beginning of a paragraph.
 """
-ELSEWHERE: Final = (TRAY,)
+ELSEWHERE: Final = (PENDING_CHANGES,)
 """Sections for pages that `PARTS` lacks."""
 
 

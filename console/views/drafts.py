@@ -19,7 +19,7 @@ from console.models import PolicyDraft
 from console.queries import policies as read
 from console.queries import policy_effect
 from console.services import audit, drafts, policies, policy_files, rollouts
-from console.services.pending_changes import service as tray_service
+from console.services.pending_changes import service as pending_service
 from console.views import common, draft_tables, pending_changes
 from console.views.rollouts import running_rollout_context
 
@@ -132,7 +132,7 @@ def add_to_pending(request: HttpRequest, draft_id: int) -> HttpResponse:
             first = form.plan()
             if first is not None:
                 rollouts.validate(first)
-            tray_service.add_draft(common.actor_of(request), draft, first)
+            pending_service.add_draft(common.actor_of(request), draft, first)
             return pending_changes.changes_response(request)
         if request.headers.get("HX-Request"):
             return pending_changes.render_pending(request, pending_changes.form_errors(form))

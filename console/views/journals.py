@@ -19,7 +19,7 @@ from console.queries import journal_map, live, overview, runs
 from console.queries.run_redaction import redact_segments
 from console.services import audit
 from console.services.actors import access_of_request
-from console.services.pending_changes import service as tray_service
+from console.services.pending_changes import service as pending_service
 from console.units.format import seconds
 from console.views import common, pending_changes
 
@@ -61,7 +61,7 @@ def plan(request: HttpRequest) -> HttpResponse:
             parameters["in_lake"] = True
         if member := form.cleaned_data["member"]:
             parameters["member"] = member
-        tray_service.add_change(common.actor_of(request), kind, "", parameters)
+        pending_service.add_change(common.actor_of(request), kind, "", parameters)
     except SluiceError as problem:
         common.show_error(request, problem)
     return pending_changes.changes_response(request)

@@ -26,7 +26,7 @@ from console.forms.messages import MessagesForm, PublishMessageForm
 from console.queries import messages as read
 from console.services import audit
 from console.services.actors import access_of_request
-from console.services.pending_changes import service as tray_service
+from console.services.pending_changes import service as pending_service
 from console.units.bodies import BodyView, view_body
 from console.views import common, pending_changes
 
@@ -111,7 +111,7 @@ def publish(request: HttpRequest) -> HttpResponse:
     )
     if form.is_valid():
         try:
-            tray_service.add_change(
+            pending_service.add_change(
                 common.actor_of(request),
                 PendingChangeKind.PUBLISH,
                 form.cleaned_data["topic"],

@@ -135,7 +135,7 @@ def apply_changes(request: HttpRequest) -> HttpResponse:
             patterns=common.visible_patterns(request),
         )
     except SluiceError as problem:
-        request.session["tray_reason"] = reason[:500]
+        request.session["pending_reason"] = reason[:500]
         common.show_error(request, problem)
         return redirect(common.referring_page(request))
     for outcome in outcomes:
@@ -181,8 +181,8 @@ def render_pending(request: HttpRequest, problems: Sequence[str] = ()) -> HttpRe
     """Render the panel, opened. `problems`: reasons why a change was not added."""
     return render(
         request,
-        "components/tray.html",
-        {"tray": pending_for_user(request), "alone": True, "tray_problems": problems},
+        "components/pending_changes.html",
+        {"pending": pending_for_user(request), "alone": True, "pending_problems": problems},
     )
 
 
@@ -206,6 +206,6 @@ def pending_for_user(request: HttpRequest) -> service.PendingChanges | None:
 def pending_context(request: HttpRequest) -> dict[str, Any]:
     """Add the pending changes to every template (context processor), loaded on first use."""
     return {
-        "tray": SimpleLazyObject(lambda: pending_for_user(request) or service.PendingChanges([])),
-        "tray_reason": SimpleLazyObject(lambda: request.session.pop("tray_reason", "")),
+        "pending": SimpleLazyObject(lambda: pending_for_user(request) or service.PendingChanges([])),
+        "pending_reason": SimpleLazyObject(lambda: request.session.pop("pending_reason", "")),
     }

@@ -26,7 +26,7 @@ from console.queries import policies as read
 from console.queries.document_diff import DocumentChange, diff_documents
 from console.services import audit, set_back
 from console.services import policies as service
-from console.services.pending_changes import service as tray_service
+from console.services.pending_changes import service as pending_service
 from console.units import labels
 from console.views import common, pending_changes, point_in_time
 from console.views.rollouts import running_rollout_context
@@ -80,7 +80,7 @@ def roll_back(request: HttpRequest, number: int) -> HttpResponse:
     """Add the restoration of an older revision to the pending changes."""
     audit.mark_read_only(request)
     try:
-        tray_service.add_rollback(common.actor_of(request), number)
+        pending_service.add_rollback(common.actor_of(request), number)
     except SluiceError as problem:
         common.show_error(request, problem)
     return pending_changes.changes_response(request)
@@ -117,7 +117,7 @@ def _plan(
     audit.mark_read_only(request)
     if form.is_valid():
         try:
-            tray_service.add_policy_change(common.actor_of(request), changes())
+            pending_service.add_policy_change(common.actor_of(request), changes())
             return pending_changes.changes_response(request)
         except SluiceError as problem:
             form.add_error(None, f"{problem.sentence} {problem.fix}".strip())
@@ -131,7 +131,7 @@ def _show(
 ) -> HttpResponse:
     """Render the page. `failed` is the submitted form with errors."""
     in_force = service.document_in_force(current_instance.instance_name())
-    document = tray_service.planned_document(common.actor_of(request)) or in_force
+    document = pending_service.planned_document(common.actor_of(request)) or in_force
     parts = {key: document[key] for key in ("instance", "pool", "client_policy")}
     own = InstanceLimitsForm(initial=flatten_settings(parts), auto_id="instance_%s")
     pools = _pools_now()

@@ -22,7 +22,7 @@ from console.queries import replays as read
 from console.services import audit
 from console.services import replays as service
 from console.services.actors import access_of_request
-from console.services.pending_changes import service as tray_service
+from console.services.pending_changes import service as pending_service
 from console.views import common, pending_changes
 
 PAGE = 50
@@ -96,7 +96,7 @@ def control_replay(request: HttpRequest, name: str, word: str) -> HttpResponse:
         actor = common.actor_of(request)
         if word in PLANNED:
             audit.mark_read_only(request)
-            tray_service.add_change(actor, PLANNED[word], f"{read.replay(name).client}/{name}")
+            pending_service.add_change(actor, PLANNED[word], f"{read.replay(name).client}/{name}")
             return pending_changes.changes_response(request)
         if word == "forget":
             service.forget_replay(actor, name)

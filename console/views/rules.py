@@ -18,7 +18,7 @@ from console.choices import Permission
 from console.forms.rule_sentence import RuleSentenceForm
 from console.queries import policies as read
 from console.services import audit, drafts, policies
-from console.services.pending_changes import service as tray_service
+from console.services.pending_changes import service as pending_service
 from console.views import common, pending_changes
 
 SHOWN = 5
@@ -35,7 +35,7 @@ def new_rule(request: HttpRequest) -> HttpResponse:
         if form.is_valid():
             try:
                 listed = _listed(request)
-                tray_service.add_policy_change(
+                pending_service.add_policy_change(
                     common.actor_of(request),
                     {"rules": [*listed, form.entry({str(one.get("name")) for one in listed})]},
                 )
@@ -74,7 +74,7 @@ def remove_rule(request: HttpRequest, place: int) -> HttpResponse:
     listed = _listed(request)
     if place < len(listed) and str(listed[place].get("name")) == request.POST.get("name"):
         try:
-            tray_service.add_policy_change(
+            pending_service.add_policy_change(
                 common.actor_of(request), {"rules": [*listed[:place], *listed[place + 1 :]]}
             )
         except SluiceError as problem:
@@ -116,6 +116,6 @@ def _now(request: HttpRequest, form: RuleSentenceForm) -> dict[str, Any]:
 
 def _listed(request: HttpRequest) -> list[dict[str, Any]]:
     """Return the custom rules of the pending draft, else of the newest policy."""
-    planned = tray_service.planned_document(common.actor_of(request))
+    planned = pending_service.planned_document(common.actor_of(request))
     document = planned or policies.document_in_force(current_instance.instance_name())
     return list(document.get("rules") or [])

@@ -74,7 +74,7 @@ _FILE = "a file that is taken away"
 NO_PAGES: Final = {
     "overview_verdict": _PART,
     "standing": _PART,
-    "tray": _PART,
+    "pending_changes": _PART,
     "client_slow": _PART,
     "policies_in_force": _PART,
     "actions_firings": _PART,

@@ -289,7 +289,7 @@ def test_the_pages_are_about_the_instance_that_was_chosen(plant: Plant, operator
     assert {one["name"] for one in page.get("/api/v1/brokers", {"instance": "prices"}).json()} == {"prices"}
 
 
-def test_a_tray_has_the_acts_of_its_own_instance(plant: Plant, operator: Any) -> None:
+def test_pending_changes_are_listed_by_instance(plant: Plant, operator: Any) -> None:
     page = Client()
     page.force_login(operator)
     planned = page.post("/journals/plan/", {"action": "archive", "age": "7d", "member": "b"})

@@ -93,14 +93,16 @@ def test_a_name_from_outside_is_never_markup(browser: Client, broker: FakeBroker
 
 
 def apply(browser: Client, reason: str = "wrong release", **more: str) -> Any:
-    """Press the tray's button as it is shown."""
+    """Apply the pending changes as shown."""
     held = browser.get("/tray/").content.decode()
     found = re.search(r'name="plan" value="(\w+)"', held)
     form = {"reason": reason, "plan": found[1] if found else "", **more}
     return browser.post("/tray/apply/", form, follow=True)
 
 
-def test_an_operator_disconnects_by_the_tray_with_a_reason(browser: Client, broker: FakeBroker) -> None:
+def test_an_operator_disconnects_as_a_pending_change_with_a_reason(
+    browser: Client, broker: FakeBroker
+) -> None:
     browser.post("/clients/board-jfk/disconnect/")
     assert not [request for request in broker.asked if request["do"] == "disconnect"]
     assert b"messages" in browser.get("/tray/").content

@@ -66,7 +66,7 @@ def test_a_draft_is_made_previewed_and_published(
     assert "board-jfk would be over its capacity." in preview
     assert "<html" not in preview
     send(browser, draft, "plan/", whom="all")
-    assert policies.newest_revision(instance).number == 1  # not before the tray is applied
+    assert policies.newest_revision(instance).number == 1  # not before the pending changes are applied
     browser.defaults["HTTP_REFERER"] = f"http://testserver{at(draft)}"  # where there is no draft afterwards
     assert apply(browser, "they asked", confirmed="on").redirect_chain[-1][0] == "/policies/"
     assert policies.newest_revision(instance).reason == "they asked"
@@ -94,7 +94,7 @@ def test_a_rollout_shows_itself_and_is_promoted(
     back = {"Referer": "http://testserver/policies/"}
     assert b"which rollout" in browser.post("/policies/rollout/promote/", follow=True, headers=back).content
     browser.post("/policies/rollout/promote/", {"revision": "1"})
-    assert browser.get("/tray/").context["tray"].blocked == ["Revision 2 is staged now, not 1."]
+    assert browser.get("/tray/").context["pending"].blocked == ["Revision 2 is staged now, not 1."]
     browser.post("/policies/rollout/promote/", {"revision": "2"})
     assert "Put revision 2 in force for everybody" in minified(browser.get("/tray/"))
     apply(browser, "it went well", confirmed="on")
@@ -126,7 +126,7 @@ def test_publishing_asks_for_what_it_needs(
     browser: Client, draft: PolicyDraft, instance: Instance, form: dict[str, str]
 ) -> None:
     assert send(browser, draft, "plan/", **form).status_code == 422
-    assert browser.get("/tray/").context["tray"] is None
+    assert browser.get("/tray/").context["pending"] is None
 
 
 def test_a_rule_is_added_in_its_units_changed_and_deleted(browser: Client, draft: PolicyDraft) -> None:
@@ -362,7 +362,7 @@ def test_a_draft_that_a_newer_revision_overtook_says_so(
     browser: Client, draft: PolicyDraft, actor: Actor
 ) -> None:
     policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
-    assert b"make a new one" in browser.get(at(draft)).content
+    assert b"create a new draft" in browser.get(at(draft)).content
 
 
 def test_an_onlooker_sees_a_draft_and_no_way_to_change_it(onlooker: Client, draft: PolicyDraft) -> None:

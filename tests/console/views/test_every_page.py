@@ -50,8 +50,8 @@ CHANGES = (
     "rollout_promote",
     "rollout_stop",
     "journals_plan",
-    "tray_clients",
-    "tray_matching",
+    "pending_changes_clients",
+    "pending_changes_matching",
     "runs_pipeline",
 )
 

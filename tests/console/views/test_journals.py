@@ -1,4 +1,4 @@
-"""Journals: the plan goes to the tray, then the run, and only if the plan still holds."""
+"""Journals: a plan becomes a pending change, and runs only if it is still current."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_age_that_cant_be_read_is_said(browser: Client, broker: FakeBroker) -
     assert b"is not an age" in answer.content
 
 
-def test_nothing_old_enough_blocks_the_tray(browser: Client, broker: FakeBroker) -> None:
+def test_nothing_old_enough_blocks_pending_changes(browser: Client, broker: FakeBroker) -> None:
     browser.post("/journals/plan/", {"action": "archive", "age": "52w"})
     assert b"No segment is older" in browser.get("/tray/").content
     apply(browser)

@@ -71,7 +71,7 @@ def test_clients_stand_as_they_were_sampled_and_who_had_left_is_not_among_them(
     page = minified(browser.get(address("/clients/", THEN)))
     assert page.index(">behind<") < page.index(">resting<") and ">left<" not in page
     assert "2 clients: 1 offlined" in page and "1 min 10 s" in page
-    assert "Back to now" in page and 'id="tray"' not in page and "data-feed" not in page
+    assert "Back to now" in page and 'id="pending-changes"' not in page and "data-feed" not in page
     assert ">resting<" not in minified(browser.get(address("/clients/", THEN) + "&q=BEH"))
 
 

@@ -30,7 +30,7 @@ def test_an_onlooker_sees_it_without_buttons(onlooker: Client, broker: FakeBroke
     assert "Make the replay" not in text
 
 
-def test_pausing_waits_in_the_tray_and_the_other_buttons_do_what_they_say(
+def test_pausing_is_pending_and_the_other_buttons_do_what_they_say(
     browser: Client, broker: FakeBroker
 ) -> None:
     browser.post("/replays/nightly/pause/")

@@ -39,7 +39,9 @@ def test_a_broker_by_itself_says_so_and_shows_its_links(browser: Client, broker:
     broker.links = [make_link("newyork", carried=9)]
     text = minified(browser.get("/replication/"))
     assert (
-        "newyork" in text and "disconnected: Nobody answers." in text and "async: no publisher waits for it" in text
+        "newyork" in text
+        and "disconnected: Nobody answers." in text
+        and "async: no publisher waits for it" in text
     )
     assert "12,345" in text and "1 min 01 s" in text and "sluice-1|7|" in text
 

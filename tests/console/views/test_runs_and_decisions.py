@@ -41,12 +41,12 @@ def test_cancelling_asks_the_run_to_stop(browser: Client, instance: Instance) ->
     assert AuditEvent.objects.get(action="run.cancel").reason == "the disk is busy"
 
 
-def test_a_run_that_has_ended_meanwhile_blocks_the_tray(browser: Client, instance: Instance) -> None:
+def test_a_run_that_has_ended_meanwhile_blocks_pending_changes(browser: Client, instance: Instance) -> None:
     seed_runs(instance)
     run = ActionRun.objects.get(state="running")
     browser.post(f"/runs/{run.pk}/cancel/")
     ActionRun.objects.filter(pk=run.pk).update(state="succeeded")
-    assert browser.get("/tray/").context["tray"].blocked == ["The run has ended: succeeded."]
+    assert browser.get("/tray/").context["pending"].blocked == ["The run has ended: succeeded."]
 
 
 def test_a_pipeline_job_is_asked_for(
