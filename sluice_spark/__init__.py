@@ -1,17 +1,21 @@
-"""Sluice's journals as a Spark data source, `format("sluice")`. Needs the journal's directory, mounted where Spark runs, and
-no broker.
+"""Sluice journals as a Spark data source, `format("sluice")`.
 
-options      what may be asked, and how it is written
-source       the batch source; stream: the same as a stream; both plan on the driver and read in the workers
-reading      a plan of spans, and spans to Arrow, in order and complete, or an error
-tasks        spans shared out to tasks of about the same size
-log          one look at a log: identity, segments, frontier, gaps
-segments     its files, found and walked beside a running broker without its lock
-records      many record batches to one Arrow batch; columns: the schema
-lease        holding the log while it is read
+The source reads the files of a journal, so their directory must be mounted where Spark runs. It needs no broker.
 
-Importing this registers the source with the active session, if there is one. Spark also finds it by itself, through
-the module `pyspark_sluice`.
+options        the options of `spark.read` and `spark.readStream`, and how they are written
+source         the batch source; plans on the driver, reads in the workers
+stream         the same log as a stream of micro-batches
+partition      the partition of both sources, and its reader in a Spark task
+arrow_reader   plans the spans of a request, and reads spans to Arrow: in order and complete, or with an error
+tasks          divides spans into tasks of about equal size
+log            a snapshot of a log: identity, segments, durable frontier, gaps
+segments       finds and reads segment files beside a running broker, without its lock
+arrow_builder  builds one Arrow batch from many record batches
+columns        the schema
+lease          keeps the log from being removed while it is read
+
+Importing this package registers the source with the active Spark session, if there is one. Spark also finds
+the source without an import, through the module `pyspark_sluice`.
 """
 
 from __future__ import annotations

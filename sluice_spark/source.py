@@ -22,27 +22,19 @@ from pyspark.sql.datasource import (
 )
 
 from broker_core.errors import OperatorError
-from sluice_spark.arrow_reader import ReadRequest, plan_log, read_spans
+from sluice_spark.arrow_reader import ReadRequest, plan_log
 from sluice_spark.columns import record_schema, spark_ddl
 from sluice_spark.location import LogLocation
 from sluice_spark.log import examine_log
 from sluice_spark.options import READ_ONLY, check_batch_options, read_options
-from sluice_spark.tasks import SpanGroup, plan_tasks
+from sluice_spark.partition import SpanPartition, read_partition
+from sluice_spark.tasks import plan_tasks
 from sluice_spark.worker_setup import hide_tracebacks, tune_worker
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SOURCE = "sluice"
-
-
-class SpanPartition(InputPartition):
-    """One task's share: spans, never paths, because the broker may move a file before the task starts."""
-
-    def __init__(self, place: LogLocation, part: SpanGroup) -> None:
-        super().__init__(None)
-        self.place = place
-        self.part = part
 
 
 class SluiceSource(DataSource):
@@ -119,10 +111,3 @@ class JournalReader(DataSourceReader):
         """The partition's records. Spark calls once with None when there are no partitions at all."""
         if isinstance(partition, SpanPartition):
             yield from read_partition(partition, self.request)
-
-
-def read_partition(partition: SpanPartition, request: ReadRequest) -> Iterator[pa.RecordBatch]:
-    """What one task does."""
-    tune_worker()
-    with hide_tracebacks():
-        yield from read_spans(partition.place, partition.part.spans, request)

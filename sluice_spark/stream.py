@@ -35,8 +35,8 @@ from sluice_spark.lease import LeaseHolder
 from sluice_spark.location import LogLocation
 from sluice_spark.log import LogSnapshot, examine_log, gap_error, other_log_error
 from sluice_spark.options import StreamLimits
+from sluice_spark.partition import SpanPartition, read_partition
 from sluice_spark.segments import segment_size, sidecar_positions, sidecar_summary
-from sluice_spark.source import SpanPartition, read_partition
 from sluice_spark.tasks import plan_tasks
 from sluice_spark.worker_setup import hide_tracebacks
 
