@@ -1,14 +1,16 @@
-"""NATS JetStream as the engine: one stream a log, R3 and in files where there are three servers.
+"""NATS JetStream as the log service: one file-backed stream for a log, with three replicas if there are three
+servers.
 
-Imported by members alone.
+Only members of a group import this module.
 
-Each member appends under a subject of its own, and says with each entry which of its entries it takes for the newest
-(`Nats-Expected-Last-Subject-Sequence`): an entry whose answer was lost is in the log once however often it is sent again,
-one that was delayed can't come behind what was sent after it, and of two processes with one member's name only the later
-appends. The server's window for `Nats-Msg-Id` isn't needed.
+Each member appends under its own subject. Each append states which of the member's entries must be the
+newest (`Nats-Expected-Last-Subject-Sequence`). So an entry whose answer was lost is in the log once,
+however often it is sent. A delayed entry can't come behind a later one. Of two processes with one member's
+name only the later one appends. The server's deduplication window for `Nats-Msg-Id` isn't needed.
 
-A consumer reads what the quorum has committed, and nothing else. It lives in the memory of one server; when that is gone, another
-is made from where reading was. All waiting has a limit. A connection that fails isn't mended: `attach` makes a new one.
+A consumer reads only what the quorum has committed. It lives in the memory of one server. If that server
+fails, another consumer is made where reading stopped. Every wait has a limit. A failed connection isn't
+repaired: `attach` makes a new one.
 """
 
 from __future__ import annotations
@@ -45,51 +47,63 @@ from broker_core.group.settings import GroupSettings
 T = TypeVar("T")
 log = structlog.get_logger("sluice.group")
 ANSWER_S: Final = 4.0
-"""How long one request waits; a member's retries and its hold are around it."""
+"""Seconds that one request waits. The member's retries and its hold limit are longer."""
 SILENCE_S: Final = 4.0
-"""Without a word of the consumer, which says something each second, it is taken for gone."""
+"""Seconds without a message of the consumer after which it counts as failed. It sends a heartbeat each
+second."""
 PULL: Final = 64
 PULL_BYTES: Final = 2 * MAX_ENTRY_BYTES
-"""What is asked for at once; as much again may be on its way."""
+"""Bytes of one pull request. As many again may be in flight."""
 ASKED_FOR_S: Final = 3.0
-"""A request for entries ends after so long, and the next is made: of an engine that can speak and hears nothing, silence follows then."""
+"""Seconds after which a pull request expires and the next is made.
+
+A server that can send but receives nothing becomes silent then, which SILENCE_S detects.
+"""
 LACKING: Final = 3
-"""So many words of the consumer in a row, one each second, without the entry that the log has: then its engine hasn't got it, and another
-is asked. Consumers are put on any engine: also on one that is catching up, for minutes if it has lost its disk, and heartbeats are all
-that it says meanwhile; or on one that hears nothing of the others. Which of them are up to date the one that leads can't tell."""
+"""Heartbeats in a row without an entry that the log has, after which reading moves to another server.
+
+JetStream may place a consumer on any server: also on one that is catching up, for minutes if it lost its
+disk, or one that receives nothing from the others. Such a server sends only heartbeats, one each second.
+The leader can't tell which servers are up to date.
+"""
 PLACED_ANEW: Final = 8
-"""Consumers that are made, at most, to have one at another engine: where it is put is chance."""
+"""Maximum consumers made to get one on another server. JetStream places them at random."""
 RETENTION_S: Final = 72 * 3_600.0
-"""How long the engine keeps an entry: so long may a member be away."""
+"""Seconds that the log service retains an entry: the longest time that a member may be away."""
 HEARD_NS: Final = 5 * 1_000_000_000
-"""A leader that has heard fewer than a majority within this time may be deposed. Servers send something each
-second."""
+"""Time within which a leader must have heard a majority, else it may be deposed. Servers send each second."""
 SEEN_NS: Final = 10 * 1_000_000_000
-"""An engine that the leader hasn't heard of for so long isn't up to date, however little there was to be had."""
+"""Time without contact after which the leader's record of a server doesn't count as up to date, even without
+traffic."""
 _HEADROOM: Final = 64 * 1024
 _STILL_UNDER_WAY: Final = 10164
-"""Refused because an earlier entry of the subject is being stored. Seen four times in some 7,000 entries of 1 MB, though the one before had been
-answered: the engine seems to answer a moment before it has noted that it did."""
+"""Error code of JetStream: an earlier entry of the subject is still being stored.
+
+Seen four times in some 7,000 entries of 1 MB, although the entry before had been answered: the server seems
+to answer a moment before it has noted that it did.
+"""
 STORED_AGAIN: Final = 20
-"""So often it is tried anew then, every 10 ms; what was refused isn't in the log, and the comparison goes with each."""
+"""Attempts after _STILL_UNDER_WAY, every 10 ms. A refused entry isn't in the log, and each attempt is
+compared again."""
 _WRONG_LAST, _IN_USE, _NO_STREAM, _NO_MESSAGE = 10071, 10058, 10059, 10037
 _RUN, _NUMBER = "Sluice-Run", "Sluice-Number"
 _LOG, _GENERATION = "sluice_log", "sluice_generation"
 _ENDINGS = ("batch completed", "message size exceeds maxbytes")
-"""Of a request that has all its entries, or all of its bytes that whole entries fill."""
+"""Descriptions of a status that ends a pull request: it has all its entries, or all the whole entries that
+fit its bytes."""
 _KEPT = "kept"
-"""In the subjects of a log that was set aside: nobody appends there."""
+"""Part of the subjects of a log that was set aside. No member appends there."""
 _BASE, _BASE_CHAIN = "sluice_base", "sluice_base_chain"
 _KEY, _KEY_BYTES = "sluice_key", 32
 _NS = 1_000_000_000
 
 
 class StreamReplacedError(LogServiceUnavailableError):
-    """The stream that was appended to is nobody's log any more: there is another, or will be."""
+    """The stream was set aside: it is no group's log any longer, and another one replaces it."""
 
 
 class JetStreamLog:
-    """The log of one group, for one member. Satisfies `engine_log.SharedLog`."""
+    """The log of a group, for one member. Implements `engine_log.SharedLog`, which documents the methods."""
 
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings
@@ -100,19 +114,19 @@ class JetStreamLog:
         self._pulled: Subscription | None = None
         self._consumer = ""
         self._reads_at = ""
-        """The engine that has the consumer; "" of one by itself."""
+        """The server that has the consumer; "" for a single server."""
         self._lacking = 0
-        """How often in a row it has said that it has nothing, and there was something."""
+        """Heartbeats in a row that came although the log has an entry that the consumer didn't deliver."""
         self._asked = 0
-        """Messages that are still to come of what was asked for."""
+        """Messages of the current pull requests that are still to come."""
         self._following = 0
-        """The entry that comes next."""
+        """The number of the next entry."""
         self._heard: Callable[[bytes], None] | None = None
         self._why = ""
         self._server = ""
         """The server of the newest connection."""
         self._end: int | None = None
-        """The log's newest entry at the look before."""
+        """The log's newest entry at the check before."""
 
     # The connection and the stream.
 
@@ -128,7 +142,7 @@ class JetStreamLog:
                 raise self._lost() from None
         except StreamReplacedError:
             raise self._lost() from None
-        # Another member may make it in this moment: its word counts.
+        # Another member may create the stream at this moment; then its metadata count.
         await self._make(StreamOrigin(offered))
         return await self.stream_info()
 
@@ -136,7 +150,8 @@ class JetStreamLog:
         return OperatorError(
             "engine_lost",
             f"The engine has no log of {self._settings.instance}.",
-            "A member that has applied one acknowledges nothing until it is back. See `engine_lost` in docs/group.md.",
+            "A member that has applied one acknowledges nothing until it is back. See "
+            "`engine_lost` in docs/group.md.",
         )
 
     async def create_stream(self, beginning: StreamOrigin) -> StreamInfo:
@@ -182,7 +197,11 @@ class JetStreamLog:
         self._stream = await self._named()
 
     async def _named(self) -> str:
-        """The stream that takes entries: subjects are one stream's alone. The first generation's name where none does."""
+        """Return the name of the stream that receives the group's entries; the first generation's if there is
+        none.
+
+        A subject belongs to one stream at most.
+        """
         wanted = f"sluice.{self._settings.instance}.log.*"
         try:
             return await _answered(self._open.jetstream().find_stream_name_by_subject(wanted))
@@ -192,7 +211,10 @@ class JetStreamLog:
             raise _away(problem) from None
 
     def _tls(self) -> ssl.SSLContext | None:
-        """Whom this member believes; read each time, so that what was renewed counts."""
+        """Return the TLS context of the settings; None without `tls://` addresses.
+
+        The CA file is read for each connection, so that a renewed one takes effect.
+        """
         if not any(one.startswith("tls://") for one in self._settings.engines):
             return None
         ca = self._settings.ca
@@ -225,7 +247,7 @@ class JetStreamLog:
         self._why = _said(problem)
 
     async def _make(self, beginning: StreamOrigin) -> bool:
-        """Whether it was made; else there is one."""
+        """Create the stream; return False if it exists already."""
         config = api.StreamConfig(
             name=self._stream,
             subjects=[f"sluice.{self._settings.instance}.log.*"],
@@ -255,11 +277,12 @@ class JetStreamLog:
         try:
             return await self._look()
         except NotFoundError as problem:
-            # Engines that start anew may not know it for a moment. Whether it is lost, who attaches finds out.
+            # Restarted servers may not know the stream for a moment. `attach` decides whether it is lost.
             raise _away(problem) from None
 
     async def _look(self) -> StreamInfo:
-        """NotFoundError when there is no log."""
+        """Return the state of the stream. Raises NotFoundError if there is none, StreamReplacedError,
+        OperatorError wrong_stream."""
         try:
             info = await _answered(self._open.jetstream().stream_info(self._stream))
         except NotFoundError as problem:
@@ -349,7 +372,8 @@ class JetStreamLog:
         await self._read(elsewhere_than="")
 
     async def _read(self, elsewhere_than: str) -> None:
-        """Read what follows by a new consumer, at another engine than that, as far as chance will have it."""
+        """Make a consumer at the next entry, if possible on another server than `elsewhere_than`, and pull
+        from it."""
         client, self._lacking, self._asked = self._open, 0, 0
         config = api.ConsumerConfig(
             deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
@@ -368,14 +392,14 @@ class JetStreamLog:
             self._consumer = made.name
             self._reads_at = (made.cluster.leader or "") if made.cluster is not None else ""
             if not elsewhere_than or self._reads_at != elsewhere_than:
-                break  # those that were left end by themselves
+                break  # abandoned consumers expire (`inactive_threshold`)
         self._pulled = await _answered(
             client.subscribe(client.new_inbox(), pending_msgs_limit=8 * PULL, pending_bytes_limit=0)
         )
         await self._pull()
 
     async def _pull(self) -> None:
-        """Ask for more, so that it comes before what is there has been applied."""
+        """Request PULL more entries, so that they arrive before the present ones have been applied."""
         assert self._pulled is not None
         asked = {
             "batch": PULL,
@@ -415,7 +439,7 @@ class JetStreamLog:
     async def _on_status(self, headers: dict[str, str]) -> None:
         status = headers["Status"]
         assert self._pulled is not None
-        if not self._pulled.pending_msgs:  # else it is an old word, of before what comes behind it
+        if not self._pulled.pending_msgs:  # else it is older than the queued messages
             self._lacking = self._lacking + 1 if self._following <= (self._end or 0) else 0
         if self._lacking >= LACKING:
             await self._read_elsewhere()
@@ -424,8 +448,9 @@ class JetStreamLog:
             return  # a heartbeat
         why = headers.get("Description", "").lower()
         if status in ("404", "408") or (status == "409" and any(ending in why for ending in _ENDINGS)):
-            # The request has ended, short of so many entries. Of a whole one the last entry has asked for more already: asking once more for
-            # each would have ever more under way, and in the end more than the subscription holds.
+            # The pull request ended before it delivered all its entries. After a complete one, its last
+            # entry has already caused the next request. Another request for each ending would leave ever
+            # more in flight, in the end more than the subscription holds.
             self._asked -= int(headers.get("Nats-Pending-Messages", self._asked))
             if self._asked <= 0:
                 await self._pull()
@@ -440,7 +465,8 @@ class JetStreamLog:
 
     def _entry(self, message: Msg) -> LogEntry | None:
         words = message.reply.split(".")
-        # $JS.ACK.stream.consumer.delivered.entry.delivery.at.behind, or with a domain and an account before the stream.
+        # $JS.ACK.stream.consumer.delivered.entry.delivery.at.behind; a domain and an account may precede
+        # the stream.
         number, at, behind = (
             (int(words[5]), int(words[7]), int(words[8]))
             if len(words) == 9
@@ -454,7 +480,7 @@ class JetStreamLog:
         member = message.subject.rpartition(".")[2]
         return LogEntry(number, at, _sender(member, message.headers), message.data, behind)
 
-    # What members tell each other.
+    # Messages between members.
 
     async def publish_status(self, content: bytes) -> None:
         await _answered(self._open.publish(self._told, content))
@@ -484,8 +510,11 @@ class JetStreamLog:
 
 
 async def _answered(work: Awaitable[T], seconds: float = 2 * ANSWER_S) -> T:
-    """What the client answers. Refusals of JetStream's mean different things at different places; whatever else
-    goes wrong in it, the connection is of no more use."""
+    """Await an answer of the NATS client for at most `seconds`.
+
+    JetStream's refusals (APIError) pass, because their meaning differs between calls. Any other failure
+    makes the connection unusable and raises LogServiceUnavailableError.
+    """
     try:
         return await asyncio.wait_for(work, seconds)
     except APIError:
@@ -494,12 +523,12 @@ async def _answered(work: Awaitable[T], seconds: float = 2 * ANSWER_S) -> T:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        # The client's own way of saying that its connection was closed.
+        # The client cancels the awaiting task when its connection closes.
         raise LogServiceUnavailableError("the connection was closed") from None
     except Exception as problem:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            # Its way of taking our own cancellation.
+            # The client turned this task's own cancellation into another exception.
             raise asyncio.CancelledError from None
         raise LogServiceUnavailableError(_said(problem)) from None
 
@@ -517,8 +546,11 @@ def _unconfirmed(attached: StreamInfo) -> LogServiceUnavailableError:
 
 
 def _up_to_date(engine: api.PeerInfo, last: int, before: int | None) -> bool:
-    """Whether an engine has everything, or what it lacks has come since the look before, when the log ended with entry `before` (None:
-    there was none). Under load each is an entry or two behind at any moment; one that doesn't keep up is behind at two looks."""
+    """Return whether a server has all entries, or lacks only entries newer than the previous check.
+
+    `before`: the log's last entry at that check; None if there was none. Under load each server is an entry
+    or two behind at any moment; a server that doesn't keep up is behind at two checks.
+    """
     if engine.current:
         return True
     if engine.offline or engine.active is None or engine.active >= SEEN_NS or before is None:
@@ -527,7 +559,7 @@ def _up_to_date(engine: api.PeerInfo, last: int, before: int | None) -> bool:
 
 
 def _name_of(settings: GroupSettings, generation: int) -> str:
-    """A stream's name. No instance has a = in its own."""
+    """Return the name of a generation's stream. No instance name contains a "="."""
     return settings.stream if generation == 1 else f"{settings.stream}={generation}"
 
 
