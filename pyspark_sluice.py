@@ -1,4 +1,4 @@
-"""Where Spark looks for data sources by itself: every module whose name begins with `pyspark_` and that has a DefaultSource."""
+"""Entry point by which Spark finds the data source: it imports modules `pyspark_*` that define `DefaultSource`."""
 
 from sluice_spark.source import SluiceSource as DefaultSource
 
