@@ -1,4 +1,4 @@
-"""Entry point by which Spark finds the data source: it imports modules `pyspark_*` that define `DefaultSource`."""
+"""Entry point for Spark, which finds data sources in modules `pyspark_*` that define `DefaultSource`."""
 
 from sluice_spark.source import SluiceSource as DefaultSource
 

@@ -79,8 +79,8 @@ def compact(
 ) -> tuple[int, int]:
     """Join small files; return how many files were joined, and how many they became.
 
-    The caller must hold the lake's lock. Raises OperatorError lake_damaged for a file that differs from
-    what was written, lake_unwritable.
+    The caller must hold the lake's lock. Raises OperatorError lake_damaged for a damaged file,
+    lake_unwritable.
     """
     remove_leftovers(records)
     days = [

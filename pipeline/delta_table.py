@@ -1,4 +1,5 @@
-"""The lake's record files as a Delta table: a log beside them lists the files, for engines that read Delta.
+"""The lake's record files as a Delta table: a log beside them lists the files, for query engines that read
+Delta.
 
 No file is written twice. The table refers to each file by a second name, a hard link below VERSIONS,
 because compaction removes files from their days. So a reader that has read the table's log, or reads an

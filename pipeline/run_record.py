@@ -73,7 +73,7 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """"succeeded" or "failed"."""
     by: str
-    """Who started the run: user and host, or the value of SLUICE_ACTOR."""
+    """User and host that started the run, or the value of SLUICE_ACTOR."""
     master: str
     started_at: int
     """ms UTC, as `ended_at`."""

@@ -349,7 +349,7 @@ def _entries(dictionaries: list[bytes]) -> tuple[pa.Array, Ints]:
 def _edges_by_zeros(
     data: npt.NDArray[np.uint8], at: Ints, numbers: Ints, bases: Ints
 ) -> npt.NDArray[np.int32] | None:
-    """Find start and end of all entries at once; return None for dictionaries that no broker writes.
+    """Find start and end of all entries in one step; return None for dictionaries that no broker writes.
 
     Names that brokers accept contain no zero bytes and have fewer than 256 bytes, so an entry's only zero
     is in its length. This is a guess, so each entry is compared with the one before it. If all follow one

@@ -2,9 +2,10 @@
 
     python tools/same_ast.py BEFORE AFTER MAP.json
 
-`BEFORE` and `AFTER` are directories. `MAP.json` has `modules` (old dotted name to new one) and `names` (pairs of
-identifiers). Every definition of `BEFORE` must stand once in `AFTER`, with the same syntax tree but for these names.
-Strings that differ are listed; they must differ by mapped names alone. Exit status 1 means that something differs.
+`BEFORE` and `AFTER` are directories. `MAP.json` has `modules` (old dotted name to new one) and `names`
+(pairs of identifiers). Every definition of `BEFORE` must occur once in `AFTER`, with the same syntax tree
+except for these names. Strings that differ are listed; only mapped names may differ in them. Exit status 1
+means that something else differs.
 """
 
 from __future__ import annotations

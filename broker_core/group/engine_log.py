@@ -73,7 +73,7 @@ class StreamInfo(NamedTuple):
 
     `first` and `last` are its oldest and newest entries. `servers` counts the servers that store it.
     `current` counts those that are up to date: they have everything that the log had at the check before.
-    `heard` counts the servers that the leader heard recently, itself included.
+    `heard` counts the servers with recent contact to the leader, itself included.
     """
 
     log: UUID
@@ -125,8 +125,8 @@ class SharedLog(Protocol):
     async def attach(self, offered: UUID | None, *, elsewhere: bool = False) -> StreamInfo:
         """Connect and find the log; if there is none, create it with the identity `offered`.
 
-        `elsewhere`: connect to another server than the last time, if settings name one, and accept the
-        answer of a leader only if it hears a majority (else LogServiceUnavailableError).
+        `elsewhere`: connect to another server than the last time, if the settings name one, and accept the
+        answer of a leader only if it is in contact with a majority (else LogServiceUnavailableError).
 
         Raises OperatorError engine_lost if there is no log and none is offered, wrong_stream if the stream
         can't be the group's.

@@ -65,8 +65,7 @@ def _members(made: ReplicatedLog[Any], own: str, now: float, now_ms: int) -> lis
 
 def _own(made: ReplicatedLog[Any], name: str, most: int, newest: int) -> MemberEntry:
     value, knows = made.chain.value, made.attached is not None
-    # Before another member sent a status, nobody knows how many records and how much time the missing
-    # entries are.
+    # Before another member sends a status, the number and the age of the missing records are unknown.
     behind = made.behind if knows else None
     records = most - made.chain.sequence if behind is not None else 0
     lag_ms = _lag_ms(made.applied_at, newest) if behind is not None else 0

@@ -71,7 +71,8 @@ PLACED_ANEW: Final = 8
 RETENTION_S: Final = 72 * 3_600.0
 """Seconds that the log service retains an entry: the longest time that a member may be away."""
 HEARD_NS: Final = 5 * 1_000_000_000
-"""Time within which a leader must have heard a majority, else it may be deposed. Servers send each second."""
+"""Time within which a leader must have had contact with a majority, else it may be deposed. Servers send
+each second."""
 SEEN_NS: Final = 10 * 1_000_000_000
 """Time without contact after which the leader's record of a server doesn't count as up to date, even without
 traffic."""
@@ -534,7 +535,7 @@ async def _answered(work: Awaitable[T], seconds: float = 2 * ANSWER_S) -> T:
 
 
 def _is_heard(engine: api.PeerInfo) -> bool:
-    """Return whether the leader has heard this server within HEARD_NS."""
+    """Return whether the leader has had contact with this server within HEARD_NS."""
     return not engine.offline and engine.active is not None and engine.active < HEARD_NS
 
 

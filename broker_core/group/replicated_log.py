@@ -235,8 +235,8 @@ class ReplicatedLog(Generic[Owner]):
     # Sync replication.
 
     def _unheard(self) -> list[str]:
-        """Return the members that can't be heard: all while the log service is away, so none is downgraded
-        for it."""
+        """Return the members that can't be reached: all while the log service is away, so none is
+        downgraded for it."""
         return self.confirmations.members if self.attached is None else []
 
     def _hear_confirmed(self) -> None:
@@ -325,9 +325,9 @@ class ReplicatedLog(Generic[Owner]):
     async def _find(self, standing: JournalEnd) -> tuple[StreamInfo, LogPosition]:
         """Return the log service's log, and how far this journal has applied it.
 
-        A loss is believed only if a second answer says so, of another server, and of a leader that hears a
-        majority. One answer may come from a deposed leader, or from a server that doesn't know its log yet.
-        Raises OperatorError if the log is another, or lost.
+        A loss is believed only if a second answer says so, of another server, and of a leader in contact
+        with a majority. One answer may come from a deposed leader, or from a server that doesn't know its
+        log yet. Raises OperatorError if the log is another, or lost.
         """
         try:
             return await self._find_once(standing)

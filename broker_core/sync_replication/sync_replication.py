@@ -43,7 +43,7 @@ class SyncReplication:
         self.on_change: Callable[[SyncModeChange], None] = lambda _: None
         """Called when a peer is downgraded or upgraded."""
         self.unheard: Callable[[], Collection[str]] = tuple
-        """Returns the peers that can't be heard at present; set by a group's log."""
+        """Returns the peers that can't be reached at present; set by a group's log."""
         self.links: Callable[[], Iterable[tuple[str, int]]] = tuple
         """Returns the confirmed record of each sync destination, by the link's client; set by the owner of
         the links."""
@@ -107,7 +107,7 @@ class SyncReplication:
 
     @property
     def has_unreachable_peer(self) -> bool:
-        """Whether some peer can't be heard, so that the length of a wait for it is unknown."""
+        """Whether some peer can't be reached, so that the length of a wait for it is unknown."""
         return bool(self.unheard())
 
     # Confirmations.

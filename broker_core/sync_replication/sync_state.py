@@ -8,9 +8,9 @@ downgraded. A peer is downgraded when unconfirmed records have waited for `downg
 upgraded when it confirms within half of that time. Manual decisions hold until an operator changes them.
 Each broker decides for its own acknowledgements: there is no vote, and no acknowledgement is withdrawn.
 
-Time in which a peer couldn't be heard doesn't count against it: a member that is cut off from the log
-service hears no other. A disconnected link is heard: it confirms nothing, and the limit exists for that
-case.
+Time in which a peer couldn't be reached doesn't count against it: a member that is cut off from the log
+service receives nothing from the others. A disconnected link doesn't count as unreachable: it confirms
+nothing, and the limit exists for that case.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class SyncReplicationState:
     def check_timeouts(self, now: float, unheard: Collection[str] = ()) -> list[SyncModeChange]:
         """Downgrade the peers that are too slow; return the changes.
 
-        `unheard`: peers that couldn't be heard; that time doesn't count against them.
+        `unheard`: peers that couldn't be reached; that time doesn't count against them.
         """
         changes = []
         for name, one in self._awaited.items():

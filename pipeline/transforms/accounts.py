@@ -21,7 +21,7 @@ ACCOUNTS: Final = pa.schema(
         ("checked", pa.int64()),
     ]
 )
-"""One row for each finding. The last row of a span has no client; its `checked` is the number of accounts
+"""Findings, one a row. The last row of a span has no client; its `checked` is the number of accounts
 checked."""
 MOST: Final = 1_000
 """Maximum findings of one span."""

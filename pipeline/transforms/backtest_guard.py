@@ -2,7 +2,7 @@
 applied to them.
 
 Every decision is that of the broker's `SlowClientGuard`, which calls `evaluate.judge`; this module judges
-nothing. A client follows its recording as long as the policy does to it what was done then. Times are ms of
+nothing. A client follows its recording as long as the policy makes the recorded decisions. Times are ms of
 the recording.
 """
 

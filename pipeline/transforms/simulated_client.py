@@ -102,7 +102,7 @@ class QuietLimits(NamedTuple):
     """Values of a client up to which none of its rules reacts, while the rules have no state."""
 
     levels: tuple[int, ...]
-    """One for each row of LEVELS."""
+    """A limit for each row of LEVELS."""
     spool_age: int
     rated: bool
     """Whether a rule uses a rate, and so earlier figures too. Such a rule can't react while nothing waits."""

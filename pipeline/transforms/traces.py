@@ -24,7 +24,7 @@ TRAFFIC: Final = pa.schema(
     + [("connected", pa.int64())]
     + [(name, pa.int64()) for name in TrafficSample._fields]
 )
-"""One row for each sample. Times are ms UTC."""
+"""Samples, one a row. Times are ms UTC."""
 ACTS: Final = pa.schema(
     [
         ("at", pa.int64()),
@@ -43,7 +43,7 @@ ACTS: Final = pa.schema(
         ("disk", pa.int64()),
     ]
 )
-"""One row for each decision, recorded or predicted. `memory` and `disk` are the client's at that time; -1:
+"""Decisions, one a row, recorded or predicted. `memory` and `disk` are the client's at that time; -1:
 unknown."""
 OBSERVED: Final = {
     "outbound_bytes": "memory",
