@@ -57,8 +57,10 @@ def redis() -> Iterator[str]:
 
 
 def end_to_end(publisher: tuple[object, ...], subscriber: tuple[object, ...], number: int) -> float:
-    """Return records a second from the first publish to the last record received. `number` must be whole
-    batches."""
+    """Return records a second from the first publish to the last record received.
+
+    `number` must be whole batches.
+    """
     reading = role(*subscriber)
     answer(reading)
     writing = role(*publisher)
@@ -86,8 +88,7 @@ def redis_streams(number: int, batch: int) -> float:
 
 
 def replay(number: int) -> tuple[float, float]:
-    """Return the live rate with batches of 512, and the rate of an epoch replay of the same records from
-    the journal."""
+    """Return the live rate with batches of 512, and the rate of a replay of the same records from EPOCH."""
     number -= number % 512
     with broker() as (addresses, _):
         address = addresses["tcp"]
@@ -104,8 +105,10 @@ def replay(number: int) -> tuple[float, float]:
 
 
 def fan_out(stalled: bool, seconds: float, rate: int, limit: int) -> dict[str, float]:
-    """Measure ten subscribers at a fixed rate, with or without one stalled: throughput and p99 of the
-    other nine."""
+    """Measure ten subscribers at a fixed rate, with or without one stalled.
+
+    Throughput and p99 of the other nine.
+    """
     with broker(limit) as (addresses, pid):
         address = addresses["tcp"]
         others = [role("latency-subscribe", address, f"reader-{n}") for n in range(9)]
@@ -134,6 +137,7 @@ def fan_out(stalled: bool, seconds: float, rate: int, limit: int) -> dict[str, f
 
 
 def throughput_table(runs: int, number: int) -> None:
+    """Measure and print the throughput of Sluice and Redis Streams."""
     candidates: dict[str, Callable[[], float]] = {
         "Redis Streams, pipelines of 512": lambda: redis_streams(number // 5, 512),
         "Sluice TCP, batches of 512": lambda: sluice("tcp", number, 512),
@@ -169,6 +173,7 @@ def replay_table(runs: int, number: int) -> None:
 
 
 def stalled_table(runs: int, seconds: float, rate: int, limit: int) -> None:
+    """Measure and print the effect of a stalled subscriber."""
     calm, stalled = [], []
     for _ in range(runs):
         calm.append(fan_out(False, seconds, rate, limit))
@@ -191,6 +196,7 @@ def stalled_table(runs: int, seconds: float, rate: int, limit: int) -> None:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "--runs", type=int, default=3, help="runs of each; the medians are printed (default 3)"

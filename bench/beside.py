@@ -39,8 +39,10 @@ from bench.processes import family
 FAN = 10
 CLIENTS = 1_000
 DRAINED = 2.0
-"""Factor on the publishers' time that subscribers get in addition. A subscriber that isn't finished then
-is counted as it is."""
+"""Factor on the publishers' time that subscribers get in addition.
+
+A subscriber that isn't finished then is counted as it is.
+"""
 console = Console(stderr=True)
 processes = multiprocessing.get_context("forkserver")
 LIBRARIES = ("broker_core.client", "gmqtt", "hiredis", "nats", "redis", "rich.table", "rstream")

@@ -25,8 +25,10 @@ Figures = dict[str, float]
 
 
 def run(main: Coroutine[Any, Any, None], timers: bool) -> None:
-    """Run a coroutine. `timers`: on a loop whose timers have microsecond resolution, as in
-    `bench.latency`."""
+    """Run a coroutine to its end.
+
+    `timers`: on a loop whose timers have microsecond resolution, as in `bench.latency`.
+    """
     if timers:
         with asyncio.Runner(
             loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())

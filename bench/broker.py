@@ -1,5 +1,6 @@
-"""A broker as `manage.py runbroker` runs it, but without a database: `python -m bench.broker HOME`. Prints
-its ports.
+"""A broker as `manage.py runbroker` runs it, but without a database: `python -m bench.broker HOME`.
+
+Prints its ports.
 
 Further arguments: memory limit, journal size, instance name, and for a member of a group its name, the NATS
 URLs and the sync members (separated by commas). With `--tls` before HOME it has a transport `tcps`, whose

@@ -1,5 +1,6 @@
-"""Cost of 10,000 clients for the broker's event loop, and of a page of them: `python -m bench.clients
-[--clients 10000]`.
+"""Cost of 10,000 clients for the broker's event loop, and of a page that lists them.
+
+    python -m bench.clients [--clients 10000]
 
 A real broker with its control socket runs in this process. The clients are real connections whose transport
 stores nothing. Some of them have a backlog. Times are those in which the loop could do nothing else.
@@ -103,8 +104,7 @@ async def page(broker: Broker, **asked: Any) -> dict[str, Any]:
 
 
 class Stalls:
-    """Times in ms for which the loop was busy, without Python's garbage collector, whose runs are recorded
-    apart."""
+    """Times in ms for which the loop was busy. Runs of Python's garbage collector are recorded apart."""
 
     def __init__(self) -> None:
         self.late: list[float] = []

@@ -1,5 +1,6 @@
-"""The brokers of `bench.beside`: their servers, which `bench.peers` starts, and the fastest ways into them
-from Python.
+"""The brokers of `bench.beside`.
+
+Their servers, which `bench.peers` starts, and the fastest ways into them from Python.
 
 A way has a publisher and a subscriber. A publisher gets batches from an asynchronous iterator that sets the
 pace. It keeps a bounded number of messages unanswered, if the broker answers, and returns after the last
@@ -65,8 +66,10 @@ class Contender:
     serve: Callable[[], AbstractContextManager[Server]]
     ways: Sequence[Way]
     idle: Callable[[int, int], Awaitable[object]]
-    """Connect one idle client (port, number), subscribed if the broker has subscriptions. The caller keeps
-    the result."""
+    """Connect one idle client (port, number), subscribed if the broker has subscriptions.
+
+    The caller keeps the result.
+    """
 
 
 class Unanswered:

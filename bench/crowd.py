@@ -118,6 +118,7 @@ async def publish(port: int, seconds: float, rate: int) -> None:
 def measure(
     number: int, reading: int, seconds: float, rate: int, pool: int, stomp: bool = False
 ) -> dict[str, Any]:
+    """Run stalled and healthy clients against one broker; return the figures."""
     with broker(pool) as (ports, pid):
         processes = []
         try:
@@ -151,6 +152,7 @@ def measure(
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.crowd", description=__doc__)
     parser.add_argument("--stalled", type=int, default=2_000)
     parser.add_argument("--healthy", type=int, default=50)

@@ -157,8 +157,7 @@ RULES: dict[str, Any] = {
 
 
 def ticks(clients: int, rules: dict[str, Any], seconds: int = 8) -> tuple[list[float], list[float]]:
-    """Return the seconds of each 25 ms part of a tick, and of whole ticks, while all clients have a
-    backlog."""
+    """Return the seconds of each 25 ms part of a tick, and of whole ticks. All clients have a backlog."""
     made = guard(1 << 50, **rules)
     crowd(made, [100_000] * clients)
     parts, rounds = [], []
@@ -188,6 +187,7 @@ def main() -> None:
 
 
 def choices(table: Table, clients: int) -> None:
+    """Add rows for the choice of the largest user."""
     draw = random.Random(1)
     equal, wanted = [100_000] * clients, min(2_000, clients // 10)
     varied = [int(1_000 * 10 ** (6 * draw.random())) for _ in range(clients)]

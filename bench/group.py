@@ -11,8 +11,7 @@ have 100 bytes of JSON that compresses well; with `--random` they don't compress
 * latency: single messages at a steady rate, from when each is due until the subscriber's application has
   it; and publish and flush of one at a time
 * fail-over: a publisher that waits for each acknowledgement, with all members as its addresses; the longest
-  time between two acknowledgements
-when its member is killed, and when the leading server is killed
+  time between two acknowledgements when its member is killed, and when the leading server is killed
 * catch-up: a member is stopped while `--behind` records are published; from its start until its subscriber
   has all of them
 * fully durable: rate and steady rate of a `fully_durable` subscription, in a group whose three members are
@@ -221,8 +220,10 @@ async def publish_one_by_one(addresses: str) -> None:
 
 
 def fail_over(group: Group) -> dict[str, float]:
-    """Return the longest waits in s. The killed member is started again before the leading server is
-    killed."""
+    """Return the longest waits in s.
+
+    The killed member is started again before the leading server is killed.
+    """
     found = {}
     with publishing(group.all) as process:
         group.kill("a")

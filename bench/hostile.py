@@ -1,5 +1,6 @@
-"""Cost of hostile clients, and their effect on a well-behaved one: `python -m bench.hostile [--seconds 5]
-[--elsewhere]`.
+"""Cost of hostile clients, and their effect on a well-behaved one.
+
+    python -m bench.hostile [--seconds 5] [--elsewhere]
 
     before logon    many connections that send 15 MiB each without a logon, again and again, on each transport
     the others      attacks by clients that are logged on, or never are, one attack after the other
@@ -113,8 +114,7 @@ async def _garbage(host: str, port: int, place: int) -> None:
 
 
 async def _commands(host: str, port: int, place: int) -> None:
-    """Subscribe, unsubscribe, publish single messages and send invalid commands, as fast as the broker
-    reads."""
+    """Subscribe, unsubscribe, publish and send invalid commands, as fast as the broker reads."""
     async with connected(host, port) as (reader, writer):
         writer.write(encode_command({"c": "logon", "name": f"busy-{place}"}))
         many = b"".join(
@@ -214,6 +214,7 @@ class Beside:
         self._client, self._pid = client, pid
 
     async def look(self, seconds: float) -> dict[str, float]:
+        """Publish and receive for `seconds`; return latencies and the broker's memory."""
         waits: list[float] = []
         most = 0
         subscription = await self._client.subscribe("good", id="good")
@@ -256,6 +257,7 @@ def attackers(name: str, address: str, number: int) -> subprocess.Popen[bytes]:
 
 
 async def run(connections: int, seconds: float, only: str, *, elsewhere: bool = False) -> Table:
+    """Run all attacks, or the one named `only`; return the table."""
     aimed = ", all at another broker" if elsewhere else ""
     table = Table(title=f"{connections:,} connections at most, {seconds:g} s each{aimed}")
     for heading in ("attack", "connections", "p50 ms", "p99 ms", "MiB more, at most", "MiB more, after"):

@@ -1,5 +1,6 @@
-"""Effect of slow consumers on others: `python -m bench.isolation [--peers sluice,redis,...] [--modes
-stall,...]`.
+"""Effect of slow consumers on others.
+
+    python -m bench.isolation [--peers sluice,redis,...] [--modes stall,...]
 
 Ten subscribers have the same steady load on every broker. 0, 1, 3 or 9 of them are slow, behind a link that
 stalls, trickles at 1 KB/s, or is interrupted for ten seconds (`peers/slow_link.py`). Figures are those of
@@ -94,8 +95,11 @@ def subscribers(
 
 
 def measure(peer: str, slow: int, mode: str, seconds: float, rate: int) -> Figures:
-    """Measure one case: rate, p99 and loss of the healthy subscribers, the slow ones' state, and the
-    server's growth."""
+    """Measure one case.
+
+    The figures are rate, p99 and loss of the healthy subscribers, the slow ones' state, and the server's
+    growth.
+    """
     if mode == "return":
         seconds = max(seconds, AWAY_S + 4)  # the slow ones return during the measurement
     skip = int(WARM_S * rate)
@@ -143,6 +147,7 @@ Run = dict[Case, list[Figures]]
 
 
 def table(peer: str, runs: list[Run]) -> Table:
+    """Return the table of a peer."""
     made = Table(title=f"{PEERS[peer].name}: {PEERS[peer].options}")
     for heading in (
         "slow",

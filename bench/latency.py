@@ -114,7 +114,7 @@ async def closed_loop(address: str, number: int) -> None:
 
 
 class Forwarder(asyncio.Protocol):
-    """Writes all data to the file, syncs it, and sends it to the other connection."""
+    """Forwarder that writes all data to the file, syncs it, and sends it to the other connection."""
 
     peers: list[asyncio.Transport] = []
     file: int

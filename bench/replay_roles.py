@@ -30,8 +30,10 @@ class Drain:
     def __init__(self) -> None:
         self.records = self.commands = 0
         self.completed = False
-        """Whether the broker has reported the end of the replay. Resume points, sent once a second, don't
-        count."""
+        """Whether the broker has reported the end of the replay.
+
+        Resume points, sent once a second, don't count.
+        """
         self._buffer = bytearray(BUFFER)
         self._view = memoryview(self._buffer)
         self._kept = 0
@@ -122,8 +124,10 @@ def plain_send(port: int, files: list[str]) -> None:
 
 
 def many(address: str, number: int, newest: int, how: str) -> None:
-    """Run `number` subscribers from positions spread over the log; each reads to its end, or stops
-    immediately."""
+    """Run `number` subscribers from positions spread over the log.
+
+    Each reads to its end, or stops immediately.
+    """
     selector = selectors.DefaultSelector()
     waiting = 0
     for place in range(number):

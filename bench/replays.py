@@ -91,8 +91,10 @@ def compress_all(home: Path) -> None:
 
 
 def rates(records: int) -> dict[str, float]:
-    """Return records a second of a plain socket, of epoch replays of raw and compressed segments, and of
-    the client library."""
+    """Return records a second of replays and of a plain socket.
+
+    The replays are from EPOCH, of raw and of compressed segments, and with the client library.
+    """
     records -= records % BATCH
     with filled_broker(records) as (address, _, home):
         found = {"replay": drained(address, records, "drain")}
@@ -116,8 +118,8 @@ def rates(records: int) -> dict[str, float]:
 
 
 def seek_p99(segments: int) -> float:
-    """Return the 99th percentile, in ms, of the time to the first chunk from a random bookmark in a log of
-    many segments."""
+    """Return the p99 in ms from a request to the first chunk, at random bookmarks in a log of many
+    segments."""
     from broker_core.batch import Batch, build_single_topic_batch
     from broker_core.delivery.scheduling import FIRST_CHUNK
     from broker_core.journal.appender import JournalOptions
@@ -149,11 +151,10 @@ def seek_p99(segments: int) -> float:
 
 
 def memory(records: int, batch: int) -> dict[str, float]:
-    """Return KiB of the broker's memory for each of 1,000 replays from different positions: reading, and
-    stopped clients.
+    """Return KiB of the broker's memory for each of 1,000 replays from different positions.
 
-    The peak counts: reading clients until they are done, stopped ones until the broker hasn't grown for 5
-    s.
+    Measured are reading clients, up to their end, and stopped clients, until the broker hasn't grown for 5
+    s. The peak counts.
     """
     found = {}
     for how in ("reading", "stopped"):
@@ -186,11 +187,10 @@ def _line_of(process: Any) -> dict[str, Any] | None:
 def live_p99(
     records: int, replays: int, windows: int, seconds: float = 4.0
 ) -> tuple[list[float], list[float], float]:
-    """Return the 99th percentile of live delivery, in µs, in windows without and with endless replays; and
-    the replays' records a second.
+    """Return the 99th percentile of live delivery, in µs, without and with endless replays beside it.
 
-    The windows alternate in one broker. The journal is on disk before the first window; otherwise live
-    syncs would wait for it longer than for any replay.
+    Also returns the records a second of the replays. The windows alternate in one broker. The journal is on
+    disk before the first window; otherwise live syncs would wait for it longer than for any replay.
     """
     calm, busy, rates = list[float](), list[float](), list[float]()
     with filled_broker(records, journal_size=128 * MIB) as (address, _, home):

@@ -110,8 +110,11 @@ def until(home: Path, name: str, state: str, seconds: float = 100.0) -> float:
 
 
 def returning(home: Path, reading: Process, name: str) -> dict[str, float]:
-    """Let the subscriber read; return the rate of the backlog, its share of all records, and the ms until
-    it is live."""
+    """Let an offlined subscriber read, and measure its return.
+
+    Returns the rate of the backlog, its share of all records, the ms until the client is live, and the
+    cost.
+    """
     until(home, name, "offlined")
     before, spent = asked(home, name), processor_s(home)
     go(reading)
@@ -138,8 +141,10 @@ def replaying(address: str, home: Path, kind: str, topic: str, number: int) -> d
 
 
 def rates(kind: str, number: int, size: int, batch: int, first: bool) -> dict[str, float]:
-    """Run the returning client and the replay on one broker, spooled by reference. `_cpu` figures are µs a
-    record."""
+    """Run the returning client and the replay on one broker, spooled by reference.
+
+    `_cpu` figures are µs a record.
+    """
     with (
         small_broker() as (address, home),
         subscriber(address, kind, "returning", "bench", number) as reading,
@@ -164,6 +169,7 @@ def copied(kind: str, number: int, size: int, batch: int) -> dict[str, float]:
 
 
 def rates_table(runs: int, records: int, batch: int) -> Table:
+    """Measure all record sizes and client kinds; return the table."""
     made = Table(title=f"Returning from the spool, {runs} runs, medians, batches of {batch}")
     for heading in (
         "",
@@ -209,8 +215,10 @@ def middle(runs: list[dict[str, float]], key: str) -> float:
 
 
 def news(number: int) -> dict[str, float]:
-    """Measure a backlog while the topic continues at NEWS_RATE: seconds until the client is live, and
-    until a replay's is."""
+    """Measure a backlog while the topic continues at NEWS_RATE.
+
+    Returns the seconds until the client is live, and until a replay's client is.
+    """
     # Both expect more records than will ever arrive.
     with (
         small_broker() as (address, home),
@@ -237,8 +245,7 @@ def until_live(home: Path, reading: Process, name: str) -> float:
 
 
 def others(what: str, number: int, seconds: float = 5.0) -> float:
-    """Return the 99th percentile of another client's live delivery, in µs, while clients return, replay or
-    do nothing."""
+    """Return the p99 of another client's live delivery, in µs, while clients return, replay or do nothing."""
     with small_broker() as (address, _), contextlib.ExitStack() as stack:
 
         def readers(bookmark: str) -> list[Process]:

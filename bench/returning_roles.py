@@ -1,5 +1,7 @@
-"""Processes of the returning benchmark; see `bench.roles`. A body starts with its number, to check the
-order."""
+"""Processes of the returning benchmark; see `bench.roles`.
+
+A body starts with its number, to check the order.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Processes of a run: publishers and subscribers of Sluice and Redis Streams. `python -m bench.roles ROLE
-...`
+"""Processes of a run: publishers and subscribers of Sluice and Redis Streams.
+
+`python -m bench.roles ROLE ...`
 
 A subscriber prints "ready" when it is subscribed. At the end it prints a JSON line with the times of the
 first and last record, in seconds of the monotonic clock, which all processes of a machine share. Both sides
@@ -46,10 +47,10 @@ def say(**figures: Any) -> None:
 
 
 async def sluice_publish(address: str, number: int, batch: int, how: str = "") -> None:
-    """Publish batches. `apart`: flush each, because the library joins batches that arrive faster than they
-    are sent.
+    """Publish batches to Sluice.
 
-    `random`: bodies of random bytes, which don't compress.
+    `how`: "apart" flushes each batch, because the library joins batches that arrive faster than they are
+    sent; "random" uses bodies of random bytes, which don't compress.
     """
     from broker_core.client import AsyncClient
 

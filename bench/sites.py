@@ -4,8 +4,8 @@ London and New York are two brokers on this machine with a link from London to N
 records of 100 bytes.
 
 * rate: in batches of 512, from the first publish until a subscriber has the last record: in London without
-  a link, in London beside the link, and
-in New York through the link; and the brokers' processor time for each MB
+  a link, in London beside the link, and in New York through the link; and the brokers' processor time for
+  each MB
 * publish and flush of one message at a time: without a link, with an async link, and with a sync link, for
   which publishers wait
 

@@ -185,8 +185,7 @@ def backtest_table(
 
 
 def record(directory: Path, clients: int, seconds: int, share: float) -> None:
-    """Write a recording: two-minute periods in which a client is slower than its arrivals, and then
-    catches up."""
+    """Write a recording of clients that fall behind for a minute, and catch up in the next."""
     random = np.random.default_rng(1)
     log = Journal.open(directory, "bench", None, JournalOptions(preallocated=1))
     begins = random.random((clients, max(seconds // SPELL_S, 1))) < share

@@ -26,8 +26,10 @@ class Published(NamedTuple):
 
 
 def make_log(directory: Path, records: int, size: int, publish: Callable[[int, int], Published]) -> None:
-    """Write batches of `size` records. `publish` receives each batch's first sequence and number of
-    records."""
+    """Write batches of `size` records.
+
+    `publish` receives each batch's first sequence and number of records.
+    """
     options = JournalOptions(preallocated=1)
     log = Journal.open(directory, INSTANCE, None, options)
     while (first := log.next_sequence) <= records:

@@ -181,6 +181,7 @@ def idle(number: int) -> float:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.stomp", description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--records", type=int, default=50_000)

@@ -83,8 +83,7 @@ def clients_of(pile: str) -> int:
 
 
 async def send(address: str, pile: str) -> None:
-    """Log on all clients of a pile, wait for a line of input, send everything, and read to the last
-    answer."""
+    """Log on the clients of a pile, wait for a line of input, send everything, and read all answers."""
     stomp = pile.startswith("STOMP")
     log_on, send_all = (stomp_logged_on, send_stomp) if stomp else (logged_on, send_one)
     links = [await log_on(address, f"pile-{client}") for client in range(clients_of(pile))]
@@ -142,8 +141,10 @@ async def told(reader: asyncio.StreamReader) -> dict[str, Any]:
 
 
 async def neighbour(address: str) -> None:
-    """Measure round trips of one message at a time in ms: before the pile, then from a line of input to
-    the next."""
+    """Measure round trips of one message at a time, in ms.
+
+    First without load, then from a line of input to the next.
+    """
     loop = asyncio.get_running_loop()
     async with AsyncClient(address, "neighbour") as client:
         subscription = await client.subscribe("neighbour")

@@ -1,5 +1,6 @@
-"""A broker that records when a batch passes each station, for `bench.latency --trace`: `python -m
-bench.traced_broker HOME`.
+"""A broker that records when a batch passes each station, for `bench.latency --trace`.
+
+    python -m bench.traced_broker HOME
 
 Prints its ports. After each line on standard input it prints medians and 99th percentiles of the times
 between stations, in ms, since the last line.
@@ -38,8 +39,10 @@ _passed: list[list[int]] = []
 
 
 def trace() -> None:
-    """Wrap the functions at the stations, to record the times. Of a group that is written together the
-    newest batch counts."""
+    """Wrap the functions at the stations, to record the times.
+
+    Of a group that is written together the newest batch counts.
+    """
     from broker_core.engine.dispatch import Dispatcher
     from broker_core.journal.commit_log import LocalCommitLog, PendingBatch
     from broker_core.journal.journal import Journal

@@ -56,8 +56,10 @@ class Flights:
 
 
 class Moment:
-    """Reads the time of a line. `time_hour` is the scheduled hour in UTC, so daylight saving doesn't
-    matter."""
+    """Reader of a line's time.
+
+    `time_hour` is the scheduled hour in UTC, so daylight saving doesn't matter.
+    """
 
     def __init__(self, columns: list[str]) -> None:
         self._hour = columns.index("time_hour")

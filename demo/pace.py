@@ -10,7 +10,7 @@ MOST_OWED_S = 1.0  # after an outage the feed continues at its pace, without sen
 
 
 class Pace(Protocol):
-    """Tells up to which message (exclusive) the feed should have published."""
+    """Schedule of the feed."""
 
     def due(self, now: float, sent: int) -> int:
         """Return the number of messages due at `now`, when `sent` are published."""

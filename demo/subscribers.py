@@ -1,5 +1,7 @@
-"""Four subscribers of the flights: a fast one, one with a filter, one that replays, one that stops
-reading."""
+"""Four subscribers of the flights.
+
+A fast one, one with a filter, one that replays, one that stops reading.
+"""
 
 from __future__ import annotations
 

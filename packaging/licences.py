@@ -40,8 +40,10 @@ EXCEPTIONS = {
         "a list of certificates under MPL-2.0, used unchanged; where an identity provider is configured alone"
     ),
 }
-"""Distributions used in spite of their licence, with the reason. An exception that isn't needed is an
-error."""
+"""Distributions used in spite of their licence, with the reason.
+
+An exception that isn't needed is an error.
+"""
 SAID = {
     "Apache 2": "Apache-2.0",
     "Apache License, Version 2.0": "Apache-2.0",
@@ -59,8 +61,7 @@ READ = {
     "python-dateutil": "Apache-2.0 AND BSD-3-Clause",
     "uvloop": "MIT OR Apache-2.0",
 }
-"""Licences read from the licence files of distributions whose metadata doesn't tell how two licences
-combine."""
+"""Licences from the licence files of distributions whose metadata names two without their combination."""
 VAGUE = ("BSD", "BSD License")
 """Ambiguous names; the licence text tells which BSD licence it is."""
 _SPDX = get_spdx_licensing()
@@ -94,8 +95,10 @@ def problems() -> list[str]:
 
 
 def allows(expression: str) -> bool:
-    """Return whether an expression is allowed: one licence of a choice (OR), all licences of a combination
-    (AND)."""
+    """Return whether an expression is allowed.
+
+    One licence of a choice (OR), all licences of a combination (AND).
+    """
     try:
         return _allows(_SPDX.parse(expression, validate=True))
     except ExpressionError:

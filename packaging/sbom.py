@@ -1,5 +1,6 @@
-"""Bill of materials of Sluice as a CycloneDX document: every distribution of the run-time locks, with licence
-and dependencies.
+"""Bill of materials of Sluice as a CycloneDX document.
+
+Every distribution of the run-time locks, with licence and dependencies.
 
     python packaging/sbom.py [directory]        # by default dist/sluice.cdx.json
 """

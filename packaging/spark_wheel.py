@@ -1,10 +1,10 @@
-"""Build the wheel of `sluice-spark` in dist/: the data source, and the modules of the broker that it reads
-journals with.
+"""Build the wheel of `sluice-spark` in dist/.
 
     python packaging/spark_wheel.py [directory]
 
-The modules of `broker_core` are those that Python loads with the data source. The archive is also copied to
-`sluice_spark.zip`, because Spark's --py-files only accepts that ending.
+The wheel has the data source, and the modules of `broker_core` that it reads journals with: those that
+Python loads with the data source. The archive is also copied to `sluice_spark.zip`, because Spark's
+--py-files only accepts that ending.
 """
 
 from __future__ import annotations

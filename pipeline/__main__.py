@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class TextReporter:
-    """Reports as text for a person."""
+    """Reporter that prints text for a person."""
 
     def progress(self, done: int, total: int, what: str) -> None:
         say(f"{done} of {total} {what}")
@@ -59,7 +59,7 @@ class TextReporter:
 
 
 class JsonReporter:
-    """Reports as JSON lines for the process that started this one."""
+    """Reporter that prints JSON lines for the process that started this one."""
 
     def progress(self, done: int, total: int, what: str) -> None:
         self._say({"event": "progress", "done": done, "total": total, "what": what})

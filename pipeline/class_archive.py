@@ -32,8 +32,10 @@ KEPT: Final = 2
 _SILENT: Final = "-Xlog:disable -Xlog:all=off"
 """JVM options that silence messages about an unsuitable archive."""
 _UNTOLD: Final = frozenset("'\"\\:\n")
-"""Characters that a path can't have: Spark splits options at unquoted blanks, and a JVM splits archives at
-colons."""
+"""Characters that a path can't have.
+
+Spark splits options at unquoted blanks, and a JVM splits archives at colons.
+"""
 _CLASS_PATH: Final = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_SUBMIT_OPTS")
 """Variables that change the class path. A JVM accepts only an archive made with its own class path."""
 _MAKING: Final = ".making"
@@ -63,8 +65,10 @@ class JvmClassArchive:
 
 @contextmanager
 def class_archive(java: Path, environment: Mapping[str, str] = os.environ) -> Iterator[JvmClassArchive]:
-    """Yield the archive for this Java and this Spark; if there is none, options that make it, for one job
-    at a time."""
+    """Yield the archive for this Java and this Spark.
+
+    If there is none, options that make it, for one job at a time.
+    """
     folder = _folder(environment)
     with ExitStack() as held:
         found = JvmClassArchive()
@@ -83,8 +87,10 @@ def _folder(environment: Mapping[str, str]) -> Path | None:
 
 
 def _key(java: Path, environment: Mapping[str, str]) -> str:
-    """Return the beginning of file names for this Java and this Spark. Raises OSError if there is no such
-    Java."""
+    """Return the beginning of file names for this Java and this Spark.
+
+    Raises OSError if there is no such Java.
+    """
     of = java.resolve()
     spark = find_spec("pyspark")
     origin = spark.origin if spark and spark.origin else ""
@@ -124,8 +130,10 @@ def _remove(path: Path) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether an archive matches its checksum. Takes some 20 ms, and loads the pages that the JVM needs
-    anyway."""
+    """Whether an archive matches its checksum.
+
+    Takes some 20 ms, and loads the pages that the JVM needs anyway.
+    """
     try:
         return path.stem.rpartition("-")[2] == _sum_of(path)
     except (OSError, ValueError):

@@ -1,5 +1,4 @@
-"""Compaction of a lake: the small record files of many runs become a file a day, or several if they are
-large.
+"""Compaction of a lake: many small record files become one or a few files a day.
 
 A day is rebuilt beside the original, in a hidden directory: joined files are written, the others are
 hard-linked. After a sync the two directories are exchanged in one step. So a reader that lists the lake
@@ -48,8 +47,9 @@ class SmallFile(NamedTuple):
 
 
 def plan_compaction(files: Sequence[SmallFile], target: int = TARGET_BYTES) -> list[list[SmallFile]]:
-    """Return the groups of a day's files to join: neighbours without a gap, of one log, up to `target` bytes
-    together.
+    """Return the groups of a day's files to join.
+
+    Neighbours without a gap, of one log, up to `target` bytes together.
 
     A file larger than all others of its group together is left alone. Otherwise each run would write the
     day again.
@@ -119,6 +119,7 @@ def _files(day: Path, instance: str) -> Iterator[SmallFile]:
 
 
 def _make_anew(records: Path, day: Path, chosen: Sequence[Sequence[SmallFile]], write: Write) -> None:
+    """Rebuild a day with its groups of files joined, and exchange it with the old directory."""
     made = records / f"{HIDDEN}{day.name}-{uuid4().hex}"
     made.mkdir()
     try:
@@ -128,6 +129,7 @@ def _make_anew(records: Path, day: Path, chosen: Sequence[Sequence[SmallFile]], 
         for path in day.iterdir():
             if path not in joined:
                 os.link(path, made / path.name)
+        # The new day must be on disk before the exchange makes it visible.
         sync_directory(made)
         _exchange(made, day)
         sync_directory(records)

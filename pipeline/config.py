@@ -48,8 +48,9 @@ def settings_from(
     lake: Path | None = None,
     master: str | None = None,
 ) -> JobSettings:
-    """Return settings from the installation's variables; arguments override them. Raises OperatorError
-    bad_setting.
+    """Return settings from the installation's variables; arguments override them.
+
+    Raises OperatorError bad_setting.
 
     The variables are SLUICE_HOME, SLUICE_INSTANCE, SLUICE_JOURNAL_DIRECTORY, SLUICE_ARCHIVE_DIRECTORY,
     SLUICE_LAKE_DIRECTORY and SPARK_MASTER.

@@ -1,5 +1,6 @@
-"""The lake's record files as a Delta table: a log beside them lists the files, for query engines that read
-Delta.
+"""The lake's record files as a Delta table.
+
+A log beside them lists the files, for query engines that read Delta.
 
 No file is written twice. The table refers to each file by a second name, a hard link below VERSIONS,
 because compaction removes files from their days. So a reader that has read the table's log, or reads an
@@ -85,8 +86,10 @@ def update_delta_table(records: Path) -> int:
 
 
 def _named(records: Path, path: Path) -> str:
-    """Return the table's name of a file, which is a hard link; the file's own name if links aren't
-    supported."""
+    """Return the table's name of a file, which is a hard link.
+
+    The file's own name if links aren't supported.
+    """
     name = f"{VERSIONS}/{path.parent.name}/{path.name}"
     link = records / name
     try:
@@ -103,8 +106,10 @@ def _named(records: Path, path: Path) -> str:
 
 
 def _forget(records: Path, there: Mapping[str, int], before: float) -> None:
-    """Remove links that left the table before `before`. A file's ctime is when its name in its day was
-    removed."""
+    """Remove links that left the table before `before`.
+
+    A file's ctime is when its name in its day was removed.
+    """
     for link in records.glob(f"{VERSIONS}/*/*"):
         if link.relative_to(records).as_posix() not in there and link.stat().st_ctime < before:
             link.unlink()

@@ -1,5 +1,7 @@
-"""A self-contained HTML page of texts, tables and SVG plots. It has no script and no address, so it can be
-stored and sent."""
+"""A self-contained HTML page of texts, tables and SVG plots.
+
+It has no script and no address, so it can be stored and sent.
+"""
 
 from __future__ import annotations
 

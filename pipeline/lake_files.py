@@ -22,8 +22,9 @@ FACT = "sluice."
 def write_parquet(
     table: pa.Table, path: Path, dictionary: list[str], facts: Mapping[str, str] | None = None
 ) -> int:
-    """Write a table to `path`, replacing the file there; return the file's bytes. Readers see all of it or
-    nothing.
+    """Write a table to `path`, replacing the file there; return the file's bytes.
+
+    Readers see all of it or nothing.
 
     `facts` are stored in the file's footer, each as `sluice.<name>`.
     """
@@ -65,6 +66,7 @@ def write_groups(
         assert writer is not None, "a table has a row group"
         writer.add_key_value_metadata({f"{FACT}{name}": value for name, value in (facts or {}).items()})
         writer.close()
+        # Sync before the rename: after a power loss a name must never refer to incomplete data.
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         size = temporary.stat().st_size

@@ -64,8 +64,9 @@ def write_manifest(directory: Path, manifest: LakeManifest) -> None:
 
 
 def claim_directory(directory: Path, log: LogSnapshot, tags: Sequence[str]) -> LakeManifest:
-    """Return the manifest of this log in a directory, a new one if there is none. Raises OperatorError
-    other_log.
+    """Return the manifest of this log in a directory, a new one if there is none.
+
+    Raises OperatorError other_log.
 
     `tags` are those of the files there. A log without records may have no identity, and always passes.
     """

@@ -1,5 +1,6 @@
-"""Plots as SVG, drawn once when a job has its result. The console shows them as images, and reports embed
-them.
+"""Plots as SVG, drawn once when a job has its result.
+
+The console shows them as images, and reports embed them.
 
 Colours and line styles are attributes, so that no content policy removes them. They have medium lightness,
 for light and dark pages. A plot contains no script. If there is no room for all lines or bars, the legend
@@ -92,6 +93,7 @@ def draw_svg(plot: PlotSpec, table: pa.Table, paper: PlotSize = WIDE) -> str:
 
 
 def _lines(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
+    """Draw a line plot; return the y where it begins, and its SVG."""
     lines, of = _series(plot, table)
     if not lines:
         return TOP, _nothing(paper)
@@ -128,6 +130,7 @@ def _lines(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
 
 
 def _bars(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
+    """Draw a bar chart; return the y where it begins, and its SVG."""
     of, table = table.num_rows, table.slice(0, MAX_BARS)
     if of == 0:
         return TOP, _nothing(paper)

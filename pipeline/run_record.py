@@ -1,5 +1,6 @@
-"""Records of runs: `lake/runs/<id>/run.json` with parameters, result and output; beside it tables as Parquet
-and plots as SVG.
+"""Records of runs: `lake/runs/<id>/run.json` with parameters, result and output.
+
+Beside it tables as Parquet and plots as SVG.
 
 The job's own process writes the record, whether the command line, the console, a schedule or spark-submit
 started it. So the console shows all runs. A run that failed before the lake existed leaves no record: a
@@ -122,8 +123,10 @@ class RecordingReporter:
         self.to.note(sentence)
 
     def table(self, name: str, table: pa.Table, title: str, plots: Sequence[PlotSpec] = ()) -> None:
-        """Add a table to the result. Raises ValueError if the name can't be a file name, or is used
-        already."""
+        """Add a table to the result.
+
+        Raises ValueError if the name can't be a file name, or is used already.
+        """
         if not _NAME.fullmatch(name) or any(name == one.kept.name for one in self.tables):
             raise ValueError(f"{name!r} can't be a table's name: small letters, digits and _, each once")
         cut = table.num_rows > MAX_ROWS

@@ -67,8 +67,10 @@ def check_machine(settings: JobSettings) -> None:
 
 
 def check_master(master: str, timeout_s: float = 5.0) -> None:
-    """Check a master URL. Raises OperatorError bad_setting, and master_unreachable if no standalone master
-    listens."""
+    """Check a master URL, and connect to a standalone master.
+
+    Raises OperatorError bad_setting, and master_unreachable if no standalone master listens.
+    """
     if not master:
         return
     if not _MASTER.fullmatch(master):
@@ -113,8 +115,10 @@ def _not_started(master: str, error: Exception) -> OperatorError:
 
 
 def java_version(told: str) -> int:
-    """Parse the major version from the output of `java -version`; 0 if there is none. Java 8 calls itself
-    1.8."""
+    """Parse the major version from the output of `java -version`; 0 if there is none.
+
+    Java 8 calls itself 1.8.
+    """
     _, _, rest = told.partition('version "')
     parts = rest.partition('"')[0].replace("-", ".").split(".")
     number = parts[1] if parts[0] == "1" and len(parts) > 1 else parts[0]
@@ -189,8 +193,9 @@ def _leave_classes(archive: JvmClassArchive, held: ExitStack) -> None:
 
 
 def _jvm_ended() -> bool:
-    """End the JVM, which would otherwise outlive this process, and wait for its archive. Return whether it
-    succeeded.
+    """End the JVM, which would otherwise outlive this process, and wait for its archive.
+
+    Return whether it succeeded.
 
     The next session starts another JVM.
     """

@@ -31,8 +31,10 @@ def map_items(
     work: Callable[[Item], Iterator[pa.Table]],
     schema: pa.Schema,
 ) -> pa.Table:
-    """Return the tables that `work` makes of all items, in their order. Raises the first SluiceError of a
-    worker."""
+    """Return the tables that `work` makes of all items, in their order.
+
+    Raises the first SluiceError of a worker.
+    """
     if not items:
         return schema.empty_table()
     tables = [schema.empty_table()]

@@ -34,14 +34,15 @@ _COUNT = slice(8, 12)
 FEW = 16
 """If at most one of this many records is wanted, the wanted records are cut out of their batch."""
 MANY = 16
-"""After a batch with more wanted records than FEW allows, the number of following batches for which this
-isn't tested.
+"""Number of following batches that skip the test for FEW after a batch failed it.
 
 A common topic would never pass the test.
 """
 ALONE = 32
-"""Below this number dictionaries are walked one by one. One step of NumPy costs as much as this many of
-Python."""
+"""Below this number dictionaries are walked one by one.
+
+One step of NumPy costs as much as this many of Python.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class DictionaryEntries(NamedTuple):
 
 
 class ArrowBatchBuilder:
-    """Collects record batches, and builds one Arrow batch from them."""
+    """Builder of one Arrow batch from many record batches."""
 
     def __init__(self, schema: pa.Schema, instance: str, wanted: RecordFilter) -> None:
         self._schema = schema
@@ -132,6 +133,7 @@ class ArrowBatchBuilder:
             return
         if passed is not None and len(passed) < count:
             self._passed.append((self.records, self.records + count, passed))
+        # Slices of the batch are kept, not copies; `take` joins them once.
         texts_at = rows_at + count * ROW_SIZE
         self._heads.append(view[:HEADER_SIZE])
         self._dictionaries.append(raw)
@@ -312,8 +314,10 @@ def _all(raw: bytes, mark: bytes) -> Iterator[int]:
 
 
 def _named(dictionaries: list[bytes], found: list[list[tuple[int, bytes]]]) -> DictionaryEntries:
-    """Build the entries if the indexes of wanted topics are known. Only these and the publishers get
-    names."""
+    """Build the entries if the indexes of wanted topics are known.
+
+    Only these and the publishers get names.
+    """
     numbers = np.fromiter((raw[0] | raw[1] << 8 for raw in dictionaries), np.int64, len(dictionaries))
     bases = np.cumsum(numbers) - numbers
     names: dict[bytes, int] = {}
@@ -329,8 +333,7 @@ def _named(dictionaries: list[bytes], found: list[list[tuple[int, bytes]]]) -> D
 
 
 def _entries(dictionaries: list[bytes]) -> tuple[pa.Array, Ints]:
-    """Return all entries of the dictionaries as one text column, and the index of each dictionary's first
-    entry."""
+    """Return all entries of the dictionaries as one text column, and each dictionary's first index."""
     raw = b"".join(dictionaries)
     data = np.frombuffer(raw, np.uint8)
     lengths = np.fromiter(map(len, dictionaries), np.int64, len(dictionaries))

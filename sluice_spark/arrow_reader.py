@@ -35,11 +35,12 @@ from sluice_spark.tasks import split_span, with_size
 
 GATHER_RECORDS = 32_768
 GATHER_BYTES = 8 * 1024 * 1024
-"""With GATHER_RECORDS, the size of one Arrow batch: enough to decode efficiently, and within the
-processor's cache."""
+"""Size of one Arrow batch, with GATHER_RECORDS.
+
+It is enough to decode efficiently, and fits the processor's cache.
+"""
 SMALL_RECORDS = 8_192
-"""Arrow batches are joined up to this many records after filtering, because each batch costs a transfer to
-Spark."""
+"""Records up to which filtered Arrow batches are joined. Each batch costs a transfer to Spark."""
 MAX_NAMES = 16
 """Maximum topics that are looked up one by one."""
 MAX_STRETCHES = 512
@@ -83,8 +84,10 @@ class ReadRequest:
         )
 
     def check(self) -> None:
-        """Check the request. Raises OperatorError bad_columns, bad_range; ClientError bad_pattern,
-        bad_filter."""
+        """Check the request.
+
+        Raises OperatorError bad_columns, bad_range; ClientError bad_pattern, bad_filter.
+        """
         record_schema(self.columns)
         TopicMatcher(self.topics)
         _filter_of(self)
@@ -98,7 +101,7 @@ class ReadRequest:
 
 
 class TopicMatcher:
-    """Test whether a topic matches one of the patterns. Raises ClientError bad_pattern."""
+    """Test for topics that match one of some patterns. The constructor raises ClientError bad_pattern."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = [TopicPattern.parse(text) for text in patterns]
@@ -118,8 +121,10 @@ class TopicMatcher:
 
     @property
     def matching_topics(self) -> frozenset[bytes]:
-        """The matching topics, if every pattern is a plain name and they are at most MAX_NAMES; else
-        empty."""
+        """The matching topics, if every pattern is a plain name and they are at most MAX_NAMES.
+
+        Else empty.
+        """
         found = {pattern.exact for pattern in self._patterns}
         if len(found) > MAX_NAMES:
             return frozenset()
@@ -134,8 +139,9 @@ def topic_matcher(patterns: tuple[str, ...]) -> TopicMatcher:
 
 
 def plan_read(place: LogLocation, request: ReadRequest) -> list[SegmentSpan]:
-    """Plan the spans of a request: one for each segment, or part of a large one, that may have matching
-    records.
+    """Plan the spans of a request.
+
+    One for each segment, or part of a large one, that may have matching records.
 
     Raises OperatorError no_journal, bad_range; JournalError bookmark_gone if the log lacks requested
     records.
@@ -169,8 +175,10 @@ def check_log(log: LogSnapshot, request: ReadRequest) -> tuple[int, int]:
 
 
 def sequence_bounds(log: LogSnapshot, request: ReadRequest) -> tuple[int, int]:
-    """Return the first and last sequence to read; last < first in an empty log. Raises OperatorError
-    bad_range."""
+    """Return the first and last sequence to read; last < first in an empty log.
+
+    Raises OperatorError bad_range.
+    """
     request.check()
     for asked in (request.start, request.end):
         if asked is not None and asked > log.frontier:

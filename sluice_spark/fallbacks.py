@@ -152,8 +152,10 @@ def _msgspec() -> list[types.ModuleType]:
 
 
 class _Struct:
-    """Base class whose subclasses become dataclasses. `array_like` and `gc` only matter to the missing
-    encoder."""
+    """Base class whose subclasses become dataclasses.
+
+    `array_like` and `gc` only matter to the missing encoder.
+    """
 
     def __init_subclass__(
         cls, *, frozen: bool = False, eq: bool = True, gc: bool = True, array_like: bool = False

@@ -1,5 +1,4 @@
-"""Leases on the log while a job reads it, so that retention doesn't remove segments that the job has planned
-to read.
+"""Leases that keep a log from being removed while a job reads it.
 
 A lease is a file in the journal's directory that the broker respects (`broker_core.journal.reader_leases`).
 After a job was killed, its lease expires within two minutes.

@@ -34,8 +34,10 @@ _NAMED = 5
 
 
 class LogGap(NamedTuple):
-    """Records `first` to `last`, which the log lacks. `removed_at` (ns UTC): when they were removed; 0 if
-    unknown."""
+    """Records `first` to `last`, which the log lacks.
+
+    `removed_at` (ns UTC): when they were removed; 0 if unknown.
+    """
 
     first: int
     last: int
@@ -104,8 +106,10 @@ class LogSnapshot:
                 yield LogGap(known.last_sequence + 1, following - 1, MISSING)
 
     def end_of(self, number: int) -> int:
-        """Return the last sequence that a segment (by index) may have: up to the next segment, or to the
-        frontier."""
+        """Return the last sequence that a segment (by index) may have.
+
+        Up to the next segment, or to the frontier.
+        """
         if number + 1 == len(self.segments):
             return self.frontier
         following, known = self.segments[number + 1], sidecar_summary(self.place, self.segments[number])

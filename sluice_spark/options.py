@@ -158,8 +158,10 @@ def _place(given: Mapping[str, str]) -> LogLocation:
 
 
 def _only_instance(directory: Path) -> str:
-    """Return the name of the only instance in the directory. Raises OperatorError no_journal if there
-    isn't exactly one."""
+    """Return the name of the only instance in the directory.
+
+    Raises OperatorError no_journal if there isn't exactly one.
+    """
     names: set[str] = set()
     for path in directory.iterdir():
         if path.name.endswith((SUFFIX, SUFFIX_COMPRESSED)):

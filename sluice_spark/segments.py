@@ -40,8 +40,9 @@ from sluice_spark.location import LogLocation
 from sluice_spark.log_identity import check_log
 
 CHUNK = 256 * 1024
-"""Bytes of one read. Large enough to make few calls; small enough to stay in the processor's cache, in reused
-memory.
+"""Bytes of one read.
+
+Large enough to make few calls; small enough to stay in the processor's cache, in reused memory.
 
 With 4 MiB a scan took a quarter longer, and one that decodes little took twice as long.
 """
@@ -161,7 +162,9 @@ def sidecar_summary(place: LogLocation, segment: int) -> SegmentIndex | None:
 
 def sidecar_positions(place: LogLocation, segment: int) -> SegmentIndex | None:
     """Return the segment's sidecar with the positions of its entries only, without inflating or parsing.
-    None without one."""
+
+    None without one.
+    """
     return _sidecar(place, segment, load_positions)
 
 

@@ -60,8 +60,10 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits: StreamLimits,
         refused: OperatorError | None = None,
     ) -> None:
-        """Create the stream. `refused`: an error to raise at the first use; see
-        `SluiceSource.streamReader`."""
+        """Create the stream.
+
+        `refused`: an error to raise at the first use; see `SluiceSource.streamReader`.
+        """
         self.place = place
         self.request = request
         self.limits = limits
@@ -165,8 +167,10 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._hold(self._done(end) + 1)
 
     def stop(self) -> None:
-        """Release the lease of an unnamed stream. A named one remains until it expires or the stream
-        returns."""
+        """Release the lease of an unnamed stream.
+
+        A named one remains until it expires or the stream returns.
+        """
         if not self.limits.reader:
             try:
                 self._lease(0).release()
@@ -217,8 +221,10 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _within(log: LogSnapshot, first: int, last: int, nbytes: int) -> int:
-    """Return the last record so that the records from `first` have about `nbytes` raw, at least one index
-    range."""
+    """Return the last record of a micro-batch from `first` with about `nbytes` raw bytes.
+
+    At least one range of the index is included.
+    """
     left = nbytes
     for number, segment in enumerate(log.segments):
         end = log.end_of(number)

@@ -26,8 +26,10 @@ class SpanGroup(NamedTuple):
 def plan_tasks(
     place: LogLocation, spans: Sequence[SegmentSpan], most: int, least: int = LEAST_BYTES
 ) -> list[SpanGroup]:
-    """Divide spans into tasks of about `most` raw bytes, or less if one or two tasks would read
-    everything."""
+    """Divide spans into tasks of about `most` raw bytes.
+
+    Tasks are smaller if one or two would read everything.
+    """
     whole = sum(span.nbytes for span in spans)
     tasks = min(FEW_TASKS, whole // least)
     size = min(most, -(-whole // tasks)) if tasks else most

@@ -54,7 +54,7 @@ def is_import(node: ast.AST) -> bool:
 
 
 class Comparison:
-    """Compares syntax trees in step and collects strings that changed."""
+    """Comparison of syntax trees in step. It collects strings that changed."""
 
     def __init__(self, names: set[tuple[str, str]], modules: dict[str, str]) -> None:
         self.names = names

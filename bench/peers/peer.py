@@ -90,8 +90,10 @@ def running(
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until the port accepts connections. Raises RuntimeError if the process ends, or after a time
-    limit."""
+    """Wait until the port accepts connections.
+
+    Raises RuntimeError if the process ends, or after a time limit.
+    """
     deadline = time.monotonic() + STARTED_WITHIN_S
     while time.monotonic() < deadline:
         if process.poll() is not None:

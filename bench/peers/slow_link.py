@@ -1,7 +1,7 @@
-"""The link of a slow consumer: `python -m bench.peers.slow_link PORT MODE` relays to PORT and prints its own
-port.
+"""The link of a slow consumer: `python -m bench.peers.slow_link PORT MODE`.
 
-Data of the client pass immediately. Data of the server pass according to the mode:
+It relays to PORT and prints its own port. Data of the client pass immediately. Data of the server pass
+according to the mode:
 
     stall     nothing, from the first `go` line on standard input on
     trickle   1 KB/s from then on

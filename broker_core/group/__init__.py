@@ -1,5 +1,6 @@
-"""A group: several brokers that carry one instance. Their common log is ordered and replicated by a log
-service.
+"""A group: several brokers that carry one instance.
+
+Their common log is ordered and replicated by a log service.
 
 settings        membership of a broker, from the environment; configuration files for NATS servers
 state_machine   applies an entry of the common log; pure, with the same result on every member

@@ -36,8 +36,9 @@ RETRY_DELAY_S: Final = 0.1
 
 
 async def shield_until_done(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end, even if the caller is cancelled meanwhile, because a thread is writing the
-    journal.
+    """Run `work` to its end, even if the caller is cancelled meanwhile.
+
+    Reason: a thread is writing the journal.
 
     Raises CancelledError afterwards if the caller was cancelled, or the exception of `work`, which wins.
     """
@@ -81,8 +82,9 @@ async def cancel_and_wait(tasks: Sequence[asyncio.Task[None]], again_s: float = 
 
 @dataclass(slots=True)
 class OutgoingEntry(Generic[Owner]):
-    """Batches, and confirmed reads of the log's end, that one entry carries. With reads alone the entry is
-    empty.
+    """Batches, and confirmed reads of the log's end, that one entry carries.
+
+    With reads alone the entry is empty.
 
     `number` counts the entries of this process; `since` is the time in seconds at which its oldest batch
     was added; `nbytes` is the size of its batches.
@@ -119,8 +121,10 @@ class AbandonedEntry(NamedTuple, Generic[Owner]):
 
 
 class PendingEntries(Generic[Owner]):
-    """Batches and confirmed reads in order of arrival, grouped by the entry that carries them. Times are
-    seconds."""
+    """Batches and confirmed reads in order of arrival, grouped by the entry that carries them.
+
+    Times are seconds.
+    """
 
     def __init__(self) -> None:
         self.wanted = asyncio.Event()
@@ -212,14 +216,18 @@ class PendingEntries(Generic[Owner]):
             self._sent[own.number] = own
 
     def remove_applied(self, own: OutgoingEntry[Owner], upto: int) -> None:
-        """Finish an entry that is applied. `upto`: the newest record of the journal afterwards, which answers
-        its reads."""
+        """Finish an entry that is applied.
+
+        `upto`: the newest record of the journal afterwards, which answers its reads.
+        """
         _answer(own.asking, upto)
         self.release(len(own.batches), own.nbytes)
 
     def oldest_since(self) -> float | None:
-        """Return since when the oldest pending batch has waited; None if none waits. Drop reads that were
-        cancelled."""
+        """Return since when the oldest pending batch has waited; None if none waits.
+
+        Drop reads that were cancelled.
+        """
         self._asking = [one for one in self._asking if not one.done()]
         found = [one.since for one in self._sent.values() if one.batches]
         if self._gathered:
@@ -244,8 +252,10 @@ class PendingEntries(Generic[Owner]):
         return AbandonedEntry(batches, nbytes)
 
     def release(self, number: int, nbytes: int) -> None:
-        """Count `number` batches of `nbytes` bytes as finished: wake publishers and barriers that waited for
-        them."""
+        """Count `number` batches of `nbytes` bytes as finished.
+
+        Wake publishers and barriers that waited for them.
+        """
         self._bytes -= nbytes
         self._settled += number
         if not self.is_full:
@@ -267,7 +277,10 @@ OVERTAKEN_RETRY_DELAY_S: Final = 0.1
 
 
 class EntryAppender(Generic[Owner]):
-    """Appends the entries of one process. `run` tells this process from others that use the member's name."""
+    """Appender of one process's entries.
+
+    `run` distinguishes this process from others that use the member's name.
+    """
 
     def __init__(self, engine: SharedLog, member: str, run: str) -> None:
         self._engine, self._member, self._run = engine, member, run
@@ -324,8 +337,9 @@ class EntryAppender(Generic[Owner]):
             self.underway = None
 
     def entry_number(self, entry: LogEntry) -> int | None:
-        """Return the number that this process gave to an entry; None for an entry of another process or
-        member.
+        """Return the number that this process gave to an entry.
+
+        None for an entry of another process or member.
 
         Raises OperatorError member_fenced if a later process of this name appended it.
         """

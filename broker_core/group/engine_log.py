@@ -1,8 +1,7 @@
-"""Interface of a log service, which orders and replicates the log of a group, and the packed form of large
-entries.
+"""Interface of a log service, and the packed form of large entries.
 
-The log has at most a few hundred entries a second. A quorum of servers has stored an entry before any
-member reads it.
+A log service orders and replicates the log of a group. The log has at most a few hundred entries a second.
+A quorum of servers has stored an entry before any member reads it.
 
 Three servers copy, store and sync each byte of an entry, which costs about 10 ms of processor time per MB
 on each. Deflating costs 2 ms per MB once, and inflating 1 to 2 ms at each member. So a large entry is
@@ -84,8 +83,10 @@ class StreamInfo(NamedTuple):
     servers: int
     current: int
     base: int = 0
-    """Record of the journals behind which the first entry comes. Members have records up to it; no entry has
-    them."""
+    """Record of the journals behind which the first entry comes.
+
+    Members have records up to it; no entry has them.
+    """
     base_chain: bytes = b""
     """Hash chain value at that record."""
     key: bytes = b""
@@ -94,8 +95,10 @@ class StreamInfo(NamedTuple):
 
 
 class StreamOrigin(NamedTuple):
-    """A log to be created. It continues behind the record `base` of a journal, whose hash chain there is
-    `chain`."""
+    """A log to be created.
+
+    It continues behind the record `base` of a journal, whose hash chain there is `chain`.
+    """
 
     log: UUID
     generation: int = 1
@@ -105,8 +108,10 @@ class StreamOrigin(NamedTuple):
 
 @dataclass
 class NoticeExchange:
-    """Messages that members send each other outside the log, and that may be lost: see
-    `connections.name_notices`."""
+    """Messages that members send each other outside the log, and that may be lost.
+
+    See `connections.name_notices`.
+    """
 
     wanted: asyncio.Event
     """Set while there is something to send."""
@@ -119,8 +124,10 @@ class NoticeExchange:
 
 
 class SharedLog(Protocol):
-    """The log of a group at its log service. Methods that need an answer raise LogServiceUnavailableError
-    without one."""
+    """The log of a group at its log service.
+
+    Methods that need an answer raise LogServiceUnavailableError without one.
+    """
 
     async def attach(self, offered: UUID | None, *, elsewhere: bool = False) -> StreamInfo:
         """Connect and find the log; if there is none, create it with the identity `offered`.
@@ -133,8 +140,10 @@ class SharedLog(Protocol):
         """
 
     async def create_stream(self, beginning: StreamOrigin) -> StreamInfo:
-        """Connect and create the log. Raises OperatorError log_exists if there is one of that name,
-        wrong_stream."""
+        """Connect and create the log.
+
+        Raises OperatorError log_exists if there is one of that name, wrong_stream.
+        """
 
     async def retire_stream(self) -> str:
         """Connect and close the log to appends; return the name of its stream.

@@ -93,6 +93,7 @@ def _heard(
     newest: int,
     end: int,
 ) -> MemberEntry:
+    """Describe another member from its last status."""
     since = other.unlike_since
     there = now - other.heard_at < SILENT_S
     return MemberEntry(

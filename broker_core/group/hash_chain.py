@@ -1,5 +1,6 @@
-"""Hash chain over all that was applied, in order. Members whose journals differ have different hashes from
-there on.
+"""Hash chain over all that was applied, in order.
+
+Members whose journals differ have different hashes from there on.
 
 It begins with the log's identity. Each batch adds its header as stamped: sequence, time, publisher and
 position, and the checksum of its payload, which was verified when the batch arrived.
@@ -23,8 +24,10 @@ from broker_core.journal.files import FileSystem, replace_durably
 from broker_core.journal.journal import Journal
 
 REMEMBERED = 8_192
-"""Number of newest entries whose hash is retained, to compare with members that are behind: some 40 s at full
-speed."""
+"""Number of newest entries whose hash is retained, to compare with members that are behind.
+
+Some 40 s at full speed.
+"""
 DIGEST = 16
 _HEAD = struct.Struct("<8sII")
 _REST = struct.Struct("<Q16s")

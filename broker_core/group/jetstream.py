@@ -1,5 +1,6 @@
-"""NATS JetStream as the log service: one file-backed stream for a log, with three replicas if there are three
-servers.
+"""NATS JetStream as the log service.
+
+One file-backed stream for a log, with three replicas if there are three servers.
 
 Only members of a group import this module.
 
@@ -49,8 +50,10 @@ log = structlog.get_logger("sluice.group")
 ANSWER_S: Final = 4.0
 """Seconds that one request waits. The member's retries and its hold limit are longer."""
 SILENCE_S: Final = 4.0
-"""Seconds without a message of the consumer after which it counts as failed. It sends a heartbeat each
-second."""
+"""Seconds without a message of the consumer after which it counts as failed.
+
+It sends a heartbeat each second.
+"""
 PULL: Final = 64
 PULL_BYTES: Final = 2 * MAX_ENTRY_BYTES
 """Bytes of one pull request. As many again may be in flight."""
@@ -71,11 +74,15 @@ PLACED_ANEW: Final = 8
 RETENTION_S: Final = 72 * 3_600.0
 """Seconds that the log service retains an entry: the longest time that a member may be away."""
 HEARD_NS: Final = 5 * 1_000_000_000
-"""Time within which a leader must have had contact with a majority, else it may be deposed. Servers send
-each second."""
+"""Time within which a leader must have had contact with a majority, else it may be deposed.
+
+Servers send each second.
+"""
 SEEN_NS: Final = 10 * 1_000_000_000
-"""Time without contact after which the leader's record of a server doesn't count as up to date, even without
-traffic."""
+"""Time in ns without contact to the leader after which a server doesn't count as up to date.
+
+This also holds if there was nothing to replicate.
+"""
 _HEADROOM: Final = 64 * 1024
 _STILL_UNDER_WAY: Final = 10164
 """Error code of JetStream: an earlier entry of the subject is still being stored.
@@ -84,14 +91,18 @@ Seen four times in some 7,000 entries of 1 MB, although the entry before had bee
 to answer a moment before it has noted that it did.
 """
 STORED_AGAIN: Final = 20
-"""Attempts after _STILL_UNDER_WAY, every 10 ms. A refused entry isn't in the log, and each attempt is
-compared again."""
+"""Attempts after _STILL_UNDER_WAY, every 10 ms.
+
+A refused entry isn't in the log, and each attempt is compared again.
+"""
 _WRONG_LAST, _IN_USE, _NO_STREAM, _NO_MESSAGE = 10071, 10058, 10059, 10037
 _RUN, _NUMBER = "Sluice-Run", "Sluice-Number"
 _LOG, _GENERATION = "sluice_log", "sluice_generation"
 _ENDINGS = ("batch completed", "message size exceeds maxbytes")
-"""Descriptions of a status that ends a pull request: it has all its entries, or all the whole entries that
-fit its bytes."""
+"""Descriptions of a status that ends a pull request normally.
+
+The request has delivered all its entries, or all the whole entries that fit its bytes.
+"""
 _KEPT = "kept"
 """Part of the subjects of a log that was set aside. No member appends there."""
 _BASE, _BASE_CHAIN = "sluice_base", "sluice_base_chain"
@@ -198,8 +209,9 @@ class JetStreamLog:
         self._stream = await self._named()
 
     async def _named(self) -> str:
-        """Return the name of the stream that receives the group's entries; the first generation's if there is
-        none.
+        """Return the name of the stream that receives the group's entries.
+
+        The first generation's if there is none.
 
         A subject belongs to one stream at most.
         """
@@ -282,8 +294,10 @@ class JetStreamLog:
             raise _away(problem) from None
 
     async def _look(self) -> StreamInfo:
-        """Return the state of the stream. Raises NotFoundError if there is none, StreamReplacedError,
-        OperatorError wrong_stream."""
+        """Return the state of the stream.
+
+        Raises NotFoundError if there is none, StreamReplacedError, OperatorError wrong_stream.
+        """
         try:
             info = await _answered(self._open.jetstream().stream_info(self._stream))
         except NotFoundError as problem:
@@ -309,6 +323,7 @@ class JetStreamLog:
         if not (config.deny_delete and config.deny_purge):
             raise self._wrong("entries of it can be deleted")
         replicas = (cluster.replicas or []) if cluster is not None else []
+        # `before` is None in a new connection: then no earlier end can excuse a server that lags.
         last, before, self._end = info.state.last_seq, self._end, info.state.last_seq
         return StreamInfo(
             log,
@@ -373,8 +388,10 @@ class JetStreamLog:
         await self._read(elsewhere_than="")
 
     async def _read(self, elsewhere_than: str) -> None:
-        """Make a consumer at the next entry, if possible on another server than `elsewhere_than`, and pull
-        from it."""
+        """Make a consumer at the next entry, and pull from it.
+
+        `elsewhere_than`: a server to avoid, if chance permits; "" for none.
+        """
         client, self._lacking, self._asked = self._open, 0, 0
         config = api.ConsumerConfig(
             deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
@@ -438,6 +455,11 @@ class JetStreamLog:
             raise LogServiceUnavailableError(f"the log can't be read: {self._why or problem}") from None
 
     async def _on_status(self, headers: dict[str, str]) -> None:
+        """Process a status message of the consumer: a heartbeat, or the end of a pull request.
+
+        Moves the reading to another server if this one lacks entries. Raises LogServiceUnavailableError for
+        any other status.
+        """
         status = headers["Status"]
         assert self._pulled is not None
         if not self._pulled.pending_msgs:  # else it is older than the queued messages

@@ -29,8 +29,10 @@ RETRY_S: Final = 1.0
 
 
 class KnownGroup(NamedTuple):
-    """Past of a group as the control plane knows it: all logs that members reported, and the newest record of
-    any."""
+    """Past of a group as the control plane knows it.
+
+    All logs that members reported, and the newest record of any.
+    """
 
     logs: frozenset[UUID] = frozenset()
     sequence: int = 0
@@ -129,8 +131,7 @@ class GroupMember:
         self._made.on_current = told
 
     def reached_at(self, addresses: Callable[[], dict[str, str]]) -> None:
-        """Set the function that returns this member's addresses by transport, which the other members
-        receive."""
+        """Set the function that returns this member's addresses by transport. Other members receive them."""
         self._made.addresses = addresses
 
     @property
@@ -194,8 +195,7 @@ def log_lost(instance: str, directory: str, known: KnownGroup) -> OperatorError:
 
 
 def log_other(instance: str, found: UUID, known: KnownGroup) -> OperatorError:
-    """Return the error for a member without a journal, at a log service with a log that its group never
-    had."""
+    """Return the error for a member without a journal whose log service has a foreign log."""
     return OperatorError(
         "group_log_other",
         f"The log service's log of {instance} is {found},"
@@ -226,6 +226,8 @@ def connect_log_service(settings: GroupSettings) -> SharedLog:
 
 
 def create_member(settings: GroupSettings | None) -> GroupMember | None:
-    """Create a member from settings; None for a broker without a group. Raises OperatorError
-    group_not_installed."""
+    """Create a member from settings; None for a broker without a group.
+
+    Raises OperatorError group_not_installed.
+    """
     return None if settings is None else GroupMember(settings, connect_log_service(settings))

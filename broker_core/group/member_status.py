@@ -46,8 +46,11 @@ class MemberStatus(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class PeerMember:
-    """Another member: its last status, the time of it (s), and whether its journal equals this one's (None:
-    unknown)."""
+    """Another member, as known from its status messages.
+
+    `told`: the last one; `heard_at`: its time (s); `alike`: whether its journal equals this one's, None
+    while unknown.
+    """
 
     told: MemberStatus
     heard_at: float

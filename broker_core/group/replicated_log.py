@@ -1,5 +1,6 @@
-"""The log of a group's member: a `CommitLog` ordered by the log service and stored in the member's own
-journal.
+"""The log of a group's member.
+
+A `CommitLog` ordered by the log service and stored in the member's own journal.
 
     append ─▶ waiting ─▶ one entry of the log service's log at a time ─▶ committed by its quorum
                                                                             │
@@ -16,18 +17,15 @@ then exclude its records.
 Failures:
 
 * No entry is accepted for `hold_ms`: all waiting batches fail with `no_quorum`. An entry that was sent may
-  still get into the log. Its
-records are then stored without an acknowledgement, and if their publisher sends them again, its sequences
-show that they are repeats.
+  still get into the log. Its records are then stored without an acknowledgement, and if their publisher
+  sends them again, its sequences show that they are repeats.
 * The connection, the consumer or the quorum fails: the member attaches again at its journal's end, until it
   succeeds.
 * A condition that needs an operator is `trouble`: another log, another process with this member's name, a
-  journal that differs from the
-others'. The member then appends and applies nothing, and checks every few seconds. Reading the journal
-still works.
+  journal that differs from the others'. The member then appends and applies nothing, and checks every few
+  seconds. Reading the journal still works.
 * The member's disk is full: waiting batches fail, and the same entries are applied again when there is
-  space. Any other failure of the
-disk ends the process, as it does for a broker without a group.
+  space. Any other failure of the disk ends the process, as it does for a broker without a group.
 """
 
 from __future__ import annotations
@@ -142,8 +140,10 @@ class ReplicatedLog(Generic[Owner]):
         self.state_since = clock.now_ns()
         """When this member began to take part, or stopped for the reason of `problem`, ns UTC."""
         self._sought_since: int | None = None
-        """Start of the search for the log service that led to this attachment, ns UTC; None if another
-        problem preceded."""
+        """Start of the search for the log service that led to this attachment, ns UTC.
+
+        None if another problem preceded.
+        """
         self.engines_since: int | None = None
         """Since when some server of the log service isn't up to date, ns UTC; None while all are."""
         self._end = 0
@@ -235,8 +235,10 @@ class ReplicatedLog(Generic[Owner]):
     # Sync replication.
 
     def _unheard(self) -> list[str]:
-        """Return the members that can't be reached: all while the log service is away, so none is
-        downgraded for it."""
+        """Return the members that can't be reached.
+
+        While the log service is away, these are all members, so none is downgraded for it.
+        """
         return self.confirmations.members if self.attached is None else []
 
     def _hear_confirmed(self) -> None:
@@ -358,6 +360,7 @@ class ReplicatedLog(Generic[Owner]):
         return attached, place
 
     def _check_identity(self, attached: StreamInfo) -> None:
+        """Check that the log is the one of this member's journal. Raises OperatorError engine_lost."""
         instance = self._journal.instance
         if attached.log != self._journal.identity:
             raise OperatorError(
@@ -372,6 +375,10 @@ class ReplicatedLog(Generic[Owner]):
             )
 
     def _check_reach(self, attached: StreamInfo, applied: int) -> None:
+        """Check that the log has what this member applied, and what it needs next.
+
+        Raises OperatorError engine_lost or member_behind.
+        """
         instance = self._journal.instance
         if attached.last < applied:
             raise OperatorError(
@@ -454,10 +461,12 @@ class ReplicatedLog(Generic[Owner]):
     # Appending.
 
     async def _send(self) -> None:
+        """Append entries, one at a time. After a reconnect the append under way comes first."""
         while True:
             await self._waiting.wanted.wait()
             outgoing = self._appending.underway or self._waiting.next_outgoing(self._clock.seconds())
             if outgoing is None:
+                # No await between the look-up and this: a batch added meanwhile would be missed.
                 self._waiting.wanted.clear()
                 continue
             await self._appending.append(outgoing)
@@ -467,6 +476,7 @@ class ReplicatedLog(Generic[Owner]):
     # Reading and applying.
 
     async def _read(self, order: LogStateMachine) -> None:
+        """Read entries and apply them."""
         while True:
             entries = await self._engine.next_entry(MAX_GROUP_BYTES)
             trouble = self.members.problems()
@@ -504,6 +514,7 @@ class ReplicatedLog(Generic[Owner]):
             order.mark_applied(entry)
             if own is not None:
                 reached.append(own)
+        # Commit before any answer: a repeat may be of a record in this very group.
         if group:
             await self._commit(before, group, reached)
         self.applied, self.applied_at = entries[-1].number, entries[-1].at
@@ -519,11 +530,10 @@ class ReplicatedLog(Generic[Owner]):
             self._waiting.remove_applied(own, self.chain.sequence)
 
     def _compare_clocks(self, ahead_ns: int) -> None:
-        """Update the clock difference from an own entry: `ahead_ns` is accept time minus the log service's
-        time.
+        """Update the clock difference from an own entry.
 
-        The caller passes the entry's last batch, which waited least. Waiting makes a clock look as if it
-        were behind.
+        `ahead_ns`: accept time of the entry's last batch minus the log service's time. The last batch
+        waited least; waiting makes a clock look as if it were behind.
         """
         off = abs(self.skew_ms) > SKEW_TOLD_MS
         self.skew_ms = ahead_ns // 1_000_000
@@ -541,8 +551,10 @@ class ReplicatedLog(Generic[Owner]):
         group: list[PendingBatch[Owner]],
         reached: list[OutgoingEntry[Owner]],
     ) -> None:
-        """Write and sync stamped batches, and pass them to the listener. On failure restore the state of
-        before."""
+        """Write and sync stamped batches, and pass them to the listener.
+
+        On failure restore the state of before.
+        """
         self._applying = True
         self._outlet.on_stamped(group)
         # Safe before the sync: the log service's order is final, so no crash gives these sequences to others.
@@ -622,8 +634,10 @@ class ReplicatedLog(Generic[Owner]):
     # Time limits and failures.
 
     async def _look(self) -> None:
-        """Fail pending batches that have waited longer than `hold_ms` without progress, or while the
-        member is in trouble."""
+        """Fail pending batches that have waited too long, without end.
+
+        The limit is `hold_ms` without progress. While the member is in trouble, they fail immediately.
+        """
         now = self._clock.seconds()
         while True:
             before = now
@@ -655,8 +669,7 @@ class ReplicatedLog(Generic[Owner]):
         self._waiting.release(len(waiting), nbytes)
 
     def _break(self, problem: Exception) -> None:
-        """Mark the journal as failed for an unexpected exception, and report the broken log, which ends the
-        process."""
+        """Report an unexpected exception as a broken log, which ends the process."""
         if isinstance(problem, JournalError):
             error = problem
         else:

@@ -59,8 +59,7 @@ class SegmentDirectories(NamedTuple):
 
 
 class JournalExtent(Struct, frozen=True):
-    """Contents of a journal: its first and last record, and the newest entry of the group's log that it has
-    applied.
+    """First and last record of a journal, and the newest entry of the group's log that it has applied.
 
     `entry` is a position in `generation`; both are 0 if a broker without a group wrote the newest record.
     """
@@ -337,10 +336,10 @@ def plan_reseed(
     found: StreamInfo | None,
     stamp: str,
 ) -> ReseedPlan:
-    """Plan how a member gets a journal: a copy of `source`, or nothing, if the log begins with the first
-    record.
+    """Plan how a member without a usable journal gets one.
 
-    Raises OperatorError engine_lost, journal_there, no_source, journal_other.
+    `source`: a journal to copy; None if the member can begin with the log's first entry. Raises
+    OperatorError engine_lost, journal_there, no_source, journal_other.
     """
     if found is None:
         raise OperatorError(
@@ -403,8 +402,10 @@ def plan_reseed(
 
 
 def _checked(source: SegmentDirectories, instance: str, found: StreamInfo) -> JournalExtent:
-    """Return the contents of a source journal. Raises OperatorError no_source, journal_other if it doesn't
-    suit."""
+    """Return the contents of a source journal.
+
+    Raises OperatorError no_source, journal_other if it doesn't suit.
+    """
     try:
         has = read_extent(source, instance)
     except (JournalError, OSError) as problem:
@@ -545,8 +546,11 @@ def _prove(
 def _chain_from_the_beginning(
     journal: Journal, kept: HashChain | None, source: SegmentDirectories, found: StreamInfo
 ) -> HashChain:
-    """Return the hash chain, computed from the batches and compared with the value that the source had
-    stored."""
+    """Return the hash chain, computed from the batches.
+
+    Raises OperatorError no_source if it differs from the value that the source had stored, or if the
+    journal can't be read to its end.
+    """
     if journal.first_sequence != 1:
         return load_chain(journal)
     chain = HashChain(0, journal.identity.bytes)
@@ -590,11 +594,10 @@ def _kept(files: FileSystem, directory: Path, instance: str, chain: HashChain) -
 def _move_aside(
     files: FileSystem, places: SegmentDirectories, plan: ReseedPlan, receipt: ReseedReceipt, say: Say
 ) -> None:
-    """Move all files of the instance except its lock into the directory `plan.aside`, and store the receipt
-    there.
+    """Move all files of the instance except its lock into the directory `plan.aside`.
 
-    The durable mark is moved first: a broker doesn't take the files that remain after a crash for a whole
-    journal.
+    The receipt is stored there. The durable mark is moved first: a broker doesn't take the files that
+    remain after a crash for a whole journal.
     """
     for place in (places.journal, places.archive):
         if place is None or not place.is_dir():

@@ -1,10 +1,11 @@
-"""Apply entries of the common log: a pure function of all entries before, so that every member gets the same
-result.
+"""Application of the common log's entries.
+
+It is a pure function of all entries before, so that every member gets the same result.
 
 For records with publisher sequences the log's order decides, wherever they were accepted. Within a session
 the sequences count; among sessions of one name their claims count (`journal.publishers`). Repeated records
 are dropped. The rest get the next sequences, the instance's origin, the log's generation as their epoch,
-and a time. The time is that of the broker that accepted them, but never before the record in front, and
+and a time. The time is that of the broker that accepted them. It is never before the record in front, and
 never more than SKEW_NS after the log service's time for the entry. So one member whose clock is ahead
 doesn't shift the times of all.
 
@@ -136,8 +137,10 @@ def decode_batches(entry: LogEntry) -> Iterator[Batch]:
 
 
 class LogStateMachine:
-    """State of the log at one member: publishers, next sequence, latest time, hash chain and applied
-    position."""
+    """State of the log at one member, changed by each entry.
+
+    The state is: publishers, next sequence, latest time, hash chain and applied position.
+    """
 
     def __init__(self, journal: Journal, generation: int, place: LogPosition, chain: HashChain) -> None:
         self._origin, self._generation = journal.origin, generation

@@ -132,8 +132,10 @@ HEARTBEAT_MS: Final = 5_000
 RETRY_DELAY_S: Final = (0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to reconnect; the last one repeats."""
 LINK_SESSION: Final = 1
-"""Publisher session of every link. Its numbers are the sequences of this instance's log, whichever process or
-member carries them."""
+"""Publisher session of every link.
+
+Its numbers are the sequences of this instance's log, whichever process or member carries them.
+"""
 ONE_TRY: Final = ReconnectPolicy(enabled=False, first_connect_timeout=30.0, logon_timeout=30.0)
 """Try each address once. The link itself decides when to try again."""
 
@@ -149,7 +151,7 @@ class InFlightBatch(NamedTuple):
     sequence: int
     accepted_at: int
     carried: int
-    """Messages of it that were sent."""
+    """Number of its messages that were sent."""
 
 
 class LinkPublishStore(MemoryPublishStore):
@@ -240,8 +242,10 @@ class SiteLink:
             self._state, self._state_since = state, self._clock.now_ns()
 
     async def _carry(self) -> Exception:
-        """Connect both clients and forward records; return the error that ends it. Raises SluiceError and
-        OSError."""
+        """Connect both clients and forward records; return the error that ends it.
+
+        Raises SluiceError and OSError.
+        """
         settings, loop = self.settings, asyncio.get_running_loop()
         secret = load_link_credentials(self._secrets, settings.name)
         self._store, self._refused = LinkPublishStore(self), loop.create_future()
@@ -262,6 +266,7 @@ class SiteLink:
         )
         lost: asyncio.Future[SluiceError] | None = None
         try:
+            # The logon there comes first: its answer has the stored sequence, where the subscription begins.
             await far.start()
             lost = asyncio.ensure_future(far.wait_closed())
             self._check_instance(far.instance)

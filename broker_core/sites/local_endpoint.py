@@ -1,8 +1,7 @@
-"""The local endpoint of a link: a client of this broker like any other, with account, rules and page, but no
-socket.
+"""The local endpoint of a link: a client of this broker without a socket.
 
-Records are delivered only while the destination can receive more: `is_writable` says so. The others wait in
-the log.
+It has an account, rules and a page like any other client. Records are delivered only while the destination
+can receive more: `is_writable` says so. The others wait in the log.
 """
 
 from __future__ import annotations
@@ -86,8 +85,9 @@ class LocalEndpoint:
         self._ask(commands.Logon(name=name))
 
     def position(self, durable: int) -> int | None:
-        """Return the first record that isn't acknowledged; None while the subscription doesn't follow the
-        log.
+        """Return the first record that isn't acknowledged.
+
+        None while the subscription doesn't follow the log.
 
         `durable`: the durable frontier.
         """
@@ -96,8 +96,7 @@ class LocalEndpoint:
         return target.position(durable) if target is not None else None
 
     def acknowledge(self, upto: int) -> None:
-        """Acknowledge the subscription's messages up to number `upto`, because the destination has stored
-        them."""
+        """Acknowledge the subscription's messages up to number `upto`, which the destination has stored."""
         self._ask(commands.Acknowledge(id=SUBSCRIPTION, upto=upto), self._on_acknowledged)
 
     def set_writable(self, may: bool) -> None:

@@ -1,7 +1,7 @@
-"""`<instance>.downgrades`: members and links that an operator downgraded, by name; a link by the name of its
-client.
+"""`<instance>.downgrades`: members and links that an operator downgraded.
 
-A manual downgrade holds until an operator upgrades the peer, also across restarts.
+They are stored by name, a link by the name of its client. A manual downgrade holds until an operator
+upgrades the peer, also across restarts.
 
     {"version": 1, "crc": 1234, "downgraded": {"c": {"by": "ada", "at": 1764000000000000000}}}
 

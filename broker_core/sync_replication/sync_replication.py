@@ -1,6 +1,6 @@
-"""A broker's wait for its peers: receives their confirmations, and reports up to which record all of them
-have everything.
+"""A broker's wait for its peers.
 
+It receives their confirmations, and reports up to which record all of them have everything.
 `SyncReplicationState` makes the decisions. This module asks for them ten times a second, logs and reports
 them, and stores the manual ones.
 """
@@ -45,8 +45,10 @@ class SyncReplication:
         self.unheard: Callable[[], Collection[str]] = tuple
         """Returns the peers that can't be reached at present; set by a group's log."""
         self.links: Callable[[], Iterable[tuple[str, int]]] = tuple
-        """Returns the confirmed record of each sync destination, by the link's client; set by the owner of
-        the links."""
+        """Returns the confirmed record of each sync destination, by the link's client.
+
+        Set by the owner of the links.
+        """
         self._logons_wait = False
         self._started = False
         self._told = 0
@@ -98,10 +100,9 @@ class SyncReplication:
 
     @property
     def is_start_unconfirmed(self) -> bool:
-        """Whether records that the journal had at start are still unconfirmed, so that publishers must
-        wait at logon.
+        """Whether publishers must wait at logon, because records of before the start are unconfirmed.
 
-        An earlier process may not have acknowledged them, and the peers may not have them.
+        An earlier process may not have acknowledged these records, and the peers may not have them.
         """
         return self._logons_wait and not (self._started and self.confirmed_sequence >= self._before)
 
@@ -113,8 +114,10 @@ class SyncReplication:
     # Confirmations.
 
     def on_local_durable(self, sequence: int) -> None:
-        """Record that this broker has synced everything up to `sequence`. It is reported later, after
-        delivery."""
+        """Record that this broker has synced everything up to `sequence`.
+
+        `moved` reports it after delivery.
+        """
         self.confirming.on_local_durable(sequence, self._clock.seconds())
 
     def on_peer_confirmed(self, name: str, sequence: int) -> None:

@@ -69,8 +69,10 @@ class SyncModeChange(NamedTuple):
 class _AwaitedPeer:
     confirmed: int = 0
     goal: int = 0
-    """Newest durable record at the last check of the peer. When the peer confirms it, the goal moves to the
-    newest one."""
+    """Newest durable record at the last check of the peer.
+
+    When the peer confirms it, the goal moves to the newest one.
+    """
     since: float = 0.0
     downgraded_by: str = ""
 
@@ -81,8 +83,10 @@ class SyncReplicationState:
     def __init__(
         self, own: str, durable: int, now: float, by_hand: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Start without peers. `own`: this broker's name in its group. `by_hand`: stored manual downgrades,
-        peer to operator."""
+        """Start without peers.
+
+        `own`: this broker's name in its group. `by_hand`: stored manual downgrades, peer to operator.
+        """
         self._own, self._durable = own, durable
         self._by_hand = dict(by_hand)
         self._awaited: dict[str, _AwaitedPeer] = {}
@@ -125,8 +129,10 @@ class SyncReplicationState:
         self._advance()
 
     def on_peer_confirmed(self, name: str, sequence: int, now: float) -> SyncModeChange | None:
-        """Record that a peer has everything up to `sequence` that it must have; return its upgrade, if it
-        follows."""
+        """Record that a peer has everything up to `sequence` that it must have.
+
+        Return its upgrade, if it follows.
+        """
         self._said[name] = sequence
         one = self._awaited.get(name)
         if one is None:

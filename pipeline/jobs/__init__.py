@@ -1,5 +1,6 @@
-"""The jobs by name. Each module has HELP, add_arguments(parser) and run(settings, arguments, reporter) ->
-result.
+"""The jobs by name.
+
+Each module has HELP, add_arguments(parser) and run(settings, arguments, reporter) -> result.
 
 An operator's custom jobs are modules with the same functions in a directory (SLUICE_JOBS_DIRECTORY, or
 `jobs` in the home): `my_job.py` is the job `my-job`. `template.py` is an example.

@@ -48,8 +48,7 @@ MAX_FOUND: Final = 10_000
 PLOTTED: Final = 8
 HOUR_US: Final = 3_600_000_000
 SILENT_SHARE: Final = 0.8
-"""Minimum share of the earlier hours with the client present, for it to count as silent when it lacks the
-newest ones."""
+"""Minimum share of earlier hours with the client present, for it to be reported as silent."""
 FOUND: Final = pa.schema(
     [
         ("client", pa.string()),

@@ -50,8 +50,10 @@ SEEN: Final = pa.schema(
         *RUNS,
     ]
 )
-"""A worker's report of a span: a row for each run, and a row of kind `damage` for each unreadable interval
-of the log."""
+"""A worker's report of a span.
+
+A row for each run, and a row of kind `damage` for each unreadable interval of the log.
+"""
 DAMAGE: Final = pa.schema(
     [
         ("kind", pa.string()),
@@ -78,6 +80,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     log = examine_log(settings.log)
     check_bounds(log, arguments)
     check_machine(settings)
+    # Gaps are findings here, so the workers must read on behind them.
     request = ReadRequest(start=arguments.start, end=arguments.end, skip_gaps=True)
     first, last = sequence_bounds(log, request)
     spans = plan_log(log, request)
@@ -280,6 +283,7 @@ def compare_lake(
 
 
 def _verdict(log: LogSnapshot, file: LakeFileName, path: Any) -> str:
+    """Return the result of comparing a lake file with the log's records."""
     if log.gaps(file.first, file.last):
         return "not in the log any more"
     if file.last > log.frontier:

@@ -69,8 +69,10 @@ HARD: Final = frozenset(
     {"offline", "disconnect", "refuse", "cancel_subscription", "delete_durable", "discard_oldest"}
 )
 TASKS_A_CORE: Final = 4
-"""Tasks for each core. The policies of a task share one reading of the recording; more tasks balance the
-load."""
+"""Tasks for each core.
+
+The policies of a task share one reading of the recording; more tasks balance the load.
+"""
 LOOKS_OF_A_TABLE: Final = 16_384
 """Samples of one table, about."""
 _TRIED: Final = pa.schema([("policy", pa.int64()), ("told", pa.string())])
@@ -191,8 +193,10 @@ def _value(text: str) -> Any:
 
 
 def _laid_over(document: dict[str, Any], combination: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    """Return a copy of the policy with changed settings. `rules.2.limit` names the limit of the third
-    rule."""
+    """Return a copy of the policy with changed settings.
+
+    `rules.2.limit` names the limit of the third rule.
+    """
     changed: dict[str, Any] = json.loads(json.dumps(document))
     for setting, value in combination:
         *way, last = setting.split(".")

@@ -405,6 +405,7 @@ _READERS: Final = pa.schema(
 
 
 def _pools(use: dict[str, Any], limits: dict[str, PoolLimits], seconds: int) -> list[dict[str, Any]]:
+    """Return memory and disk usage of each pool: percentiles, peak, limit and days to the limit."""
     rows = []
     for name in sorted(use.keys() | limits.keys()):
         slots, *parts = use.get(name, (np.zeros(0, np.int64), np.zeros(0), np.zeros(0)))
@@ -432,6 +433,7 @@ def _pools(use: dict[str, Any], limits: dict[str, PoolLimits], seconds: int) -> 
 
 
 def _use(use: dict[str, Any]) -> pa.Table:
+    """Return the peak usage of each pool by minute."""
     rows: list[dict[str, Any]] = []
     for name, (slots, memory, disk) in use.items():
         minutes = slots // 60

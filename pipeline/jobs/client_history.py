@@ -1,9 +1,8 @@
-"""`client-history`: lag, rates, states and decisions of each client by hour, from the broker's events about
-its clients.
+"""`client-history`: lag, rates, states and decisions of each client by hour.
 
-Files are `client_history/day=<day>/<instance>.parquet`. The newest stored hour was incomplete when it was
-written, so a run starts with that hour and replaces it. Older hours remain, also when their journal was
-removed.
+They come from the broker's events about its clients. Files are
+`client_history/day=<day>/<instance>.parquet`. The newest stored hour was incomplete when it was written, so
+a run starts with that hour and replaces it. Older hours remain, also when their journal was removed.
 """
 
 from __future__ import annotations

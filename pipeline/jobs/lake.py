@@ -58,12 +58,13 @@ SPAN_BYTES = 1 << 40
 """Task size so large that a segment is one task, and usually one file."""
 NAMED = 20
 SAMPLED, SAMPLED_SPANS = 20_000, 20
-"""Bodies from which the schema of typed columns is inferred, and the maximum number of spans they come
-from."""
+"""Bodies from which the schema of typed columns is inferred, and the maximum spans they come from."""
 GIVEN_UP_WHY = "given up"
 GIVEN_UP = "_given_up"
-"""Directory with an empty file for each skipped interval. Spark and pyarrow ignore names that start with
-"_"."""
+"""Directory with an empty file for each skipped interval.
+
+Spark and pyarrow ignore names that start with "_".
+"""
 REPEATING = ["origin", "topic", "publisher", "epoch"]
 COUNTING = ["sequence", "publisher_sequence"]
 
@@ -74,8 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
-    """Write the records that the lake lacks. Raises SluiceError if a span is incomplete; finished files
-    remain."""
+    """Write the records that the lake lacks.
+
+    Raises SluiceError if a span is incomplete; finished files remain.
+    """
     began = time.monotonic()
     log = examine_log(settings.log, arguments.durable)
     check_bounds(log, arguments)
@@ -120,8 +123,10 @@ def type_bodies(
     arguments: argparse.Namespace,
     reporter: Reporter,
 ) -> None:
-    """Prepare the schema of typed columns before anything is written. It is inferred once, and later only
-    extended."""
+    """Prepare the schema of typed columns before anything is written.
+
+    It is inferred once, and later only extended.
+    """
     known = read_typed(settings.records)
     if not (arguments.typed or arguments.evolve) or (known is not None and not arguments.evolve):
         return
@@ -230,8 +235,10 @@ def plan_lake(settings: JobSettings, log: LogSnapshot, arguments: argparse.Names
 
 
 def covered_intervals(directory: Path, instance: str, folder: str = "day=*") -> list[LakeFileName]:
-    """Return the intervals of the lake's files, by their names; with GIVEN_UP those that an operator gave
-    up."""
+    """Return the intervals of the lake's files, by their names.
+
+    With GIVEN_UP, the intervals that an operator gave up.
+    """
     names = (path.name for path in directory.glob(f"{folder}/*"))
     return [file for name in names if (file := parse_file_name(name, instance)) is not None]
 
@@ -355,8 +362,10 @@ def write_file(place: LogLocation, directory: Path, day: int, parts: list[pa.Rec
 def write_records(
     place: LogLocation, records: Path, folder: Path, columns: dict[str, pa.ChunkedArray]
 ) -> dict[str, Any]:
-    """Write columns in sequence order as a file in `folder`, with the lake's typed columns. Empties
-    `columns`."""
+    """Write columns in sequence order as a file in `folder`, with the lake's typed columns.
+
+    Empties `columns`.
+    """
     digest = RecordDigest()
     for part in pa.table(columns).to_batches():
         digest.add(part)
@@ -377,7 +386,7 @@ def write_records(
 
 
 class TypedColumnWriter:
-    """Adds typed columns, and counts values that don't fit."""
+    """Writer of typed columns, with counts of values that don't fit."""
 
     def __init__(self, fields: Fields | None) -> None:
         self._fields = fields

@@ -70,6 +70,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         skip_gaps=arguments.skip_gaps,
         durable=arguments.durable,
     )
+    # `start=1` above makes a removed record an error. A log that begins later is read from its beginning.
     spans = plan_spans(log, request)
     earlier = ReadRequest(
         columns=_COLUMNS,
@@ -161,8 +162,10 @@ def _key(body: Any, parts: list[str]) -> str:
 
 
 def latest_by_key(rows: pa.Table) -> pa.Table:
-    """Return the row with the highest sequence of each topic and key, sorted. Raises OperatorError
-    too_many_keys."""
+    """Return the row with the highest sequence of each topic and key, sorted.
+
+    Raises OperatorError too_many_keys.
+    """
     if rows.num_rows == 0:
         return rows
     sorted_rows = rows.sort_by([("sequence", "ascending")])
@@ -174,8 +177,10 @@ def latest_by_key(rows: pa.Table) -> pa.Table:
 
 
 def diff_states(before: pa.Table, now: pa.Table) -> pa.Table:
-    """Return keys that are new, changed, or rewritten with the same body, with their present and earlier
-    values."""
+    """Return keys that are new, changed, or rewritten with the same body.
+
+    Each row has the present and the earlier sequence and body.
+    """
     known = {
         (row["topic"], row["key"]): row
         for row in before.select(["topic", "key", "sequence", "body"]).to_pylist()

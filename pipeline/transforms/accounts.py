@@ -1,5 +1,4 @@
-"""Check that recorded accounts of clients add up: acknowledged + in flight + waiting + discarded =
-matched. Pure."""
+"""Check that recorded accounts add up: acknowledged + in flight + waiting + discarded = matched. Pure."""
 
 from __future__ import annotations
 
@@ -21,15 +20,19 @@ ACCOUNTS: Final = pa.schema(
         ("checked", pa.int64()),
     ]
 )
-"""Findings, one a row. The last row of a span has no client; its `checked` is the number of accounts
-checked."""
+"""Findings, one a row.
+
+The last row of a span has no client; its `checked` is the number of accounts checked.
+"""
 MOST: Final = 1_000
 """Maximum findings of one span."""
 
 
 def check_account_rows(records: Iterable[tuple[int, bytes]]) -> Iterator[dict[str, object]]:
-    """Yield findings in the records (sequence, body) of `$SLUICE.clients`, in log order, then a row with
-    the count."""
+    """Yield findings in records (sequence, body) of `$SLUICE.clients`, in log order.
+
+    The last row has no client, and the number of accounts checked.
+    """
     before: dict[str, tuple[int, ...]] = {}
     looked = found = 0
     for sequence, body in records:

@@ -37,7 +37,10 @@ class Agreement(NamedTuple):
 def compare_decisions(
     recorded: Iterable[Mapping[str, Any]], predicted: Iterable[Mapping[str, Any]], check_ms: int = CHECK_MS
 ) -> Agreement:
-    """Match episodes of equal client, action and mode in time order. Those within `check_ms` are in time."""
+    """Match episodes of equal client, action and mode in time order.
+
+    Those within `check_ms` are in time.
+    """
     mine, theirs = _episodes(recorded), _episodes(predicted)
     both = alone = other = in_time = 0
     for key in mine.keys() | theirs.keys():

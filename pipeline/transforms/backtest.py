@@ -1,5 +1,4 @@
-"""A policy tested on recorded traces: the broker's own guard, fed with the recording. Pure, in ms of the
-recording.
+"""A policy tested on recorded traces, with the broker's own guard. Pure, in ms of the recording.
 
 The guard (`backtest_guard`) is not called where its answer is known. In a window (`recording`) where no
 signal of a client exceeds the quiet limits of its rules, the guard's state stays unchanged. The client is
@@ -35,8 +34,10 @@ from pipeline.transforms.simulated_client import SimulatedClient
 from pipeline.transforms.traces import STEP_MS, ClientTrace, Ints
 
 QUIET: Final = 3
-"""Steps without rule state after which a client may become idle. Decisions for the next tick have come by
-then."""
+"""Steps without rule state after which a client may become idle.
+
+Decisions for the next tick have come by then.
+"""
 _MS: Final = 1_000_000
 
 
@@ -67,8 +68,10 @@ class PolicyBacktest:
     def __init__(
         self, document: PolicyDocument, host_memory: int, traces: Sequence[ClientTrace], rests: bool = True
     ) -> None:
-        """Create a back-test. `traces`: in the order of `Recording.traces`. `rests`: whether clients can
-        be idle."""
+        """Create a back-test.
+
+        `traces`: in the order of `Recording.traces`. `rests`: whether clients can be idle.
+        """
         self._trial = BacktestGuard(document, host_memory, self._summon, self._forget)
         self._pools = list(self._trial.pools.values())
         self._numbers = {name: number for number, name in enumerate(self._trial.pools)}
@@ -128,8 +131,10 @@ class PolicyBacktest:
             following = self._through(following)
 
     def _through(self, window: RecordingWindow) -> RecordingWindow | None:
-        """Run a window, up to its end or to a step at which clients may become idle again; return the rest
-        of it."""
+        """Run a window, up to its end or to a step at which clients may become idle again.
+
+        Return the rest of it.
+        """
         self._window, self._summoned = window, 0
         due, queue = self._plan() if self._rests else self._plan_nothing()
         points, place, looked = window.points, 0, 0
@@ -245,8 +250,10 @@ class PolicyBacktest:
         self._resting[session.number] = session
 
     def _stirs(self, session: SimulatedClient, stretch: TraceWindow, course: WindowCourse) -> int:
-        """Return the step from which the guard must check a client: 0 immediately, beyond the window
-        never."""
+        """Return the step from which the guard must check a client.
+
+        0: immediately; more steps than the window has: never.
+        """
         calm, use = session.calm, session.use
         if stretch.eventful or (
             not session.free and stretch.offlined and not (use.is_offlined and stretch.all_offlined)
@@ -322,8 +329,10 @@ class PolicyBacktest:
                 self._leave_alone(session)
 
     def _leave_alone(self, session: SimulatedClient) -> None:
-        """Stop simulating an idle client window by window, if a recording gap or its capacity makes its
-        course known."""
+        """Stop simulating an idle client window by window, if its course is known.
+
+        It is known in a recording gap, or if the client's capacity suffices for all arrivals.
+        """
         if session.waiting or session.use.is_offlined:
             if self._gaps.enter(session):
                 del self._resting[session.number]
@@ -339,8 +348,10 @@ class PolicyBacktest:
     # Pools near their limits.
 
     def _show(self, queue: IdleClients, step: int) -> None:
-        """Add the idle clients' total usage at the step before to the guard's pools, before they move to
-        `step`."""
+        """Add the idle clients' total usage at the step before to the guard's pools.
+
+        They are about to move to `step`.
+        """
         self._trial.catch_up(int(self._window.moments[step]))
         queue.start_step(step)
         self._queue = queue
@@ -356,10 +367,9 @@ class PolicyBacktest:
             pool.adjust_resting_usage(memory, disk)
 
     def _summon(self, pool: Pool, signal: Signal, wanted: int) -> None:
-        """Activate the idle clients that use most of a pool, because the guard is about to choose among its
-        clients.
+        """Activate the idle clients that use most of a pool.
 
-        Usage is that after the moves so far.
+        The guard is about to choose among the pool's clients. Usage is that after the moves so far.
         """
         queue, number = self._queue, self._numbers[pool.name]
         if queue is not None:
@@ -411,8 +421,10 @@ class PolicyBacktest:
             trial.note_peak(pool.name, pool.memory_used + memory, pool.disk_used + disk)
 
     def _move_all(self, queue: IdleClients, step: int) -> None:
-        """Move all clients to the step in trace order. The guard moves only those idle ones that take a
-        pool over its limit."""
+        """Move all clients to the step in trace order.
+
+        The guard moves only those idle ones that take a pool over its limit.
+        """
         self._turns = sorted(self._awake)
         while True:
             stop = queue.index_of(self._turns[0]) if self._turns else len(queue.numbers)

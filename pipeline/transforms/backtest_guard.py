@@ -1,5 +1,6 @@
-"""The guard of a back-test: it receives clients as recorded, or as simulated, and its decisions are
-applied to them.
+"""The guard of a back-test.
+
+It receives clients as recorded, or as simulated, and its decisions are applied to them.
 
 Every decision is that of the broker's `SlowClientGuard`, which calls `evaluate.judge`; this module judges
 nothing. A client follows its recording as long as the policy makes the recorded decisions. Times are ms of
@@ -139,8 +140,10 @@ class BacktestGuard:
         self._tick(self.now)
 
     def catch_up(self, now: int) -> None:
-        """Run the guard's tick of the step before `now`, if it was skipped, so that the next one covers
-        one step only."""
+        """Run the guard's tick of the step before `now`, if it was skipped.
+
+        So the next tick covers one step only.
+        """
         if 0 < self._ticked < now - STEP_MS:
             self._tick(now - STEP_MS)
 
@@ -175,8 +178,10 @@ class BacktestGuard:
         return session.trace.is_resumed(session.offlined_since, self.now, SLACK_MS)
 
     def _tell(self, session: SimulatedClient, memory: int, disk: int) -> None:
-        """Pass a client's figures to the guard, as the broker does at the end of an iteration, and apply
-        its decisions."""
+        """Pass a client's figures to the guard, and apply its decisions.
+
+        The broker does the same at the end of an event-loop iteration.
+        """
         use, guard, now = session.use, self.guard, self.now * _MS
         session.backlog.outbox_bytes = memory
         if not session.free and use.is_offlined and not disk and self._came_back(session):

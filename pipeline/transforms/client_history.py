@@ -42,8 +42,10 @@ EVENTS: Final = pa.schema(
 )
 """Events and decisions of a client, in any order. `at` is ms UTC. A decision has an action and no event."""
 MADE: Final = pa.schema([*CLIENT_HOURS, ("last_at", pa.int64()), ("open", pa.int64())])
-"""Hours of one client. Its last row has the time of its last event and whether it was connected. Means are
-still sums."""
+"""Hours of one client.
+
+Its last row has the time of its last event and whether it was connected. Means are still sums.
+"""
 _STATES: Final = {"draining": "draining_ms", "replaying": "replaying_ms", "paused": "paused_ms"}
 _PEAKS: Final = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
 _ACTS: Final = {"warn": "warned", "offline": "offlined", "disconnect": "disconnected"}
@@ -83,8 +85,10 @@ def hours_of(events: pa.Table) -> pa.Table:
 
 
 def close_open_hours(made: pa.Table) -> pa.Table:
-    """Complete all clients' hours: a connected client stays so to the end of its hour, or to the newest
-    event."""
+    """Complete all clients' hours.
+
+    A connected client stays so to the end of its hour, or to the newest event.
+    """
     newest = pc.max(made.column("last_at")).as_py() or 0
     connected = made.column("connected_ms").to_numpy().copy()
     last = pc.fill_null(made.column("last_at"), 0).to_numpy()
@@ -123,6 +127,7 @@ class _HourRows:
 
 
 def _tell(told: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
+    """Add the figures of all events of a client to its hours."""
     at = told.column("at").to_numpy()
     kinds, states = _texts(told, "event"), _texts(told, "state")
     sessions = np.cumsum(kinds == "connect")
@@ -186,8 +191,10 @@ def split_by_hour(starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _deliveries(told: pa.Table, at: Ints, sessions: Ints, transports: Texts, rows: _HourRows) -> None:
-    """Divide deliveries between two events among the hours, by time. Deliveries before a seen logon count
-    from it."""
+    """Divide deliveries between two events among the hours, by time.
+
+    The first interval begins with the logon, if that was recorded.
+    """
     known = pc.is_valid(told.column("delivered_messages")).to_numpy(zero_copy_only=False)
     known |= _texts(told, "event") == "connect"
     place = np.flatnonzero(known)
@@ -212,8 +219,10 @@ def _deliveries(told: pa.Table, at: Ints, sessions: Ints, transports: Texts, row
 
 
 def _transports(told: pa.Table, acts: pa.Table, sessions: Ints) -> Texts:
-    """Return the transport of each event. A session has one, named in its connection, samples and
-    decisions."""
+    """Return the transport of each event.
+
+    A session has one, named in its connection, samples and decisions.
+    """
     own = _texts(told, "transport")
     found = {int(number): name for number, name in zip(sessions[::-1], own[::-1], strict=True) if name}
     starts = told.column("at").to_numpy()

@@ -1,5 +1,6 @@
-"""Checksum of records that doesn't depend on their storage: equal for the journal's batches and a lake's
-file.
+"""Checksum of records that doesn't depend on their storage.
+
+Equal for the journal's batches and a lake's file.
 
 It covers each column in sequence order: a CRC32C of the values' bytes, and for texts and bytes one of their
 lengths.

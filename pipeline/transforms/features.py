@@ -1,4 +1,5 @@
 """Features of a client's behaviour in an hour, and the distance of an hour from the client's usual behaviour.
+
 Pure.
 
 An hour is a point of FEATURES. Amounts are logarithms, since a factor of ten is as remarkable at any size.

@@ -1,9 +1,8 @@
-"""Pool usage of idle clients in a window of a back-test, and their moves to a step in which a pool may exceed
-its limit. Pure.
+"""Pool usage of idle clients in a window of a back-test. Pure.
 
-At each step clients move one after the other, in the order of their traces. The guard checks a pool when a
-client's usage of it grows. While all clients are idle this is a running sum: the guard moves only the
-client that exceeds the limit.
+Also their moves to a step in which a pool may exceed its limit. At each step clients move one after the
+other, in the order of their traces. The guard checks a pool when a client's usage of it grows. While all
+clients are idle this is a running sum: the guard moves only the client that exceeds the limit.
 
 Pools are numbered here. Moments are the step before a window (0) and the window's steps.
 """
@@ -42,7 +41,7 @@ class IdleUsages(NamedTuple):
     numbers: Ints
     pools: Ints
     held: tuple[Ints, Ints]
-    """By kind, row and moment."""
+    """Bytes held, by kind, row and moment."""
 
 
 def stack_usages(rows: Sequence[IdleUsage], moments: int) -> IdleUsages:
@@ -61,7 +60,7 @@ class IdleTotals:
     def __init__(self, rows: Sequence[IdleUsages], pools: int, moments: int) -> None:
         self.rows = [one for one in rows if len(one.numbers)]
         self.used: Ints = np.zeros((2, pools, moments), np.int64)
-        """By kind, pool and moment."""
+        """Bytes used, by kind, pool and moment."""
         most: Ints = np.zeros((2, pools, moments), np.int64)
         for one in self.rows:
             for kind in KINDS:
@@ -74,8 +73,10 @@ class IdleTotals:
 
 
 class IdleClients:
-    """Idle clients of a window in the order of their moves. An index in this class is a position in that
-    order."""
+    """Idle clients of a window in the order of their moves.
+
+    An index in this class is a position in that order.
+    """
 
     def __init__(self, held: IdleTotals) -> None:
         self._held = held
@@ -90,7 +91,7 @@ class IdleClients:
             ]
             for kind in KINDS
         ]
-        """By kind, index and moment."""
+        """Bytes held, by kind, index and moment."""
         self.step = 0
         self.moved = 0
         """Number of clients that have moved to the step."""
@@ -102,8 +103,10 @@ class IdleClients:
         """By kind and pool: sum of all increases."""
 
     def may_exceed(self, step: int, spare: Ints) -> bool:
-        """Whether a pool's usage exceeds `spare` (by kind and pool) on the way to a step, without other
-        clients."""
+        """Whether a pool's usage exceeds `spare` on the way to a step, without other clients.
+
+        `spare`: bytes by kind and pool.
+        """
         return bool((self._highest[:, :, step] > spare).any())
 
     @cached_property
@@ -133,8 +136,7 @@ class IdleClients:
         return bisect_left(self.numbers, number)
 
     def first_exceeding(self, stop: int, room: Sequence[tuple[int, int]]) -> int:
-        """Return the first client before `stop` whose growth exceeds the `room` of a pool; `stop` if there is
-        none.
+        """Return the first client before `stop` whose growth exceeds the room of a pool; else `stop`.
 
         `room`: memory and disk left in each pool.
         """

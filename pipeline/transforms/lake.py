@@ -73,8 +73,9 @@ def split_by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 def sorted_parts(columns: dict[str, pa.ChunkedArray], rows: int) -> Iterator[pa.Table]:
-    """Yield the records by topic, then sequence, in tables of `rows` rows. Empties `columns` meanwhile, to
-    save memory.
+    """Yield the records by topic, then sequence, in tables of `rows` rows.
+
+    Empties `columns` meanwhile, to save memory.
 
     Records arrive in sequence order, so a stable sort of the topics' ranks suffices. Sorting small numbers
     is many times faster than sorting texts. Repeated texts become dictionaries, so only numbers are moved
@@ -112,8 +113,10 @@ def _compact(column: pa.ChunkedArray) -> pa.Array:
 
 
 def missing_intervals(covered: Iterable[Interval], first: int, last: int) -> list[Interval]:
-    """Return the parts of first..last that no interval covers. Raises OperatorError lake_overlap if two
-    overlap."""
+    """Return the parts of first..last that no interval covers.
+
+    Raises OperatorError lake_overlap if two overlap.
+    """
     gaps: list[Interval] = []
     expected, before = first, 0
     for start, stop in sorted(covered):

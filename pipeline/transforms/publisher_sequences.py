@@ -23,8 +23,10 @@ RUNS: Final = pa.schema(
         ("records", pa.int64()),
     ]
 )
-"""`sequence`: log sequence of the run's first record. `first`, `last`: publisher sequences; null without
-sequences."""
+"""`sequence`: log sequence of the run's first record.
+
+`first`, `last`: publisher sequences; null without sequences.
+"""
 
 PUBLISHERS: Final = pa.schema(
     [
@@ -52,8 +54,10 @@ FINDINGS: Final = pa.schema(
 
 
 def sequence_runs(batch: pa.RecordBatch) -> pa.Table:
-    """Return the runs of records with the columns sequence, publisher and publisher_sequence, in log
-    order."""
+    """Return the runs of records, which must be in log order.
+
+    `batch`: with the columns sequence, publisher and publisher_sequence.
+    """
     if batch.num_rows == 0:
         return RUNS.empty_table()
     names = pc.dictionary_encode(batch.column("publisher"))

@@ -1,4 +1,5 @@
 """A recording in windows of 64 steps, with the state of each client at each step; made once for all policies.
+
 Pure.
 
 A window also has the maximum of each figure that rules use. From it `backtest` finds the clients whose
@@ -56,8 +57,10 @@ def course_of(memory: Ints, disk: Ints, levels: Ints) -> WindowCourse:
 
 
 def levels_of(moments: Ints, amounts: Sequence[Ints], since: Ints, blocked: Ints) -> Ints:
-    """Return levels. `amounts`: rows that aren't ages; `since`, `blocked`: start times of the ages, 0 for
-    none."""
+    """Return the rows of LEVELS at these moments.
+
+    `amounts`: rows that aren't ages; `since`, `blocked`: start times of the ages, 0 for none.
+    """
     ages = [np.where(one > 0, np.maximum(moments - one, 0) + STEP_MS, 0) for one in (since, blocked)]
     return np.stack([*amounts, *ages])
 
@@ -68,7 +71,7 @@ class _WindowSlice:
 
     first: int
     figures: list[Ints]
-    """In the order of `TraceSample`."""
+    """Columns of figures, in the order of `TraceSample`."""
     levels: Ints
     matched: Ints
     blocked: Ints
@@ -212,8 +215,10 @@ class Recording:
             number += 1
 
     def trace_window(self, number: int, window: RecordingWindow) -> TraceWindow:
-        """Return a trace in a window. Several windows of a trace are read together, and dropped at a later
-        one."""
+        """Return a trace in a window.
+
+        Several windows of a trace are read together, and dropped at a later one.
+        """
         trace, read = self.traces[number], self._read.get(number)
         if read is None or not read.first <= window.number < read.first + WINDOWS_AT_ONCE:
             read = self._read[number] = _read(trace, window)

@@ -44,8 +44,10 @@ class RecordingGaps:
         self.sessions: dict[int, SimulatedClient] = {}
 
     def enter(self, session: SimulatedClient) -> bool:
-        """Add a client as of its last step; return False if it isn't in a gap, or its rules need more
-        figures."""
+        """Add a client as of its last step, if possible; return whether it was added.
+
+        A client can't be added outside a gap, or if its rules need figures that aren't linear there.
+        """
         trace, use, calm = session.trace, session.use, session.calm
         at, matched = trace.columns["at"], trace.columns["matched_bytes"]
         place = max(trace.sample_index(session.moved), 0)
@@ -56,6 +58,7 @@ class RecordingGaps:
             or session.moved - at[place] <= STEP_MS
         ):
             return False
+        # The oldest waiting byte arrived on the line from `came` to the next sample.
         taken = session.matched - session.waiting
         came = int(np.searchsorted(matched, taken, side="right")) - 1
         if not 0 <= came < len(at) - 1:
@@ -101,8 +104,7 @@ class RecordingGaps:
         return session
 
     def advance_window(self, moments: Ints, active: Sequence[int]) -> tuple[list[int], list[IdleUsages]]:
-        """Return the clients that must leave before a window, and the usage of those that stay for all of
-        it."""
+        """Return the clients that must leave before a window, and the usage of the others in it."""
         left = {number for number in active if number in self.sessions}
         numbers = np.array([number for number in self.sessions if number not in left], np.int64)
         if not len(numbers):

@@ -1,4 +1,5 @@
 """A client under a tested policy: its backlog as the guard reads it, and its simulation after it diverged.
+
 Pure.
 
 Times are ms.
@@ -32,8 +33,10 @@ UNSEEN: Final = frozenset(
         Signal.USER_PINNED_BYTES,
     }
 )
-"""Signals without recorded figures (windows of subscriptions, conflation, pins). Rules on them aren't
-judged."""
+"""Signals without recorded figures (windows of subscriptions, conflation, pins).
+
+Rules on them aren't judged.
+"""
 _OF_BACKLOG: Final = attrgetter(
     "messages",
     "owed_messages",
@@ -50,8 +53,10 @@ _BOUNDLESS: Final = 1 << 50
 
 
 class SimulatedBacklog:
-    """Backlog of a client at one time. The guard reads it as a session's; it is also the client's only
-    subscription."""
+    """Backlog of a client at one time.
+
+    The guard reads it as a session's; it is also the client's only subscription.
+    """
 
     def __init__(self, trace: ClientTrace) -> None:
         self.id = "only"
@@ -247,8 +252,10 @@ class SimulatedClient:
 
 
 def capacity_bytes(trace: ClientTrace, ms: int) -> int:
-    """Return the bytes that a client takes in `ms`. Rounded to whole bytes, so that sums don't depend on
-    order."""
+    """Return the bytes that a client takes in `ms`.
+
+    Rounded to whole bytes, so that sums don't depend on order.
+    """
     found = trace.capacity * ms / 1_000
     return round(found) if found < _BOUNDLESS else _BOUNDLESS
 

@@ -43,8 +43,10 @@ ACTS: Final = pa.schema(
         ("disk", pa.int64()),
     ]
 )
-"""Decisions, one a row, recorded or predicted. `memory` and `disk` are the client's at that time; -1:
-unknown."""
+"""Decisions, one a row, recorded or predicted.
+
+`memory` and `disk` are the client's at that time; -1: unknown.
+"""
 OBSERVED: Final = {
     "outbound_bytes": "memory",
     "outbound_messages": "messages",
@@ -58,16 +60,19 @@ OBSERVED: Final = {
 SPELL_MS: Final = 5_000
 """Samples farther apart belong to two spells if nothing waited at the first. Nothing waited in between."""
 BUSY_MS: Final = 30_000
-"""If messages waited, the broker was too busy to sample or left it out. The client continues for this
-time."""
+"""If messages waited, the broker was too busy to sample or left it out.
+
+The client continues for this time.
+"""
 STEP_MS: Final = 500
-"""Step of the simulation. The guard checks each client once a second; crossings are found within half of
-that."""
+"""Step of the simulation.
+
+The guard checks each client once a second; crossings are found within half of that.
+"""
 LATE_MS: Final = 1_000
 """Messages in flight for less time aren't recorded (`engine.system_records`)."""
 STEADY: Final = 2
-"""Maximum speed, as a multiple of time, at which the oldest message of a steadily reading client gets
-younger."""
+"""Maximum speed at which the oldest message of a steady reader gets younger, as a multiple of time."""
 _MS: Final = 1_000_000
 
 Ints = npt.NDArray[np.int64]
@@ -177,8 +182,10 @@ class ClientTrace:
         return np.where(at_once & (2 * passed > gap), column[following], known)
 
     def takes_all_until(self, now: int, room: int) -> int:
-        """Return until when `room` bytes a step suffice for all arrivals; 0 if not, or outside a gap of
-        the recording."""
+        """Return until when `room` bytes a step suffice for all arrivals.
+
+        0 if not, or outside a gap of the recording.
+        """
         at, matched = self.columns["at"], self.columns["matched_bytes"]
         place = max(self.sample_index(now), 0)
         if place + 1 >= len(at) or not self.rests[place] or now - at[place] <= STEP_MS:
@@ -201,8 +208,10 @@ class ClientTrace:
 
 
 def interpolate(x: float, xs: Ints, ys: Ints) -> float:
-    """Return np.interp of one number, exact to the last bit. For one number, np.interp's setup would
-    dominate."""
+    """Return np.interp of one number, exact to the last bit.
+
+    For one number, np.interp's setup would dominate.
+    """
     known, values = xs.data, ys.data
     place = bisect_right(known, x) - 1
     if place < 0 or place + 1 >= len(known):
@@ -278,8 +287,10 @@ def _complete(trace: ClientTrace, acts: Iterable[dict[str, Any]]) -> None:
 
 
 def _rests(of: dict[str, Ints]) -> npt.NDArray[np.bool_]:
-    """Return for each sample whether nothing waited until the next. An emptied backlog is recorded and
-    ends a spell."""
+    """Return for each sample whether nothing waited until the next.
+
+    An emptied backlog is recorded and ends a spell.
+    """
     gap = np.diff(of["at"], append=of["at"][-1:])
     late = (of["unacked_at"] > 0) & (of["at"] - of["unacked_at"] >= LATE_MS)
     empty = (of["memory"] == 0) & (of["disk"] == 0) & (of["offlined"] == 0) & ~late
