@@ -180,6 +180,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Helpers.
 
     def _log(self, offset: dict[str, Any] | None = None) -> LogSnapshot:
+        """Take a snapshot of the log, and check it against the checkpoint. Raises OperatorError other_log."""
         if self.refused is not None:
             raise self.refused
         log = examine_log(self.place, self.request.durable)
@@ -208,12 +209,14 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise OperatorError("bad_setting", f"{mine} isn't an offset of this source.", "Use a new checkpoint.")
 
     def _lease(self, sequence: int) -> LeaseHolder:
+        """Return the stream's lease from `sequence` on."""
         host, named = socket.gethostname(), self.limits.reader
         name = named or f"stream.{host[:30]}.{os.getpid()}"
         owner = f"stream {named}" if named else f"stream on {host} (process {os.getpid()})"
         return LeaseHolder(self.place, name, owner, sequence, self.limits.lease_s if named else BRIEF_LEASE_S)
 
     def _hold(self, sequence: int) -> None:
+        """Renew the stream's lease from `sequence` on. A failure is only reported."""
         try:
             self._lease(sequence).renew()
         except OSError as error:

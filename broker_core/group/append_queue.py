@@ -114,7 +114,7 @@ def entry_batches(entry: LogEntry, own: OutgoingEntry[Owner] | None) -> list[Bat
 
 
 class AbandonedEntry(NamedTuple, Generic[Owner]):
-    """Batches that were waiting when everything was abandoned. This class tracks none of them any longer."""
+    """Batches that `PendingEntries.abandon_all` removed, and their bytes."""
 
     batches: list[PendingBatch[Owner]]
     nbytes: int
@@ -267,6 +267,7 @@ class PendingEntries(Generic[Owner]):
 
 
 def _answer(asking: Sequence[asyncio.Future[int | None]], upto: int | None) -> None:
+    """Complete confirmed reads with `upto`; skip cancelled ones."""
     for one in asking:
         if not one.done():
             one.set_result(upto)
@@ -355,6 +356,8 @@ class EntryAppender(Generic[Owner]):
         return sender.number
 
     def _own(self, newest: tuple[int, EntrySender] | None) -> int:
+        """Return the position of the member's newest entry. Raises OperatorError member_fenced for another
+        process's."""
         if newest is None:
             return 0
         if newest[1].run != self._run:

@@ -36,7 +36,7 @@ _STEP = 8 * 1024 * 1024
 
 
 class HashChain:
-    """The hash behind record `sequence`.
+    """Hash over all batches up to record `sequence`.
 
     `value` is None if the hash can't be known: the log's beginning was removed, and no file has a later
     value.

@@ -481,12 +481,17 @@ class JetStreamLog:
         raise LogServiceUnavailableError(f"the log can't be read: {status} {headers.get('Description', '')}")
 
     async def _read_elsewhere(self) -> None:
+        """Continue reading on another server."""
         log.warning("engine_lacks_entries", engine=self._reads_at, wanted=self._following, last=self._end)
         assert self._pulled is not None
         await _answered(self._pulled.unsubscribe())
         await self._read(elsewhere_than=self._reads_at)
 
     def _entry(self, message: Msg) -> LogEntry | None:
+        """Return a message as the next entry; None for an entry that was read before.
+
+        Raises LogServiceUnavailableError if an entry is missing before it.
+        """
         words = message.reply.split(".")
         # $JS.ACK.stream.consumer.delivered.entry.delivery.at.behind; a domain and an account may precede
         # the stream.
@@ -527,6 +532,7 @@ class JetStreamLog:
 
     @property
     def _open(self) -> Client:
+        """The open connection. Raises LogServiceUnavailableError without one."""
         if self._client is None or not self._client.is_connected:
             raise LogServiceUnavailableError(self._why or "the connection is closed")
         return self._client
@@ -587,16 +593,19 @@ def _name_of(settings: GroupSettings, generation: int) -> str:
 
 
 def _sender(member: str, headers: dict[str, Any] | None) -> EntrySender:
+    """Return the sender of an entry from its headers."""
     said = headers or {}
     number = str(said.get(_NUMBER, ""))
     return EntrySender(member, str(said.get(_RUN, "")), int(number) if number.isdigit() else 0)
 
 
 def _away(problem: APIError) -> LogServiceUnavailableError:
+    """Convert a refusal of JetStream to LogServiceUnavailableError."""
     return LogServiceUnavailableError(f"{problem.description or problem} ({problem.err_code})")
 
 
 def _said(problem: BaseException) -> str:
+    """Return the text of an exception of the client."""
     if isinstance(problem, TimeoutError):  # NATS's says "timeout", Python's nothing
         return "no engine answers in time"
     return str(problem).removeprefix("nats: ") or type(problem).__name__

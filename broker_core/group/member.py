@@ -181,7 +181,7 @@ class GroupMember:
 
 
 def log_lost(instance: str, directory: str, known: KnownGroup) -> OperatorError:
-    """Return the error for a group with records, neither whose log nor this member's journal exists."""
+    """Return the error for a group that lost its log, at a member without a journal."""
     return OperatorError(
         "group_log_lost",
         f"The log service has no log of {instance}, there is no journal in {directory},"

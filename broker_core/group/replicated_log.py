@@ -1,14 +1,12 @@
-"""The log of a group's member.
-
-A `CommitLog` ordered by the log service and stored in the member's own journal.
+"""The log of a group's member: ordered by the log service, stored in the member's journal.
 
     append ─▶ waiting ─▶ one entry of the log service's log at a time ─▶ committed by its quorum
                                                                             │
     applied ◀── own journal, synced ◀── LogStateMachine: repeats dropped, stamped ◀── read by every member
 
-The listener receives batches once they are in this member's journal and synced. Entries that are read from
-the log service are committed by its quorum. So a batch that comes out has both, and may be acknowledged as
-`persisted`. Only the member that appended a batch acknowledges it.
+`ReplicatedLog` is a `CommitLog`. Its listener receives batches once they are in this member's journal and
+synced. Entries that are read from the log service are committed by its quorum. So a batch that comes out
+has both, and may be acknowledged as `persisted`. Only the member that appended a batch acknowledges it.
 
 One entry is in flight at a time; batches that arrive meanwhile gather for the next one. With several in
 flight, a failed entry could be overtaken by a later one of the same publisher, whose higher sequences would
@@ -17,8 +15,8 @@ then exclude its records.
 Failures:
 
 * No entry is accepted for `hold_ms`: all waiting batches fail with `no_quorum`. An entry that was sent may
-  still get into the log. Its records are then stored without an acknowledgement, and if their publisher
-  sends them again, its sequences show that they are repeats.
+  still get into the log. Its records are then stored without an acknowledgement. If their publisher sends
+  them again, its sequences show that they are repeats.
 * The connection, the consumer or the quorum fails: the member attaches again at its journal's end, until it
   succeeds.
 * A condition that needs an operator is `trouble`: another log, another process with this member's name, a
@@ -242,6 +240,7 @@ class ReplicatedLog(Generic[Owner]):
         return self.confirmations.members if self.attached is None else []
 
     def _hear_confirmed(self) -> None:
+        """Report the journals of other members that are proved equal to sync replication."""
         for name, other in self.members.others.items():
             if (
                 other.proved > self.confirmations.confirming.confirmed_sequence_of(name)
@@ -270,6 +269,7 @@ class ReplicatedLog(Generic[Owner]):
         self._thread.shutdown(wait=True)
 
     async def _unforeseen(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task; treat an unexpected exception as a broken log."""
         try:
             await work
         except Exception as problem:
@@ -278,6 +278,7 @@ class ReplicatedLog(Generic[Owner]):
     # Taking part.
 
     async def _take_part(self) -> None:
+        """Attach again and again, with a pause after each failure."""
         self.chain = await self._in_thread(load_chain, self._journal)
         self._engine.read_statuses(self._heard)
         while True:
@@ -345,6 +346,7 @@ class ReplicatedLog(Generic[Owner]):
     async def _find_once(
         self, standing: JournalEnd, *, elsewhere: bool = False
     ) -> tuple[StreamInfo, LogPosition]:
+        """Attach, and check the log against the journal."""
         try:
             begins = self._may_begin and not standing.sequence
             attached = await self._engine.attach(
@@ -418,17 +420,20 @@ class ReplicatedLog(Generic[Owner]):
         )
 
     def _is_troubled(self, problem: OperatorError) -> None:
+        """Record a problem that an operator must solve."""
         if self.trouble is None or self.trouble.code != problem.code:
             log.error("group_trouble", code=problem.code, why=problem.sentence, fix=problem.fix)
         self._detach(problem, trouble=problem)
 
     def _is_attached(self, attached: StreamInfo) -> None:
+        """Record that the member is attached."""
         before, self.trouble, self.away = self.problem, None, None
         self._is_confirmed = False
         self._note_change(before)
         self._note_answer(attached)
 
     def _detach(self, away: OperatorError | JournalError, *, trouble: OperatorError | None = None) -> None:
+        """Record that the member isn't attached, and why."""
         if self.attached is not None:
             self._away_since = self._clock.seconds()
         before, self.attached, self.away = self.problem, None, away
@@ -592,11 +597,13 @@ class ReplicatedLog(Generic[Owner]):
                 await self._until_told_again()
 
     def _said(self) -> bytes:
+        """Return the status message of this member."""
         return self.members.encode_status(
             self.applied, self.behind, self.chain, self.applied_at, self.addresses()
         )
 
     async def _until_told_again(self) -> None:
+        """Wait until the next status message is due."""
         if not self.confirmations.is_required:
             await asyncio.sleep(TELL_S)
             return
@@ -605,6 +612,7 @@ class ReplicatedLog(Generic[Owner]):
             await asyncio.wait_for(self._synced.wait(), TELL_S)
 
     async def _send_notices(self) -> None:
+        """Send the notices of this member when there are any."""
         notices = self.notices
         if notices is None:
             await asyncio.Event().wait()  # `wait_first_failure` expects tasks that don't return
@@ -617,6 +625,7 @@ class ReplicatedLog(Generic[Owner]):
                 await self._engine.publish_status(message)
 
     def _heard(self, content: bytes) -> None:
+        """Process a status message or notices of a member."""
         if content.startswith(b"["):
             if self.notices is not None:
                 self.notices.receive(content)
@@ -684,6 +693,7 @@ class ReplicatedLog(Generic[Owner]):
     # The chain on disk.
 
     async def _keep_chain_sometimes(self) -> None:
+        """Store the chain every CHAIN_RETENTION_S."""
         now = self._clock.seconds()
         if now - self._chain_kept_at > CHAIN_RETENTION_S:
             self._chain_kept_at = now
@@ -698,6 +708,7 @@ class ReplicatedLog(Generic[Owner]):
             self._chain_kept = sequence
 
     async def _in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Run a function in the journal's thread."""
         return await asyncio.get_running_loop().run_in_executor(
             self._thread, partial(work, *arguments, **named)
         )

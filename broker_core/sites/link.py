@@ -228,6 +228,7 @@ class SiteLink:
             await asyncio.sleep(RETRY_DELAY_S[min(tries, len(RETRY_DELAY_S) - 1)])
 
     def _lost(self, problem: Exception) -> None:
+        """Record that the link is disconnected, and why."""
         error = (
             problem if isinstance(problem, SluiceError) else OperatorError("broker_away", f"{problem}.", "")
         )
@@ -292,6 +293,7 @@ class SiteLink:
         return any(address.startswith("tcps:") for address in self.settings.addresses)
 
     def _check_instance(self, found: str) -> None:
+        """Check that the destination is another instance, and the same as before. Raises OperatorError."""
         if found == self._engine.instance:
             raise OperatorError(
                 "link_to_itself",
@@ -308,6 +310,7 @@ class SiteLink:
         self._instance = found
 
     def _check_log(self, stored: int) -> None:
+        """Check that the destination has no record that this log lacks. Raises OperatorError link_gap."""
         newest = self._engine.frontier.durable
         if stored > newest:
             raise OperatorError(
@@ -372,6 +375,7 @@ class SiteLink:
             self._engine.managed.note_carried(self._client, sequence)
 
     def _carrying(self) -> None:
+        """Record that the link is forwarding."""
         self._enter_state("carrying")
         self._error, self._connected_at = None, self._clock.now_ns()
         log.info("link_carrying", link=self.settings.name, instance=self._instance)
@@ -433,15 +437,18 @@ class SiteLink:
         return (self._kept_position() if position is None else position) - 1
 
     def _say_confirmed(self) -> None:
+        """Report the confirmed record of a sync destination."""
         if self.settings.is_sync:
             self._engine.confirmations.on_peer_confirmed(self._client, self.confirmed_sequence)
 
     def _kept_position(self) -> int:
+        """Return the stored position; 1 without one."""
         with suppress(OperatorError):
             return self._engine.managed.get(self._client).position
         return 1
 
     def _settle_soon(self) -> None:
+        """Schedule `_settle` for the end of the event-loop iteration."""
         # Not in this call: a delivery enters its window only when it has ended.
         if not self._settling and self._near is not None:
             self._settling = True

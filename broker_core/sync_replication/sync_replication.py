@@ -184,6 +184,7 @@ class SyncReplication:
     # Reports.
 
     def _changed(self, change: SyncModeChange) -> None:
+        """Log and report a change."""
         level = log.warning if change.mode is SyncMode.DOWNGRADED else log.info
         level(
             event_name(change),
@@ -196,6 +197,7 @@ class SyncReplication:
         self.on_change(change)
 
     def _tell(self) -> None:
+        """Report a higher confirmed record, after `start`."""
         upto = self.confirming.upto
         if self._started and upto > self._told:
             self._told = upto
