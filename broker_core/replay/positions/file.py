@@ -126,6 +126,9 @@ class ManagedReplayRecord(PositionRecord, tag="managed"):
     ended_at: int = 0
     carried: int = 0
     """Newest record that a link's destination has confirmed; not every record below `position` is carried."""
+    carried_limit: int = 0
+    """Newest record that a link can have carried, noted while nothing is carried; 0 while a link carries. It
+    isn't known of a group's links."""
     set_back: DestinationSetBack | None = None
     """The last loss at a link's destination."""
     steered_at: int = 0
