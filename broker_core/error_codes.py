@@ -367,7 +367,7 @@ CODES: Final = MappingProxyType({
         "A server of the group's log service is away or behind; a majority is up to date", _OPERATOR
     ),
     "engine_damaged": ErrorCode("An entry of the group's log isn't what was sent; `entry`", _OPERATOR),
-    "engine_lost": ErrorCode("The engine's log isn't the one that the member has applied, or has less of it; `engine`, `applied`, `journal`", _OPERATOR),
+    "engine_lost": ErrorCode("The engine's log isn't the one that the member has applied, or has less of it than a member has, or other entries; `engine`, `applied`, `journal`", _OPERATOR),
     "event_loop": ErrorCode("Events have triggered each other too often", _OPERATOR),
     "folder_refused": ErrorCode("Actions may not use that directory", _OPERATOR, _BAD),
     "group_log_lost": ErrorCode(

@@ -24,12 +24,20 @@ them."""
 
 
 class MemberStatus(msgspec.Struct, frozen=True):
-    """What a member says: entry it has applied, sequence and chain there (hex, "" when unknown), entries behind the log's end, and
-    when the engine had taken that entry (ns by its clock).
-    `addresses`: where clients find it, by transport."""
+    """Announcement of a member.
+
+    generation  of the log
+    entry       the newest that it has applied
+    sequence    record there
+    chain       hash there (hex, "" when unknown)
+    behind      entries behind the log's end
+    at          when the engine had taken that entry (ns by its clock)
+    addresses   where clients find it, by transport
+    """
 
     member: str
     run: str
+    generation: int
     entry: int
     sequence: int
     chain: str
@@ -63,7 +71,13 @@ class PeerTable:
         self.others: dict[str, PeerMember] = {}
 
     def encode_status(
-        self, entry: int, behind: int, chain: HashChain, taken_at: int, addresses: dict[str, str]
+        self,
+        generation: int,
+        entry: int,
+        behind: int,
+        chain: HashChain,
+        taken_at: int,
+        addresses: dict[str, str],
     ) -> bytes:
         """Encode an announcement of this member."""
         at = chain.state_after(entry)
@@ -72,6 +86,7 @@ class PeerTable:
             MemberStatus(
                 self._settings.member,
                 self._run,
+                generation,
                 entry,
                 sequence,
                 value.hex(),
@@ -80,6 +95,14 @@ class PeerTable:
                 addresses,
             )
         )
+
+    def newest_applied(self) -> dict[int, tuple[int, str]]:
+        """Return the newest entry that another member has applied, and that member, by generation."""
+        found: dict[int, tuple[int, str]] = {}
+        for name, other in self.others.items():
+            told = other.told
+            found[told.generation] = max(found.get(told.generation, (0, "")), (told.entry, name))
+        return found
 
     def addresses(self, transport: str) -> list[str]:
         """Return where clients of a transport find the other members, as those have said."""

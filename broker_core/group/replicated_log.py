@@ -56,11 +56,14 @@ from broker_core.group.hash_chain import HashChain, chain_path, load_chain, writ
 from broker_core.group.member_status import PeerTable
 from broker_core.group.settings import GroupSettings
 from broker_core.group.state_machine import (
+    START,
     JournalEnd,
     LogPosition,
     LogStateMachine,
     applied_position,
+    is_batch_of_entry,
     journal_end,
+    newest_batch,
     not_group_journal_error,
 )
 from broker_core.journal.commit_log import MAX_GROUP_BYTES, CommitListener, Owner, PendingBatch
@@ -278,14 +281,15 @@ class ReplicatedLog(Generic[Owner]):
         order = LogStateMachine(self._journal, attached.generation, place, self.chain)
         self.applied, self._end = order.applied_entry, attached.last
         await self._engine.read_from(order.applied_entry + 1)
-        await self._engine.publish_status(self._said())
+        first = await self._check_newest_entry(attached, place)
+        await self._engine.publish_status(self._said(attached.generation))
         if (trouble := self.members.problems()) is not None:
             raise trouble
         self._is_attached(attached)
         self.on_attached(attached)
         log.info("group_attached", applied=order.applied_entry, last=attached.last, leader=attached.leader)
         await wait_first_failure(
-            self._tell(), self._send(), self._read(order), self._confirm(), self._send_notices()
+            self._tell(), self._send(), self._read(order, first), self._confirm(), self._send_notices()
         )
 
     async def _confirm(self) -> None:
@@ -318,6 +322,7 @@ class ReplicatedLog(Generic[Owner]):
     async def _find_once(
         self, standing: JournalEnd, *, elsewhere: bool = False
     ) -> tuple[StreamInfo, LogPosition]:
+        told = self.members.newest_applied()  # before the log is looked at
         try:
             begins = self._may_begin and not standing.sequence
             attached = await self._engine.attach(
@@ -329,7 +334,12 @@ class ReplicatedLog(Generic[Owner]):
                 raise not_group_journal_error(standing.sequence) from None
             raise
         place = applied_position(standing, attached, self.chain.value)
-        self._check_reach(attached, place.entry)
+        try:
+            self._check_reach(attached, place.entry, told.get(attached.generation, (0, "")))
+        except OperatorError as problem:
+            if problem.code == "engine_lost" and attached.last < place.entry:
+                await self._tell_loss(attached, place)
+            raise
         return attached, place
 
     def _check_identity(self, attached: StreamInfo) -> None:
@@ -344,8 +354,49 @@ class ReplicatedLog(Generic[Owner]):
                 journal=str(self._journal.identity),
             )
 
-    def _check_reach(self, attached: StreamInfo, applied: int) -> None:
+    async def _check_newest_entry(self, attached: StreamInfo, place: LogPosition) -> Sequence[LogEntry]:
+        """Read the entry that this journal's newest batch is of, and return it with what came behind it.
+
+        Raises OperatorError engine_lost when another entry stands there.
+        """
+        newest = None if place == START else newest_batch(self._journal)
+        if newest is None:
+            return ()
+        entries = await self._engine.next_entry(1)
+        if entries[0].number != place.entry or is_batch_of_entry(newest, entries[0]):
+            return entries
+        await self._tell_loss(attached, place)
+        raise OperatorError(
+            "engine_lost",
+            f"Entry {place.entry} of the engine's log of {self._journal.instance} isn't the one that this"
+            f" member applied as record {newest.last_sequence}.",
+            "The engine lost entries that its quorum had, and took others. Nothing is acknowledged. See"
+            " `engine_lost` in docs/group.md.",
+            engine=attached.last,
+            applied=place.entry,
+        )
+
+    async def _tell_loss(self, attached: StreamInfo, place: LogPosition) -> None:
+        """Tell the other members how far this one has applied the log, which lacks that: they compare."""
+        self.chain.mark_entry_applied(place.entry)
+        addresses = self.addresses()
+        status = self.members.encode_status(attached.generation, place.entry, 0, self.chain, 0, addresses)
+        with suppress(LogServiceUnavailableError):
+            await self._engine.publish_status(status)
+
+    def _check_reach(self, attached: StreamInfo, applied: int, told: tuple[int, str]) -> None:
+        """`told`: the newest entry that another member has applied, and that member."""
         instance = self._journal.instance
+        if attached.last < told[0] > applied:
+            raise OperatorError(
+                "engine_lost",
+                f"The engine's log of {instance} ends with entry {attached.last}, and member {told[1]} has"
+                f" applied {told[0]}.",
+                "The engine lost entries that its quorum had. Nothing is acknowledged. See `engine_lost` in"
+                " docs/group.md.",
+                engine=attached.last,
+                applied=told[0],
+            )
         if attached.last < applied:
             raise OperatorError(
                 "engine_lost",
@@ -431,9 +482,10 @@ class ReplicatedLog(Generic[Owner]):
 
     # In from the engine.
 
-    async def _read(self, order: LogStateMachine) -> None:
+    async def _read(self, order: LogStateMachine, first: Sequence[LogEntry]) -> None:
+        """Apply the entries that were read already, and all that follow."""
         while True:
-            entries = await self._engine.next_entry(MAX_GROUP_BYTES)
+            entries, first = first or await self._engine.next_entry(MAX_GROUP_BYTES), ()
             trouble = self.members.problems()
             if trouble is not None:
                 raise trouble
@@ -526,16 +578,21 @@ class ReplicatedLog(Generic[Owner]):
     async def _tell(self) -> None:
         while True:
             if self.attached is not None:
-                self._note_answer(await self._engine.stream_info())
+                told = self.members.newest_applied()
+                found = await self._engine.stream_info()
+                if found.last < told.get(found.generation, (0, ""))[0]:
+                    raise LogServiceUnavailableError("another member has applied more than the log has")
+                self._note_answer(found)
             again = self._clock.seconds() + SAMPLES * TELL_S
             while self._clock.seconds() < again:
                 self._synced.clear()
-                await self._engine.publish_status(self._said())
+                generation = self.attached.generation if self.attached is not None else 0
+                await self._engine.publish_status(self._said(generation))
                 await self._until_told_again()
 
-    def _said(self) -> bytes:
+    def _said(self, generation: int) -> bytes:
         return self.members.encode_status(
-            self.applied, self.behind, self.chain, self.applied_at, self.addresses()
+            generation, self.applied, self.behind, self.chain, self.applied_at, self.addresses()
         )
 
     async def _until_told_again(self) -> None:

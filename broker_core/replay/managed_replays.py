@@ -371,7 +371,8 @@ class ManagedReplays:
     def limit_carried(self, name: str, newest: int) -> None:
         """Record that a link carries nothing, and can't have carried more than the log's newest record.
 
-        A limit that is recorded already stays: nothing was carried since. Raises OperatorError unknown_replay.
+        A limit that is recorded already stays: nothing was carried since. Raises OperatorError
+        unknown_replay.
         """
         replay = self.get(name)
         if not replay.carried_limit:

@@ -293,8 +293,8 @@ class SiteLink:
     def _check_log(self, stored: int) -> None:
         """Refuse a destination that has records of another log, or of this one before it was set back.
 
-        A number alone can't tell: the log may have passed it since. So a destination may have no more than the
-        log had when something was last carried. Raises OperatorError link_gap.
+        A number alone can't tell: the log may have passed it since. So a destination may have no more than
+        the log had when something was last carried. Raises OperatorError link_gap.
         """
         limit = self._engine.frontier.durable
         if self._engine.frontier.end is None:
@@ -306,8 +306,8 @@ class SiteLink:
                 "link_gap",
                 f"{self._instance} has records of {self._engine.instance} up to {stored},"
                 f" and this log had {limit} when it was last carried.",
-                "It is another log under the same name, or an older copy: give this instance a name of its own, or"
-                " restore its log.",
+                "It is another log under the same name, or an older copy: give this instance a name of its own,"
+                " or restore its log.",
                 there=stored,
                 here=limit,
             )
