@@ -240,23 +240,39 @@ def publish(
 ) -> policies.PolicyChange:
     """Make a draft the policy, for everybody or for some first; the draft is gone then.
 
-    `guard` may refuse it. Raises OperatorError revision_changed when somebody published since the draft was
-    made, bad_policy, and what `guard` raises.
+    `guard` may refuse it, and asks brokers, which takes seconds. Raises OperatorError draft_changed when
+    somebody edited the draft meanwhile, revision_changed when somebody published since it was made,
+    bad_policy, and what `guard` raises. Nothing is published then.
     """
     draft = _expected(draft_numbered(number), expected_version)
     instance, base = draft.instance, draft.base
+
+    def remove_published(_revision: PolicyRevision, _before: PolicyRevision) -> None:
+        _remove_unchanged(draft)
+
     # Only one of two that publish at once finds the revision it expects.
     if rollout is not None:
         change = rollouts.start(
-            actor, instance, draft.document, rollout, reason=reason, expected_revision=base, guard=guard
-        )
+            actor, instance, draft.document, rollout, reason=reason, expected_revision=base, guard=guard,
+            first=remove_published,
+        )  # fmt: skip
     else:
         change = policies.publish(
             actor, draft.document, reason=reason, instance_name=instance.name, expected_revision=base,
-            guard=guard,
+            first=remove_published, guard=guard,
         )  # fmt: skip
-    draft.delete()
+    if change.revision.number == base:  # it changed nothing
+        _remove_unchanged(draft)
     return change
+
+
+def _remove_unchanged(draft: PolicyDraft) -> None:
+    """Remove a draft that is being published, if it is the version that was read.
+
+    Raises OperatorError draft_changed, unknown_draft.
+    """
+    with transaction.atomic():
+        _expected(draft_numbered(draft.pk, lock=True), draft.version).delete()
 
 
 def merge_changes(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,10 +66,16 @@ def start(
     reason: str,
     expected_revision: int | None,
     guard: policies.Guard | None = None,
+    first: policies.First | None = None,
 ) -> policies.PolicyChange:
-    """Publish a document for some clients first. Raises OperatorError bad_rollout, and what publishing raises."""
+    """Publish a document for some clients first. `first` as of `policies.publish`.
+
+    Raises OperatorError bad_rollout, and what publishing and `first` raise.
+    """
 
     def begin(revision: PolicyRevision, base: PolicyRevision) -> None:
+        if first is not None:
+            first(revision, base)
         rollout = planned(instance, plan)
         rollout.revision, rollout.base = revision, base
         rollout.save()
