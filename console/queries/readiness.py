@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import NotRequired, TypedDict
+from typing import Final, NotRequired, TypedDict
 
 import redis
 from django.conf import settings
@@ -27,6 +27,9 @@ from console.queries.database import database_problem, reading_problem
 from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
 
 WORKER_KEY = worker_key("")
+REDIS_REFUSES: Final = "redis_refuses_writes"
+REDIS_PROBE: Final = "sluice:probe"
+"""Key that is written to find a Redis that answers and stores nothing."""
 DATABASE_OF = "database of broker"
 """Name of the part that says how a broker's database is; with the broker's name where there are several."""
 
@@ -52,8 +55,14 @@ def check_components(*, write: bool = True) -> list[ComponentStatus]:
 
     `write=False`: without a write to the database, for pages. Brokers write each ten seconds, and say how that goes.
     """
-    alive, worker = _redis()
-    return [_database(write=write), alive, worker, *(_workers() if alive["ok"] else []), *_brokers()]
+    alive, worker = _redis(write=write)
+    return [
+        _database(write=write),
+        alive,
+        worker,
+        *(_workers() if alive["problem"] in ("", REDIS_REFUSES) else []),
+        *_brokers(),
+    ]
 
 
 def _database(*, write: bool = True) -> ComponentStatus:
@@ -63,10 +72,18 @@ def _database(*, write: bool = True) -> ComponentStatus:
     return {"name": "database", "ok": False, "problem": problem.code, "fix": problem.fix}
 
 
-def _redis() -> tuple[ComponentStatus, ComponentStatus]:
+def _redis(*, write: bool) -> tuple[ComponentStatus, ComponentStatus]:
+    """Return how Redis is, and whether a worker was heard. `write`: with a small write, which a full or
+    read-only Redis refuses."""
+    refused = ""
     try:
         with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2) as client:
             worker = bool(client.exists(WORKER_KEY))
+            if write:
+                try:
+                    client.set(REDIS_PROBE, 1, ex=60)
+                except redis.ResponseError as problem:
+                    refused = str(problem)[:200]
     except (redis.RedisError, OSError) as problem:
         name = type(problem).__name__
         return (
@@ -74,6 +91,9 @@ def _redis() -> tuple[ComponentStatus, ComponentStatus]:
             {"name": "worker", "ok": False, "problem": "unknown while Redis is away"},
         )
     alive: ComponentStatus = {"name": "redis", "ok": True, "problem": ""}
+    if refused:
+        fix = f"Give it memory or room on its disk, or name one that may be written to: {refused}"
+        alive = {"name": "redis", "ok": False, "problem": REDIS_REFUSES, "fix": fix}
     if not worker:
         return alive, {"name": "worker", "ok": False, "problem": "no worker was heard for 15 s"}
     stuck_s = queues_stuck([USUAL_QUEUE]).get(USUAL_QUEUE, 0)
