@@ -576,13 +576,15 @@ class ReplicatedLog(Generic[Owner]):
     # What members say of themselves.
 
     async def _tell(self) -> None:
+        told: dict[int, tuple[int, str]] = {}
         while True:
             if self.attached is not None:
-                told = self.members.newest_applied()
                 found = await self._engine.stream_info()
                 if found.last < told.get(found.generation, (0, ""))[0]:
                     raise LogServiceUnavailableError("another member has applied more than the log has")
                 self._note_answer(found)
+            # For the next look: a server that leads may have an entry some moments after one that follows.
+            told = self.members.newest_applied()
             again = self._clock.seconds() + SAMPLES * TELL_S
             while self._clock.seconds() < again:
                 self._synced.clear()
