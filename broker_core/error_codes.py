@@ -324,7 +324,7 @@ CODES: Final = MappingProxyType({
     ),
     "policy_not_stored": ErrorCode(
         "The broker can't store its policy on its own disk, so it can't start without the "
-        "database",
+        "database, and puts no staged revision in force",
         _OPERATOR,
     ),
     "policy_set_back": ErrorCode(
