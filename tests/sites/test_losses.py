@@ -143,6 +143,43 @@ async def test_london_from_an_older_backup_says_that_the_other_side_has_more(tmp
         await has(newyork, 210)
 
 
+async def test_london_from_an_older_backup_carries_nothing_although_its_log_passed_the_other_side(
+    tmp_path: Path,
+) -> None:
+    async with newyork_at(tmp_path) as (newyork, cable):
+        policy = _to(sync_policy(cable.port), to("ny", cable.port))
+        path, home = secrets(tmp_path, "ny"), tmp_path / "here"
+        async with running_broker(home, policy, link_secrets=path) as broker:
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await publish(feed, 1, 50)
+                await has(newyork, 50)
+                # A copy of a running broker, whose link is carrying.
+                shutil.copytree(home, tmp_path / "backup", ignore=_SOCKETS)
+                await publish(feed, 51, 200)
+                await has(newyork, 200)
+        shutil.move(home, tmp_path / "newer")
+        shutil.copytree(tmp_path / "backup", home)
+        await newyork.kill()  # so that the log passes it before the two have met
+        for first in (1_001, 2_001):  # and a restart without having met
+            async with running_broker(home, policy, link_secrets=path) as broker:
+                async with AsyncClient(address_of(broker), f"other-{first}") as feed:
+                    await publish(feed, first, first + 300)
+        await newyork.start()
+        for _ in range(2):
+            async with running_broker(home, policy, link_secrets=path) as broker:
+                refused = await until_shown(broker, state="away", code="link_gap")
+                assert "older copy" in refused["fix"] and refused["behind"] > 0
+                async with AsyncClient(address_of(broker), "feed") as feed:
+                    await publish(feed, 51, 52)
+        shutil.rmtree(home)
+        shutil.move(tmp_path / "newer", home)
+        async with running_broker(home, policy, link_secrets=path) as broker:
+            async with AsyncClient(address_of(broker), "feed") as feed:
+                await publish(feed, 201, 210)
+            await until_shown(broker, state="carrying", behind=0)
+        await has(newyork, 210)
+
+
 async def test_newyork_from_an_older_backup_gets_what_it_lost_although_london_was_restarted(
     tmp_path: Path,
 ) -> None:

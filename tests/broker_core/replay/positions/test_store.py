@@ -38,7 +38,8 @@ REPLAY = {
     "name": "nightly", "client": "auditor", "topic": "orders.>", "filter": "/n > 1", "bookmark": "0", "rate": "2X",
     "rate_max_gap": "10s", "conflation": None, "conflation_key": None, "paused": True, "first": 3, "not_before": 0,
     "last": MAX_SEQUENCE, "not_after": NEVER, "position": 9, "begun": True, "created_at": 13, "began_at": 3,
-    "recorded_at": 14, "delivered_messages": 6, "certain": 5, "caught_up": False, "ended": "", "ended_at": 0, "carried": 0,
+    "recorded_at": 14, "delivered_messages": 6, "certain": 5, "caught_up": False, "ended": "", "ended_at": 0,
+    "carried": 0, "carried_limit": 0,
     "set_back": None, "steered_at": 15,
 }  # fmt: skip
 GOLDEN = (
