@@ -22,7 +22,9 @@ BESIDE = re.compile(r"; (\w+): ")
 
 
 def circle_of(package: str) -> list[str]:
-    """Modules that import each other, each imported by the next, typing imports included; [] when there are none."""
+    """Modules that import each other, each imported by the next, typing imports included; [] when there are
+    none.
+    """
     graph = grimp.build_graph(package, cache_dir=None, exclude_type_checking_imports=False)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     try:

@@ -1,4 +1,6 @@
-"""What is installed where Sluice runs is under permissive licences, and the bill of materials names all of it."""
+"""What is installed where Sluice runs is under permissive licences, and the bill of materials names all of
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What `make lock` made: every distribution pinned with its hashes, none missing on any Python that Sluice runs on."""
+"""What `make lock` made: every distribution pinned with its hashes, none missing on any Python that Sluice
+runs on.
+"""
 
 from __future__ import annotations
 

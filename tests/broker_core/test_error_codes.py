@@ -74,7 +74,8 @@ def _takers() -> dict[str, set[int]]:
         for one in node.args.args:
             if one.arg == "code" and one.annotation is not None and "str" in ast.unparse(one.annotation):
                 takers[node.name].add(names.index("code"))
-    # Constructors are found as classes; `from_dict` reads what another process reported; much is called `add`, and the one that
+    # Constructors are found as classes; `from_dict` reads what another process reported; much is called
+    # `add`, and the one that
     # takes a code counts errors that were made elsewhere.
     return {name: places for name, places in takers.items() if name not in ("__init__", "from_dict", "add")}
 
@@ -168,7 +169,9 @@ def test_a_code_that_is_made_is_written_out_or_handed_on() -> None:
 
 
 def test_who_is_told_is_who_can_be() -> None:
-    """The client library's errors are told its application, the engine's ClientErrors a client, others an operator."""
+    """The client library's errors are told its application, the engine's ClientErrors a client, others an
+    operator.
+    """
     for path, node in _nodes(ast.Call):
         assert isinstance(node, ast.Call)
         name = ast.unparse(node.func).split(".")[-1]

@@ -1,4 +1,6 @@
-"""A header's escapes: whatever is escaped reads back, and what is no escape of the version is refused by its sign."""
+"""A header's escapes: whatever is escaped reads back, and what is no escape of the version is refused by its
+sign.
+"""
 
 from __future__ import annotations
 

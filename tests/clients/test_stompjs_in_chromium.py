@@ -1,4 +1,6 @@
-"""@stomp/stompjs as its makers publish it, in Chromium, against a real broker process: a page of another origin."""
+"""@stomp/stompjs as its makers publish it, in Chromium, against a real broker process: a page of another
+origin.
+"""
 
 from __future__ import annotations
 
@@ -105,6 +107,7 @@ def test_a_page_publishes_acknowledges_beats_comes_back_and_is_told_that_it_is_s
         page.evaluate("publish('/topic/t', ['live'])")
         until("heard.bodies.includes('live')")
         assert heard("errors")[-1] == "slow_client_backlog"
-        # Two at most were sent before it was over its limit, as the frames came. It acknowledged neither, so both are missed.
+        # Two at most were sent before it was over its limit, as the frames came. It acknowledged neither, so
+        # both are missed.
         assert heard("bodies")[4:] in (["0", "live"], ["0", "1", "live"])
         assert heard("missed").startswith(f"[{heard('bookmarks')[4]}:")

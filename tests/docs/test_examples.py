@@ -1,8 +1,8 @@
 """The documents' examples run as they stand, one after the other, against a real broker.
 
-A block counts as an example when `<!-- example: prints A | B -->` stands above it: it must print A, then B. Python blocks are
-programs, and end when they have printed it; shell blocks run line by line; in others the first line is a command, and what follows
-is typed, `^@` for NUL. Only the address is another one.
+A block counts as an example when `<!-- example: prints A | B -->` stands above it: it must print A, then B.
+Python blocks are programs, and end when they have printed it; shell blocks run line by line; in others the
+first line is a command, and what follows is typed, `^@` for NUL. Only the address is another one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The tables of settings in docs/slow-clients.md are those of broker_core/config/preset_settings.py, cell for cell; and it has every signal."""
+"""The tables of settings in docs/slow-clients.md are those of broker_core/config/preset_settings.py, cell for
+cell; and it has every signal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The session in docs/protocol.md, typed into a real broker's WebSocket: what is answered is what the page says."""
+"""The session in docs/protocol.md, typed into a real broker's WebSocket: what is answered is what the page
+says.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Makes a golden directory of today's format: `python -m tests.durability.make_golden tests/durability/golden/<name>`.
+"""Makes a golden directory of today's format: `python -m tests.durability.make_golden
+tests/durability/golden/<name>`.
 
-Run once for each format that is released, and committed with it; never again for the same one. A broker takes 900 messages of
-two publishers, keeps a durable subscription and a managed replay, is stopped, and its log is archived, compressed and removed
-in part. The client's stores are beside it. test_golden.py reads all of it with the code of its day.
+Run once for each format that is released, and committed with it; never again for the same one. A broker takes
+900 messages of two publishers, keeps a durable subscription and a managed replay, is stopped, and its log is
+archived, compressed and removed in part. The client's stores are beside it. test_golden.py reads all of it
+with the code of its day.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""Nothing is called persisted before it is on the disk: with a sync that stands still, one that fails, and a client that
-comes back meanwhile. From the client, over its socket, to the broker's files."""
+"""Nothing is called persisted before it is on the disk: with a sync that stands still, one that fails, and a
+client that comes back meanwhile.
+
+From the client, over its socket, to the broker's files.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`kill -9` of a real broker under load, at random moments: every record acknowledged as persisted is there, once."""
+"""`kill -9` of a real broker under load, at random moments: every record acknowledged as persisted is there,
+once.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ KILLS = 50
 
 
 class Publisher:
-    """Publishes numbered batches without stopping; knows what was acknowledged, and goes on there after a crash."""
+    """Publishes numbered batches without stopping; knows what was acknowledged, and goes on there after a
+    crash.
+    """
 
     def __init__(self) -> None:
         self.acknowledged = 0

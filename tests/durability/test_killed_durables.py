@@ -1,4 +1,6 @@
-"""`kill -9` of a real broker with a durable subscription: nothing is missed, and twice comes what a saved position allows."""
+"""`kill -9` of a real broker with a durable subscription: nothing is missed, and twice comes what a saved
+position allows.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.support.broker_process import start_broker
 pytestmark = pytest.mark.slow
 KILLS = 5
 SAVED_WITHIN_S = 2.5
-"""Positions are saved once a second (docs/decisions.md); on a busy machine the second and the disk take longer."""
+"""Positions are saved once a second (docs/decisions.md); on a busy machine the second and the disk take
+longer.
+"""
 
 
 class Life:
@@ -99,7 +103,9 @@ async def test_after_kills_nothing_is_missed_and_only_what_an_old_position_allow
 
 
 def check(life: Life, acked: dict[int, float], killed_at: float) -> None:
-    """What came in a life is in order and without a hole, and begins where the saved position allows. Acks are cumulative.
+    """What came in a life is in order and without a hole, and begins where the saved position allows.
+
+    Acks are cumulative.
 
     `acked` are those of the life before, with their moments.
     """

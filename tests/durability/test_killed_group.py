@@ -1,5 +1,6 @@
-"""Two groups with the topics cut among them, one of which is killed under load: the other's topics go on, and nothing is lost,
-doubled or out of order."""
+"""Two groups with the topics cut among them, one of which is killed under load: the other's topics go on, and
+nothing is lost, doubled or out of order.
+"""
 
 from __future__ import annotations
 

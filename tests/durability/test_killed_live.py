@@ -1,4 +1,6 @@
-"""`kill -9` of a real broker with a subscriber that gets records before they are on disk and keeps a bookmark of its own."""
+"""`kill -9` of a real broker with a subscriber that gets records before they are on disk and keeps a bookmark
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ HANGS_S = 600.0
 
 
 class Life:
-    """Lives of one broker: what the live subscriber was shown in all of them, and what publishers heard of as persisted."""
+    """Lives of one broker: what the live subscriber was shown in all of them, and what publishers heard of as
+    persisted.
+    """
 
     def __init__(self, home: Path) -> None:
         self.home, self.number = home, 0
@@ -35,7 +39,9 @@ class Life:
         self.lost_early = 0
 
     async def until_killed(self, at: int) -> None:
-        """One life: from write number `at` on the disk stands still, and a moment later the broker is killed."""
+        """One life: from write number `at` on the disk stands still, and a moment later the broker is
+        killed.
+        """
         hang = Failpoint("pwritev", at, delay_s=HANGS_S) if at else Failpoint("rename", 1, delay_s=0.0)
         process, port = await asyncio.to_thread(start_broker, self.home, hang)
         self.number += 1

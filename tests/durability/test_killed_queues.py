@@ -1,5 +1,6 @@
-"""`kill -9` of a real broker with a shared subscription: everything is acknowledged by somebody, and comes once more only
-when its acknowledgement wasn't saved yet."""
+"""`kill -9` of a real broker with a shared subscription: everything is acknowledged by somebody, and comes
+once more only when its acknowledgement wasn't saved yet.
+"""
 
 from __future__ import annotations
 

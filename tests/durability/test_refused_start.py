@@ -1,4 +1,6 @@
-"""A broker whose journal was taken away doesn't start an empty one: by the control plane's word, until an operator accepts it."""
+"""A broker whose journal was taken away doesn't start an empty one: by the control plane's word, until an
+operator accepts it.
+"""
 
 from __future__ import annotations
 

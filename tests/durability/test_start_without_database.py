@@ -1,4 +1,6 @@
-"""A broker starts and goes on without its database: stopped, locked, read-only, full, or with another password."""
+"""A broker starts and goes on without its database: stopped, locked, read-only, full, or with another
+password.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A broker process that stood still says so afterwards: in its log, on pages and in `/metrics`, with the cause."""
+"""A broker process that stood still says so afterwards: in its log, on pages and in `/metrics`, with the
+cause.
+"""
 
 from __future__ import annotations
 

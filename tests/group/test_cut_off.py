@@ -155,7 +155,9 @@ async def test_a_member_that_hears_nothing_and_doesnt_know_it_says_nothing_of_th
 
 
 async def test_what_follows_a_subscribe_comes_after_it(tmp_path: Path) -> None:
-    """Subscribes share a read of the log's end, and what is published behind them without a wait is delivered to each."""
+    """Subscribes share a read of the log's end, and what is published behind them without a wait is delivered
+    to each.
+    """
     async with running_cut_group(tmp_path) as group:
         client, answer = await logged_on(group.b, "s")
         for number in range(20):

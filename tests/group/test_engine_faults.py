@@ -1,4 +1,6 @@
-"""What an engine can have that a member must not take: each has a name, nothing is lost, and what is there is served."""
+"""What an engine can have that a member must not take: each has a name, nothing is lost, and what is there is
+served.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What three engines and three members go through, and what is left of it: held against what clients were told."""
+"""What three engines and three members go through, and what is left of it: held against what clients were
+told.
+"""
 
 from __future__ import annotations
 

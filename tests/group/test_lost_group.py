@@ -1,4 +1,6 @@
-"""A group that has lost its log service and its journals doesn't begin anew unasked: the control plane knows that it had records."""
+"""A group that has lost its log service and its journals doesn't begin anew unasked: the control plane knows
+that it had records.
+"""
 
 from __future__ import annotations
 

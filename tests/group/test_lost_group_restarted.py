@@ -1,4 +1,6 @@
-"""`manage.py runbroker` of a group that lost log service and journals, while the database knows its records."""
+"""`manage.py runbroker` of a group that lost log service and journals, while the database knows its
+records.
+"""
 
 from __future__ import annotations
 

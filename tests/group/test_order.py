@@ -1,4 +1,6 @@
-"""The order: whatever a member had applied when it ended, and wherever in an entry, it makes the same of the log as the others."""
+"""The order: whatever a member had applied when it ended, and wherever in an entry, it makes the same of the
+log as the others.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""One console over two machines: brokers, workers, daphne and their files as on machines of their own, which share PostgreSQL, Redis and
-an engine, and nothing in the file system. The control link to the second goes over TLS, through a wire that can be cut."""
+"""One console over two machines: brokers, workers, daphne and their files as on machines of their own, which
+share PostgreSQL, Redis and an engine, and nothing in the file system.
+
+The control link to the second goes over TLS, through a wire that can be cut.
+"""
 
 from __future__ import annotations
 

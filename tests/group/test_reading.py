@@ -1,4 +1,6 @@
-"""How a member reads the engine's log: what it asks for is bounded, however far behind it is and however requests end."""
+"""How a member reads the engine's log: what it asks for is bounded, however far behind it is and however
+requests end.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,10 @@ async def test_a_member_far_behind_asks_once_for_what_it_is_given(
 async def test_a_consumer_that_has_heartbeats_alone_is_left_for_one_elsewhere(
     servers: int, tmp_path: Path
 ) -> None:
-    """As that of an engine which is catching up: the log has an entry, and it hasn't. Here somebody pauses it."""
+    """As that of an engine which is catching up: the log has an entry, and it hasn't.
+
+    Here somebody pauses it.
+    """
     async with running_engines(tmp_path, servers) as engines:
         await engines.ready(GROUP)
         async with a_log(engines, b"x") as reader:

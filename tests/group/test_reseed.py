@@ -1,4 +1,6 @@
-"""`manage.py replication init`, `join` and `reseed`: a group made of a journal that was there, and members made anew of others."""
+"""`manage.py replication init`, `join` and `reseed`: a group made of a journal that was there, and members
+made anew of others.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`reseed` and `join` killed at any of their steps, and run again: the member has the group's journal, and what it had is kept."""
+"""`reseed` and `join` killed at any of their steps, and run again: the member has the group's journal, and
+what it had is kept.
+"""
 
 from __future__ import annotations
 

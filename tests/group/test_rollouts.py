@@ -1,4 +1,6 @@
-"""Members of a group share one allowance of a staged rollout: each carries out its part, and the sum is never more."""
+"""Members of a group share one allowance of a staged rollout: each carries out its part, and the sum is never
+more.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Nothing silent: what a member can't take part in has a name, publishes are refused, and what is there is served all the same."""
+"""Nothing silent: what a member can't take part in has a name, publishes are refused, and what is there is
+served all the same.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +194,8 @@ async def test_a_member_whose_disk_is_full_says_so_and_has_everything_when_there
                 assert len(await read(b.address, "reader", 10)) == 10
                 disk.full = False
                 found = await read(b.address, "reader", 21)
-                # What was refused while it was on its way may get into the log: once, as every numbered record does.
+                # What was refused while it was on its way may get into the log: once, as every numbered
+                # record does.
                 assert [n for _, by, n in found if by == "p"] == list(range(1, 21))
                 await until(lambda: content_of(a.journal) == content_of(b.journal))
                 assert b.law.broken == [] and b.errors == []

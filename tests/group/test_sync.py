@@ -1,4 +1,6 @@
-"""What `fully_durable` and the topics marked sync wait for: every sync member's own disk, or the decision not to wait for one."""
+"""What `fully_durable` and the topics marked sync wait for: every sync member's own disk, or the decision not
+to wait for one.
+"""
 
 from __future__ import annotations
 

@@ -78,8 +78,9 @@ def test_who_turns_is_found_with_what_says_so_and_who_was_always_so_is_not(tmp_p
 
 
 def apart(path: Path) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
-    """The job in a process of its own, as it is always run: zope.interface, which daphne brings into this one, marks MLlib's classes
-    with an attribute that MLlib then can't read."""
+    """The job in a process of its own, as it is always run: zope.interface, which daphne brings into this
+    one, marks MLlib's classes with an attribute that MLlib then can't read.
+    """
     command = [sys.executable, "-m", "tests.pipeline.test_anomalies", str(path)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=300)
     result, tables = pickle.loads(done.stdout)

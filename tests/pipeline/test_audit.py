@@ -40,7 +40,9 @@ def asked(**chosen: object) -> argparse.Namespace:
 
 
 def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tmp_path: Path) -> None:
-    """Publishers that skip, repeat and come late; a removed segment; a broken batch; a file of the lake that was changed."""
+    """Publishers that skip, repeat and come late; a removed segment; a broken batch; a file of the lake that
+    was changed.
+    """
     with opened(tmp_path) as log:
         for number in (1, 101, 201):
             append(log, numbered(100, number), number=number, publisher="well")

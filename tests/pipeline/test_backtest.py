@@ -1,5 +1,7 @@
-"""A back-test says what happened: a real broker with clients of mixed behaviour, and the policy that was in force tried on
-what it recorded; and other policies on planted traces, of which it is known what they would have done."""
+"""A back-test says what happened: a real broker with clients of mixed behaviour, and the policy that was in
+force tried on what it recorded; and other policies on planted traces, of which it is known what they would
+have done.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def whom(acts: Sequence[dict[str, Any]]) -> set[tuple[str, str, str]]:
 
 
 def mixed() -> PolicyDocument:
-    """A client is warned at 200 kB, offlined at 1 MB, disconnected when its oldest message is six seconds old."""
+    """A client is warned at 200 kB, offlined at 1 MB, disconnected when its oldest message is six seconds
+    old.
+    """
     warn = {
         "name": "warn",
         "scope": {"client": "*"},
@@ -98,7 +102,10 @@ def mixed() -> PolicyDocument:
 
 @pytest.mark.slow
 async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> None:
-    """Stalled ones, slow ones, quick ones; unjournaled topics, so that backlogs are in memory. A dozen seconds."""
+    """Stalled ones, slow ones, quick ones; unjournaled topics, so that backlogs are in memory.
+
+    A dozen seconds.
+    """
     policy = mixed()
     policy = replace(policy, instance=replace(policy.instance, unjournaled_topics=("t",)))
     async with running_broker(tmp_path, policy) as broker:
@@ -139,8 +146,10 @@ async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> 
     recorded = [row for row in acts.to_pylist() if row["at"] <= newest]
     assert {row["action"] for row in recorded} >= {"warn", "disconnect"}
     found = compare_decisions(recorded, predicted.acts)
-    # The goal is 95 % of both. A client that is disconnected between two looks has no look any more that could foretell it: of
-    # these eight that may be two at once where the machine is busy (24 of 26 seen), and what is more would be a mistake.
+    # The goal is 95 % of both. A client that is disconnected between two looks has no look any more that
+    # could foretell it: of
+    # these eight that may be two at once where the machine is busy (24 of 26 seen), and what is more would be
+    # a mistake.
     who, foreseen = whom(recorded), whom(predicted.acts)
     assert len(who & foreseen) >= 0.85 * len(who | foreseen), (who ^ foreseen, found)
     assert found.percent >= 80, (found, recorded, predicted.acts)
@@ -196,7 +205,9 @@ def test_a_limit_is_passed_when_it_is_passed() -> None:
 
 
 def test_a_client_that_is_offlined_in_the_try_alone_goes_on_as_it_was_seen_to_take() -> None:
-    """It takes 80 kB of 100 kB a second: offlined at 150 kB, it never comes back, and its spool grows by 20 kB a second."""
+    """It takes 80 kB of 100 kB a second: offlined at 150 kB, it never comes back, and its spool grows by 20
+    kB a second.
+    """
     looks = growing("slow", 100_000, 30, drains=80_000)
     found = tried(limited(15), looks, ACTS.empty_table())
     assert acts_of_client(found, "slow") == [("offline", 8_000)]
@@ -234,7 +245,9 @@ def test_a_disconnection_between_two_looks_is_predicted_by_what_it_observed() ->
 
 
 def test_whoever_was_ended_when_its_limit_was_passed_is_so_here_whenever_its_turn_is() -> None:
-    """Each at another moment of the second: no turn of the guard comes between that and the end of the recording."""
+    """Each at another moment of the second: no turn of the guard comes between that and the end of the
+    recording.
+    """
     names = [f"slow-{n:02d}" for n in range(40)]
     looks = pa.concat_tables(
         [planted(name, [{"memory": 90, "owed_bytes": 90, "oldest_at": START, "unjournaled": 1} for _ in range(5)]) for name in names]
@@ -250,7 +263,9 @@ def test_whoever_was_ended_when_its_limit_was_passed_is_so_here_whenever_its_tur
 
 
 def test_a_client_that_comes_back_from_its_spool_goes_on_as_it_was_recorded() -> None:
-    """Offlined at 500 kB, read all of it, and the same once more: it was offlined twice, and never carried on by a guess."""
+    """Offlined at 500 kB, read all of it, and the same once more: it was offlined twice, and never carried on
+    by a guess.
+    """
     spell = [{"memory": 100_000 * n, "owed_bytes": 100_000 * n} for n in range(5)]
     spell += [{"memory": 0, "disk": 1_000, "owed_bytes": 600_000, "offlined": 1} for _ in range(3)]
     spell += [{"memory": 0, "owed_bytes": 0} for _ in range(4)]
@@ -271,7 +286,9 @@ def test_a_client_that_comes_back_from_its_spool_goes_on_as_it_was_recorded() ->
 
 
 def test_who_reads_slowly_grows_older_on_a_line_between_looks() -> None:
-    """Its oldest message becomes half a second younger each second, and a look is taken each four: 7.5 s old after 15, and not before."""
+    """Its oldest message becomes half a second younger each second, and a look is taken each four: 7.5 s old
+    after 15, and not before.
+    """
     rows = [
         {
             "at": START + 4_000 * n,

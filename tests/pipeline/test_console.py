@@ -1,4 +1,6 @@
-"""What the console does with the pipeline: the command that starts a job, and the hours it reads from the lake."""
+"""What the console does with the pipeline: the command that starts a job, and the hours it reads from the
+lake.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The lake's files: what is in them, and that no run writes a record twice, whatever happened to the one before."""
+"""The lake's files: what is in them, and that no run writes a record twice, whatever happened to the one
+before.
+"""
 
 from __future__ import annotations
 

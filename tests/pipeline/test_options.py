@@ -1,4 +1,6 @@
-"""What jobs may be asked: bounds from one place, and ranges that hold nothing are refused before anything is made."""
+"""What jobs may be asked: bounds from one place, and ranges that hold nothing are refused before anything is
+made.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A back-test in which clients rest where the guard has nothing to see says what one says in which everybody is looked at."""
+"""A back-test in which clients rest where the guard has nothing to see says what one says in which everybody
+is looked at.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ START = 1_795_262_400_000
 
 
 class Client:
-    """Its looks: spells in which it falls behind and catches up, rests between, now and then offlined; and what was decided."""
+    """Its looks: spells in which it falls behind and catches up, rests between, now and then offlined; and
+    what was decided.
+    """
 
     def __init__(self, chance: random.Random, name: str) -> None:
         self.looks: list[dict[str, Any]] = []
@@ -149,7 +153,9 @@ def policy(seed: int) -> PolicyDocument:
 
 
 def tight(seed: int) -> PolicyDocument:
-    """Pools at their limits most of the time, of each transport or one for all, and rules that discard, offline and disconnect."""
+    """Pools at their limits most of the time, of each transport or one for all, and rules that discard,
+    offline and disconnect.
+    """
     chance = random.Random(seed)
     limits = {
         name: chance.choice((50_000, 200_000, 1_000_000, 5_000_000))
@@ -182,7 +188,9 @@ def both(document: PolicyDocument, recording: Recording) -> list[BacktestResult]
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 8), st.integers(0, 2**32))
 def test_who_rests_is_decided_about_as_who_is_looked_at(seed: int, clients: int, policy_seed: int) -> None:
-    """Every decision with all its figures, what was lost, each client's time offlined, and the pools' peaks."""
+    """Every decision with all its figures, what was lost, each client's time offlined, and the pools'
+    peaks.
+    """
     resting, looked_at = both(policy(policy_seed), recorded(seed, clients))
     assert resting.as_dict() == looked_at.as_dict()
 
@@ -192,7 +200,9 @@ def test_who_rests_is_decided_about_as_who_is_looked_at(seed: int, clients: int,
 def test_at_a_pools_limit_who_rests_is_chosen_as_who_is_looked_at(
     seed: int, clients: int, policy_seed: int
 ) -> None:
-    """The guard knows what they hold together, and of each only when it chooses: whom, when and over whom comes out the same."""
+    """The guard knows what they hold together, and of each only when it chooses: whom, when and over whom
+    comes out the same.
+    """
     resting, looked_at = both(tight(policy_seed), recorded(seed, clients))
     assert resting.as_dict() == looked_at.as_dict()
 
@@ -210,7 +220,9 @@ def test_at_a_pools_limit_the_guard_is_told_of_few() -> None:
 
 
 def test_the_guard_is_asked_where_there_is_something_to_see_and_nowhere_else() -> None:
-    """Of eight clients' spells next to nothing comes near a limit: hardly anybody is looked at, and the pools' peaks are known all the same."""
+    """Of eight clients' spells next to nothing comes near a limit: hardly anybody is looked at, and the
+    pools' peaks are known all the same.
+    """
     made = policy_with(pool={"message_memory_limit": 10**9, "message_disk_limit": 10**9})
     document = replace(made, client_policy=replace(made.client_policy, client_max_capacity=100))
     recording = recorded(5, 8)

@@ -151,7 +151,10 @@ def test_jobs_of_ones_own_are_those_of_the_home_that_is_named(
 
 
 def test_classes_are_kept_by_one_job_for_the_next(tmp_path: Path) -> None:
-    """Who makes them holds them alone; what comes to nothing, or was damaged, the next one makes. The home has a blank in its name."""
+    """Who makes them holds them alone; what comes to nothing, or was damaged, the next one makes.
+
+    The home has a blank in its name.
+    """
     tmp_path = tmp_path / "a b"
     tmp_path.mkdir()
     environment = {"XDG_CACHE_HOME": str(tmp_path)}

@@ -1,4 +1,6 @@
-"""Typed columns of JSON bodies, and small files put together: nothing lost, nothing twice, whatever came in between."""
+"""Typed columns of JSON bodies, and small files put together: nothing lost, nothing twice, whatever came in
+between.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +164,11 @@ def test_small_files_become_one_and_readers_see_each_record_once(
 def test_readers_of_the_delta_table_keep_what_they_had_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A query that looked into the table's log before files were joined and reads them after, and a version from before. Not for ever."""
+    """A query that looked into the table's log before files were joined and reads them after, and a version
+    from before.
+
+    Not for ever.
+    """
     last = many_runs(tmp_path, delta=True)
     directory = str(settings_in(tmp_path).records)
     listed = DeltaTable(directory).to_pyarrow_dataset()

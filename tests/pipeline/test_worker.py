@@ -1,4 +1,6 @@
-"""Jobs as an operator starts them: from the console's form and by a schedule, through Redis and a worker, to a page of what they found."""
+"""Jobs as an operator starts them: from the console's form and by a schedule, through Redis and a worker, to
+a page of what they found.
+"""
 
 from __future__ import annotations
 

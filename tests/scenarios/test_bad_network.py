@@ -1,7 +1,9 @@
-"""Both clients, over both transports, through a network that does everything wrong: nothing is lost, doubled or out of order.
+"""Both clients, over both transports, through a network that does everything wrong: nothing is lost, doubled
+or out of order.
 
-A publisher with a publish store and a subscriber with a bookmark store, each behind a nemesis of its own, whose acts follow
-from a printed seed. What a flush called acknowledged is asked of the broker past the bad network.
+A publisher with a publish store and a subscriber with a bookmark store, each behind a nemesis of its own,
+whose acts follow from a printed seed. What a flush called acknowledged is asked of the broker past the bad
+network.
 """
 
 from __future__ import annotations

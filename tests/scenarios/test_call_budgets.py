@@ -1,4 +1,6 @@
-"""Calls of Python and C functions that one message and one operator's edit cost: the same on a busy machine."""
+"""Calls of Python and C functions that one message and one operator's edit cost: the same on a busy
+machine.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from tests.support.frames import FedReader
 
 MESSAGES = 200
 MESSAGE_BUDGET = 342
-"""Calls of the loop's thread for one message to one subscriber, its acknowledgement and its write included."""
+"""Calls of the loop's thread for one message to one subscriber, its acknowledgement and its write
+included.
+"""
 
 
 class Client:

@@ -1,4 +1,6 @@
-"""Every rule and signal has a forecast, or a reason why there is none; a hold that runs ends when it was said to."""
+"""Every rule and signal has a forecast, or a reason why there is none; a hold that runs ends when it was said
+to.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ NOT_OF_IT = {
     "pinned_bytes",
     "user_pinned_bytes",
 }
-"""Nothing is conflated, spooled or held of the log for the one that reads and doesn't acknowledge, and its connection takes all."""
+"""Nothing is conflated, spooled or held of the log for the one that reads and doesn't acknowledge, and its
+connection takes all.
+"""
 RULES: list[dict[str, Any]] = [
     *(
         {"name": f"held.{signal}", "signal": signal, "limit": limit, **HOLD}

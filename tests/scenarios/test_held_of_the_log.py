@@ -1,4 +1,6 @@
-"""What a client keeps of the log is one figure, whatever keeps it; a preview, the tick and a forecast read the same."""
+"""What a client keeps of the log is one figure, whatever keeps it; a preview, the tick and a forecast read
+the same.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Going offline and coming back never flaps, and who has caught up is live at once. The clock is set by hand."""
+"""Going offline and coming back never flaps, and who has caught up is live at once.
+
+The clock is set by hand.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ def offlined(made: Scene) -> int:
 
 
 def test_a_client_that_reads_as_fast_as_it_gets_and_is_at_the_limit_stays_where_it_is() -> None:
-    """Its backlog hovers around the limit for ten minutes. A state that followed it would change with each crossing."""
+    """Its backlog hovers around the limit for ten minutes.
+
+    A state that followed it would change with each crossing.
+    """
     made, chance, crossed, above = scene(), random.Random(7), 0, False
     client = made.clients["c"]
     for _ in range(600):
@@ -41,7 +47,9 @@ def test_a_client_that_reads_as_fast_as_it_gets_and_is_at_the_limit_stays_where_
 
 
 def test_each_time_offline_takes_a_whole_limit_of_new_backlog() -> None:
-    """A client that catches up fully and falls behind again: it is offlined at most once for each limit's worth."""
+    """A client that catches up fully and falls behind again: it is offlined at most once for each limit's
+    worth.
+    """
     made, chance, published = scene(), random.Random(11), 0
     for _ in range(300):
         for _ in range(chance.randint(0, 250)):

@@ -1,4 +1,6 @@
-"""What a client sent behind bytes that end its connection does nothing, although it was read together with them."""
+"""What a client sent behind bytes that end its connection does nothing, although it was read together with
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""A long random run against a real broker: every message is delivered, in the ledger, or still queued. At most 20 s.
+"""A long random run against a real broker: every message is delivered, in the ledger, or still queued.
 
-Clients with and without windows, offlined, discarded from, cancelled and dropped, under several rules at once; what
-they really received is compared with what the broker says.
+At most 20 s.
+
+Clients with and without windows, offlined, discarded from, cancelled and dropped, under several rules at
+once; what they really received is compared with what the broker says.
 """
 
 from __future__ import annotations

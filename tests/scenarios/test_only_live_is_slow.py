@@ -1,4 +1,6 @@
-"""Of subscriptions of the log the `live` ones alone can make their client slow, and of these nothing is lost either: by raw sockets."""
+"""Of subscriptions of the log the `live` ones alone can make their client slow, and of these nothing is lost
+either: by raw sockets.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ async def test_who_is_not_live_reads_the_log_and_who_is_can_have_all_of_it_again
 async def test_no_rule_on_ages_or_on_silence_or_on_backlogs_sees_who_reads_the_log_and_stops(
     tmp_path: Path,
 ) -> None:
-    """What is on its way to them lies in this host's kernel; with the one that is live every rule acts on the same."""
+    """What is on its way to them lies in this host's kernel; with the one that is live every rule acts on the
+    same.
+    """
     seen = ("oldest_age", 2_000), ("write_blocked", 500), ("backlog_messages", 2), ("backlog_bytes", 2)
     rules = [
         rule("notify", limit, signal=signal, name=f"{signal}.{len(scope)}", scope=scope)

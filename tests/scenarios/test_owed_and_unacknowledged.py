@@ -1,4 +1,6 @@
-"""What is delivered and not acknowledged is owed: limits, ages and verdicts count it, on a quiet topic too."""
+"""What is delivered and not acknowledged is owed: limits, ages and verdicts count it, on a quiet topic
+too.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ async def subscriber(broker: Broker, name: str, **options: Any) -> RawClient:
 async def test_qpids_limits_count_what_is_delivered_and_not_acknowledged(
     setting: dict[str, int], rule: str, tmp_path: Path
 ) -> None:
-    """One acknowledges nothing, one stopped reading: what it was sent lies in this host's kernel. A third reads it all."""
+    """One acknowledges nothing, one stopped reading: what it was sent lies in this host's kernel.
+
+    A third reads it all.
+    """
     async with running_broker(tmp_path, policy_with(qpid=[{"topic": "#", **setting}])) as broker:
         silent = await subscriber(broker, "silent", ack="client", prefetch=200)
         well = await subscriber(broker, "well")

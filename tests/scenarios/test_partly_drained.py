@@ -1,4 +1,6 @@
-"""A client that drains a part of its spool and stops again: what has left is given back to its pool, the rest waits, nothing comes twice."""
+"""A client that drains a part of its spool and stops again: what has left is given back to its pool, the rest
+waits, nothing comes twice.
+"""
 
 from __future__ import annotations
 

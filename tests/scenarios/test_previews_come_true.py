@@ -1,4 +1,6 @@
-"""What a preview says of a policy is what happens when it comes into force, on topics that have gone quiet."""
+"""What a preview says of a policy is what happens when it comes into force, on topics that have gone
+quiet.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ CASES: dict[str, Callable[[], PolicyDocument]] = {
 
 
 async def behind(broker: Broker) -> tuple[Any, ...]:
-    """Two that stopped reading, on either transport, and one that lets its window run full; then nothing is published."""
+    """Two that stopped reading, on either transport, and one that lets its window run full; then nothing is
+    published.
+    """
     ports = {one["name"]: one["port"] for one in broker.statistics.transports}
     first = await StalledSubscriber.connect(broker, "first", "t")
     broker.statistics.transports.reverse()
@@ -108,7 +112,8 @@ async def come_true(home: Path, policy: PolicyDocument) -> tuple[object, object]
     """What was said, and what happened: who was acted on, and who was closed with which code."""
     async with running_broker(home, two_transports()) as broker:
         clients = await behind(broker)
-        # That a peer took nothing more is seen once a second; then every duration here is over, or far from it.
+        # That a peer took nothing more is seen once a second; then every duration here is over, or far from
+        # it.
         await asyncio.sleep(1.6)
         effect = await ask(broker, "preview", policy=replace(policy, revision=2).to_dict())
         said = acts(effect["acted_on"]), {one["client"]: one["code"] for one in effect["cut_off"]}

@@ -1,4 +1,8 @@
-"""Subscriptions of the log whose clients stop reading, by raw sockets: what they are told, and what they really get. At most 30 s."""
+"""Subscriptions of the log whose clients stop reading, by raw sockets: what they are told, and what they
+really get.
+
+At most 30 s.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ async def watch(late: list[float]) -> None:
 
 
 async def decided(tmp_path: Path, *rules: dict[str, Any], **presets: Any) -> tuple[DecisionEntry, int, float]:
-    """The first decision about a client whose window of two stays full: the third and fourth message wait for it.
+    """The first decision about a client whose window of two stays full: the third and fourth message wait for
+    it.
 
     With when they were published at the earliest, and the latest that counts on this machine, ms.
     """

@@ -1,4 +1,6 @@
-"""Slow lines: a frame that takes longer than the heartbeats allow arrives on the first connection, in both directions."""
+"""Slow lines: a frame that takes longer than the heartbeats allow arrives on the first connection, in both
+directions.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Limits on one client's memory that are smaller than what a replay reads at once: who stops reading a replay, and goes on, is
-acted on by none of them, over each transport. At most 30 s."""
+"""Limits on one client's memory that are smaller than what a replay reads at once: who stops reading a
+replay, and goes on, is acted on by none of them, over each transport.
+
+At most 30 s.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Readers of a steady pace, with receive buffers of every size, under XAP's defaults: a floor of 5,000 bytes/s."""
+"""Readers of a steady pace, with receive buffers of every size, under XAP's defaults: a floor of 5,000
+bytes/s.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ async def publish(broker: Broker) -> None:
 async def verdicts(
     broker: Broker, names: list[str], found: dict[str, Counter[str]], healths: Counter[tuple[str, str]]
 ) -> None:
-    """Each reader's verdicts, as often as an operator's page asks for them, and the health that is said beside each."""
+    """Each reader's verdicts, as often as an operator's page asks for them, and the health that is said
+    beside each.
+    """
     while True:
         for name in names:
             entry = await ask(broker, "client", name=name)

@@ -1,11 +1,12 @@
-"""Twenty clients of mixed fates against a real broker: the sums of their accounts are exact to the message and the byte.
+"""Twenty clients of mixed fates against a real broker: the sums of their accounts are exact to the message
+and the byte.
 
 A model counts what was published to each one's topic, raw sockets what each really received. At every moment
 
     matched = acknowledged + in flight + waiting + gone (by cause)
 
-holds in what the control socket says of every client and of every subscription; in the end it is what the model counted, what
-was received, and what the ledger has rows of. At most 40 s.
+holds in what the control socket says of every client and of every subscription; in the end it is what the
+model counted, what was received, and what the ledger has rows of. At most 40 s.
 """
 
 from __future__ import annotations
@@ -289,7 +290,9 @@ async def check(broker: Broker, fates: dict[str, Fate], entries: dict[str, dict[
 
 
 async def returns(broker: Broker, fate: Fate, bookmark: str, published: int) -> None:
-    """A new subscription after the bookmark that was told brings everything that the first one didn't have, in order."""
+    """A new subscription after the bookmark that was told brings everything that the first one didn't have,
+    in order.
+    """
     had = set(fate.got)
     again = Fate(fate.name + "-again", fate.topic)
     await again.begin(broker, True, bookmark=bookmark)

@@ -1,4 +1,6 @@
-"""A link between two real brokers: each record once, in order, under its own bookmark, whichever of them is killed."""
+"""A link between two real brokers: each record once, in order, under its own bookmark, whichever of them is
+killed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What each loss costs a link, as docs/sites.md says: lines that break in every way, a full disk, backups that are older than the log."""
+"""What each loss costs a link, as docs/sites.md says: lines that break in every way, a full disk, backups
+that are older than the log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Links over TLS: who signed the destination's certificate is checked, and a client certificate is what a link proves itself with."""
+"""Links over TLS: who signed the destination's certificate is checked, and a client certificate is what a
+link proves itself with.
+"""
 
 from __future__ import annotations
 

@@ -162,7 +162,9 @@ def test_a_topic_among_ten_thousand_is_found_whatever_else_a_batch_holds(tmp_pat
 
 
 def test_of_a_rare_topic_a_sidecar_leaves_little_to_read_and_it_is_read_right(tmp_path: Path) -> None:
-    """Planned as one small span, with what its worker has to read; also under another header, and where places lie."""
+    """Planned as one small span, with what its worker has to read; also under another header, and where
+    places lie.
+    """
     with opened(tmp_path, JournalOptions(segment_size=1024 * 1024, preallocated=0)) as journal:
         for number in range(0, 10_000, 100):
             topics = [f"t.{n}" for n in range(number, number + 99)]
@@ -244,7 +246,9 @@ def test_large_segments_are_parted_and_small_ones_put_together(tmp_path: Path) -
     ],
 )
 def test_what_is_little_is_shared_out_all_the_same(tmp_path: Path, wanted: ReadRequest, tasks: int) -> None:
-    """One segment: where its sidecar lets it be parted, no task has much more than another, and nothing is read twice."""
+    """One segment: where its sidecar lets it be parted, no task has much more than another, and nothing is
+    read twice.
+    """
     with opened(tmp_path, JournalOptions(segment_size=64 * 1024 * 1024, preallocated=0)) as journal:
         for number in range(200):
             often = [(f"t.{n % 3}", b"x" * 20_000) for n in range(9)]
@@ -350,7 +354,9 @@ def test_a_beginning_that_nobody_removed_raises_for_everybody(tmp_path: Path) ->
 def test_every_order_of_archive_compress_and_remove_under_a_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever happens between the plan and any of the reads: all records once in order, or an error with a name."""
+    """Whatever happens between the plan and any of the reads: all records once in order, or an error with a
+    name.
+    """
     monkeypatch.setattr("sluice_spark.segments._PAUSE_SECONDS", 0)
     outcomes = set()
     acts = ("archive", "compress", "remove")
@@ -545,7 +551,9 @@ TOPICS = NAMES.filter(str.isprintable)
 def test_topics_are_found_in_a_dictionary_whatever_stands_beside_them(
     publisher: str, topics: list[str], wanted: frozenset[str]
 ) -> None:
-    """A client may have written one twice, a publisher may be called as one, and one may stand within another."""
+    """A client may have written one twice, a publisher may be called as one, and one may stand within
+    another.
+    """
     parts = [len(entry.encode()).to_bytes(2, "little") + entry.encode() for entry in (publisher, *topics)]
     raw = len(parts).to_bytes(2, "little") + b"".join(parts)
     names = frozenset(name.encode() for name in wanted)

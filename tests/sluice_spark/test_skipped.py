@@ -16,7 +16,9 @@ from tests.broker_core.journal.support import INSTANCE, fill, open_journal
 
 @pytest.fixture
 def place(tmp_path: Path) -> LogLocation:
-    """Where a log is that has records 1 to 6 and 51 to 59: 7 to 50 were reserved when the broker was killed."""
+    """Where a log is that has records 1 to 6 and 51 to 59: 7 to 50 were reserved when the broker was
+    killed.
+    """
     journal = open_journal(tmp_path / "before")
     fill(journal, 2)
     journal.reserve(50)

@@ -1,4 +1,6 @@
-"""`manage.py up`, the real one: every process, on ports of its own, in a data directory of its own; then Ctrl-C."""
+"""`manage.py up`, the real one: every process, on ports of its own, in a data directory of its own; then
+Ctrl-C.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`manage.py up --group 3`, the real one: three engines, three brokers, one console; a member is killed and clients go on."""
+"""`manage.py up --group 3`, the real one: three engines, three brokers, one console; a member is killed and
+clients go on.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ pytestmark = pytest.mark.slow
 
 
 def ports_for_three() -> dict[str, int]:
-    """Ports of which those of the other members, a hundred apart, and of all engines are free as well. Below those that the kernel gives."""
+    """Ports of which those of the other members, a hundred apart, and of all engines are free as well.
+
+    Below those that the kernel gives.
+    """
     while True:
         first = random.randrange(20_000, 29_000)
         ports = {name: first + number for number, name in enumerate((*PORTS, "SLUICE_ENGINE_PORT"))}

@@ -1,4 +1,6 @@
-"""The console over TLS: the real web process with a certificate, and what the supervisor makes of the settings."""
+"""The console over TLS: the real web process with a certificate, and what the supervisor makes of the
+settings.
+"""
 
 from __future__ import annotations
 

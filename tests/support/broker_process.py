@@ -1,4 +1,6 @@
-"""A broker as a process of its own, to be killed: forked from one that has imported everything, which takes most of a start."""
+"""A broker as a process of its own, to be killed: forked from one that has imported everything, which takes
+most of a start.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,11 @@ def start_broker(
     policy: PolicyDocument | None = None,
     link_secrets: Path | None = None,
 ) -> tuple[BaseProcess, int]:
-    """The process, and the port of its TCP transport. Its disk does what `failpoints` say. `log_unread`: it logs into a pipe
-    that is full. `open_files`: it may open so many. `policy`: instead of TCP alone. `link_secrets`: what its links prove themselves with."""
+    """The process, and the port of its TCP transport.
+
+    Its disk does what `failpoints` say. `log_unread`: it logs into a pipe that is full. `open_files`: it may
+    open so many. `policy`: instead of TCP alone. `link_secrets`: what its links prove themselves with.
+    """
     ours, theirs = SERVER.Pipe(duplex=False)
     process = SERVER.Process(
         target=_run,

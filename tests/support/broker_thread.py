@@ -1,4 +1,6 @@
-"""A real broker on a thread of its own behind the control socket that the console calls: for tests that use the database."""
+"""A real broker on a thread of its own behind the control socket that the console calls: for tests that use
+the database.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class BrokerThread:
 def broker_thread(
     home: Path, policy: PolicyDocument, socket: Path, link: ControlLinkSettings | None = None
 ) -> Iterator[BrokerThread]:
-    """A broker with that policy until the block ends; `socket` is where the console looks for it, beside its `link`."""
+    """A broker with that policy until the block ends; `socket` is where the console looks for it, beside its
+    `link`.
+    """
     ready, ended = threading.Event(), asyncio.Event()
     made: list[BrokerThread] = []
 

@@ -1,4 +1,6 @@
-"""A real broker inside a test: real journal, real TCP sockets, real control socket, in a temporary directory."""
+"""A real broker inside a test: real journal, real TCP sockets, real control socket, in a temporary
+directory.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tests.support.law import Law
 
 
 def tcp_policy(name: str = "test-1", **pool: Any) -> PolicyDocument:
-    """The default policy of an instance with TCP alone, on a free port; `pool` are the instance's pool settings."""
+    """The default policy of an instance with TCP alone, on a free port; `pool` are the instance's pool
+    settings.
+    """
     policy = default_policy(name)
     instance = replace(policy.instance, journal_size=1024 * 1024)
     transports = (TransportSettings("tcp", "tcp", 0),)
@@ -31,7 +35,9 @@ def tcp_policy(name: str = "test-1", **pool: Any) -> PolicyDocument:
 
 
 def no_websocket(*_: Any) -> Any:
-    """In-process brokers have no WebSocket transport: it needs daphne's reactor, see the tests of whole processes."""
+    """In-process brokers have no WebSocket transport: it needs daphne's reactor, see the tests of whole
+    processes.
+    """
     raise AssertionError("the policy names no WebSocket transport")
 
 
@@ -51,9 +57,12 @@ async def running_broker(
     stage: StagedRevision | None = None,
     set_back: SetBack | None = None,
 ) -> AsyncIterator[Broker]:
-    """A broker that runs until the block ends. Its watchdog must have found so many standstills by then, and its log must
-    have been broken by what `broken` says: here that doesn't end the process. `files` is the disk of its journal, and `roots` are
-    where its policy may name directories."""
+    """A broker that runs until the block ends.
+
+    Its watchdog must have found so many standstills by then, and its log must have been broken by what
+    `broken` says: here that doesn't end the process. `files` is the disk of its journal, and `roots` are
+    where its policy may name directories.
+    """
     # Socket paths have 108 bytes at most, and pytest's directories are deep.
     with tempfile.TemporaryDirectory(prefix="sluice-") as run:
         policy = policy or tcp_policy()
@@ -101,7 +110,9 @@ async def ask(broker: Broker, do: str, **fields: Any) -> Any:
 
 
 async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
-    """Wait for something that other tasks bring about; TimeoutError when it doesn't come, even on a busy machine."""
+    """Wait for something that other tasks bring about; TimeoutError when it doesn't come, even on a busy
+    machine.
+    """
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)

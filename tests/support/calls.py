@@ -10,7 +10,9 @@ from types import FrameType
 
 @contextmanager
 def counted() -> Iterator[Callable[[], int]]:
-    """How many functions, Python's and C's, this thread calls in the block, whichever task; asked inside or behind it."""
+    """How many functions, Python's and C's, this thread calls in the block, whichever task; asked inside or
+    behind it.
+    """
     number = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:

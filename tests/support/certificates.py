@@ -44,7 +44,9 @@ class Authority:
         )
 
     def sign(self, name: str, *others: str, days: tuple[int, int] = (-1, 30)) -> tuple[Path, Path]:
-        """A certificate for a common name and e-mail addresses, good for this machine; its file and its key's."""
+        """A certificate for a common name and e-mail addresses, good for this machine; its file and its
+        key's.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names: list[x509.GeneralName] = [

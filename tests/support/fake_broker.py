@@ -1,4 +1,6 @@
-"""A broker's control socket for tests of the console: answers like a broker, from plain data that a test may change."""
+"""A broker's control socket for tests of the console: answers like a broker, from plain data that a test may
+change.
+"""
 
 from __future__ import annotations
 
@@ -208,7 +210,10 @@ def stall_totals(stalls: list[StallEntry]) -> StallTotals:
 
 
 class FakeBroker:
-    """Serves a control socket from a thread. `asked` lists every request; `answers` overrides one by its name."""
+    """Serves a control socket from a thread.
+
+    `asked` lists every request; `answers` overrides one by its name.
+    """
 
     def __init__(self, path: Path, instance: str = "sluice-1", member: str = "") -> None:
         self.path, self.instance, self.member = path, instance, member
@@ -300,7 +305,9 @@ class FakeBroker:
         return {"ok": True, "result": result}
 
     def move(self) -> None:
-        """One second passes: a message comes, the offlined falls further behind, the draining and the replaying catch up."""
+        """One second passes: a message comes, the offlined falls further behind, the draining and the
+        replaying catch up.
+        """
         self.add_message("flights.UA", data=flight(self.durable))
         del self.log[:-1_000]
         for place, one in enumerate(self.clients):

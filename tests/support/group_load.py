@@ -1,4 +1,6 @@
-"""Loads over the members of a group, and the judge of what they saw: history, and journals that must be the same."""
+"""Loads over the members of a group, and the judge of what they saw: history, and journals that must be the
+same.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +164,9 @@ def _has_come_to(reader: Reader, sequence: int) -> bool:
 
 
 def records_of(journal: Journal) -> list[Record]:
-    """What the publishers of this file have there; the broker's own records tell of clients that came and went."""
+    """What the publishers of this file have there; the broker's own records tell of clients that came and
+    went.
+    """
     found: list[Record] = []
     at, last = 1, journal.next_sequence - 1
     while batches := journal.read(at, 1 << 20, last):

@@ -85,7 +85,10 @@ async def start_member(
     known_group: KnownGroup | None = None,
     **instance: Any,
 ) -> Running:
-    """A member in `home`/`name`: as `manage.py runbroker` starts one. `instance` are settings of the policy's."""
+    """A member in `home`/`name`: as `manage.py runbroker` starts one.
+
+    `instance` are settings of the policy's.
+    """
     settings = GroupSettings(GROUP, name, tuple(engines), copies, hold_ms, ca)
     member = GroupMember(settings, JetStreamLog(settings))
     place = tempfile.mkdtemp(prefix="sluice-")
@@ -108,7 +111,10 @@ async def running_members(
     ca: str = "",
     **instance: Any,
 ) -> AsyncIterator[list[Running]]:
-    """Members until the block ends. Nothing may have been acknowledged too early, and no log broken, by then."""
+    """Members until the block ends.
+
+    Nothing may have been acknowledged too early, and no log broken, by then.
+    """
     members: list[Running] = []
     try:
         for name in names:
@@ -241,7 +247,9 @@ async def _serve(
 
 
 def content_of(journal: Journal, upto: int | None = None) -> tuple[int, str]:
-    """Records of a log, all of them or up to the end of one of its batches, and a hash of these batches as they stand there."""
+    """Records of a log, all of them or up to the end of one of its batches, and a hash of these batches as
+    they stand there.
+    """
     found, at, last = sha256(), journal.first_sequence, journal.next_sequence - 1 if upto is None else upto
     while batches := journal.read(at, 1 << 20, last):
         for batch in batches:

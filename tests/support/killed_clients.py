@@ -1,6 +1,7 @@
 """Clients that are killed: programs as an application would write them, each in a process of its own.
 
-`Forker` starts them from a process that has imported everything, so that a hundred of them start in the time of one.
+`Forker` starts them from a process that has imported everything, so that a hundred of them start in the time
+of one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Counts of names, docstrings and lines that a newcomer cannot read, for the ratchet in tests/architecture."""
+"""Counts of names, docstrings and lines that a newcomer cannot read, for the ratchet in
+tests/architecture.
+"""
 
 from __future__ import annotations
 

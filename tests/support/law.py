@@ -1,5 +1,6 @@
-"""The law of every acknowledgement, held to in every broker that runs inside a test: nothing is called persisted, and no
-logon is told a number, before everything of that publisher up to there is on disk."""
+"""The law of every acknowledgement, held to in every broker that runs inside a test: nothing is called
+persisted, and no logon is told a number, before everything of that publisher up to there is on disk.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from broker_core.protocols import replies
 
 
 class Law:
-    """Watches a broker's acknowledgements. `broken` has what was said too early; `said` how many were looked at."""
+    """Watches a broker's acknowledgements.
+
+    `broken` has what was said too early; `said` how many were looked at.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self.broken: list[str] = []

@@ -1,4 +1,6 @@
-"""A disk whose power goes at a call, and that forgets the renames whose directory hadn't been synced by then."""
+"""A disk whose power goes at a call, and that forgets the renames whose directory hadn't been synced by
+then.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,11 @@ from broker_core.journal.files import FileSystem
 
 
 class LostRenames(FileSystem):
-    """From call number `power_goes_at` on nothing is done. `power_on` leaves the names as they may be found then: POSIX promises a
-    rename for certain only when the directory was synced. What was written to files stays, torn or not: other tests take that."""
+    """From call number `power_goes_at` on nothing is done.
+
+    `power_on` leaves the names as they may be found then: POSIX promises a rename for certain only when the
+    directory was synced. What was written to files stays, torn or not: other tests take that.
+    """
 
     def __init__(self, beside: Path) -> None:
         self._beside = beside

@@ -1,7 +1,8 @@
-"""What a console over several machines stands before: a group of three, a broker by itself, and links to other sites; each a fake broker.
+"""What a console over several machines stands before: a group of three, a broker by itself, and links to
+other sites; each a fake broker.
 
-A *scene* is what happened there, in a word or two: `away b`, `back b`, `downgraded c`, `upgraded c`, `refused b`, `took b`, `linked`,
-`cut off`. `tests.support.console_server` reads them from its input, a line each.
+A *scene* is what happened there, in a word or two: `away b`, `back b`, `downgraded c`, `upgraded c`, `refused
+b`, `took b`, `linked`, `cut off`. `tests.support.console_server` reads them from its input, a line each.
 """
 
 from __future__ import annotations

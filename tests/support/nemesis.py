@@ -1,8 +1,9 @@
-"""A bad network between a client and a broker: a TCP proxy that cuts, freezes, trickles, garbles, delays and goes half-open.
+"""A bad network between a client and a broker: a TCP proxy that cuts, freezes, trickles, garbles, delays and
+goes half-open.
 
-What it does when follows from a seed. Each act concerns one direction or both, comes after some bytes of a connection, and all
-acts of the deck are played once; then the network is good. It runs on a loop in a thread of its own, so that nothing
-that a client does, or that blocks in a test, keeps it from what it does.
+What it does when follows from a seed. Each act concerns one direction or both, comes after some bytes of a
+connection, and all acts of the deck are played once; then the network is good. It runs on a loop in a thread
+of its own, so that nothing that a client does, or that blocks in a test, keeps it from what it does.
 
 Garbling writes any bytes over others: batches have their checksum, and commands theirs.
 """
@@ -131,7 +132,8 @@ class _Connection:
     async def _play(self, act: Act, way: Way, data: bytes) -> bytes:
         _, writer = self._pipes[way]
         if way in self._swallows:
-            # What came behind a hole, cut at the ends of frames, would look whole: no network leaves bytes out of a stream.
+            # What came behind a hole, cut at the ends of frames, would look whole: no network leaves bytes
+            # out of a stream.
             return data
         match act:
             case Act.CUT:

@@ -1,4 +1,6 @@
-"""A client that reads its socket at a steady pace, in a thread, and notes what it has read and what its kernel has."""
+"""A client that reads its socket at a steady pace, in a thread, and notes what it has read and what its
+kernel has.
+"""
 
 from __future__ import annotations
 

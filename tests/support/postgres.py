@@ -1,7 +1,9 @@
-"""A PostgreSQL that lives as long as one command: `python tests/support/postgres.py -- command…` with DATABASE_URL set.
+"""A PostgreSQL that lives as long as one command: `python tests/support/postgres.py -- command…` with
+DATABASE_URL set.
 
-The cluster is made in a temporary directory, listens on a Unix socket there and nowhere else, and goes away with the
-command. PostgreSQL refuses to run as root, so root lends it an unprivileged user. Needs the standard library alone.
+The cluster is made in a temporary directory, listens on a Unix socket there and nowhere else, and goes away
+with the command. PostgreSQL refuses to run as root, so root lends it an unprivileged user. Needs the standard
+library alone.
 """
 
 from __future__ import annotations
@@ -55,14 +57,18 @@ class Cluster:
         _run((self._binaries / "pg_ctl", "-D", self._data, "-m", "immediate", "stop"), self._lent)
 
     def run_sql(self, statement: str) -> None:
-        """Run one statement as the owner, in a session of its own, which may write whatever the database's default is."""
+        """Run one statement as the owner, in a session of its own, which may write whatever the database's
+        default is.
+        """
         both = ("SET default_transaction_read_only = off", statement)
         words = ("-h", self.directory, "-U", ROLE, "-d", ROLE, "-v", "ON_ERROR_STOP=1")
         asked = [word for one in both for word in ("-c", one)]
         _run((self._binaries / "psql", *words, *asked), self._lent)
 
     def ask_password(self, password: str) -> str:
-        """Let in nobody but a role `app` with this password any more, and return the DATABASE_URL that has it."""
+        """Let in nobody but a role `app` with this password any more, and return the DATABASE_URL that has
+        it.
+        """
         with suppress(SystemExit):
             self.run_sql("CREATE ROLE app LOGIN SUPERUSER")
         self.run_sql(f"ALTER ROLE app PASSWORD '{password}'")
@@ -130,7 +136,9 @@ def _version(name: str) -> float:
 
 
 def _lent_user(directory: Path) -> dict[str, Any]:
-    """How to run PostgreSQL's programs: as ourselves, or for root as somebody without rights who gets `directory`."""
+    """How to run PostgreSQL's programs: as ourselves, or for root as somebody without rights who gets
+    `directory`.
+    """
     if os.getuid() != 0:
         return {}
     for name in UNPRIVILEGED:

@@ -1,9 +1,10 @@
-"""Transports without a broker behind them: every client that says something is sent as much as its socket takes.
+"""Transports without a broker behind them: every client that says something is sent as much as its socket
+takes.
 
-`python -m tests.support.progress_process LOOP TRANSPORTS`: LOOP is asyncio or uvloop, TRANSPORTS the JSON of a list of
-TransportSettings' fields. Prints a line of JSON with the ports by name, then four times a second one with what the sinks
-say: {"at": monotonic seconds, "peers": {remote address: [handed, taken, lump, network limited]}}. A line on its input ends the
-sending; what has been sent stays to be read.
+`python -m tests.support.progress_process LOOP TRANSPORTS`: LOOP is asyncio or uvloop, TRANSPORTS the JSON of
+a list of TransportSettings' fields. Prints a line of JSON with the ports by name, then four times a second
+one with what the sinks say: {"at": monotonic seconds, "peers": {remote address: [handed, taken, lump, network
+limited]}}. A line on its input ends the sending; what has been sent stays to be read.
 """
 
 from __future__ import annotations

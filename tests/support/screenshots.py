@@ -2,9 +2,10 @@
 
     python -m tests.support.screenshots [DIRECTORY] [PATH…] [--address URL --operator NAME | --machines]
 
-The console is the one of the browser tests, with seeded history before a fake broker; then that of the pages on several machines, before a
-group of which a member is away (machines-…png), and with --machines that one alone. With --address one that runs, and its
-operator's password is read from SLUICE_PASSWORD. Ends with 1 when a page scrolls sideways, or is taller than ten screens of a telephone.
+The console is the one of the browser tests, with seeded history before a fake broker; then that of the pages
+on several machines, before a group of which a member is away (machines-…png), and with --machines that one
+alone. With --address one that runs, and its operator's password is read from SLUICE_PASSWORD. Ends with 1
+when a page scrolls sideways, or is taller than ten screens of a telephone.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ MORE_PAGES = (
 )
 """Pages which the tests of every page reach in other ways; the draft is made first."""
 OTHERS = {"login": "", "login-second-factor": WITH_APP, "refused": "viewer"}
-"""Pictures that aren't the operator's, but a stranger's or another person's, whose password alone is given."""
+"""Pictures that aren't the operator's, but a stranger's or another person's, whose password alone is
+given.
+"""
 SETTLES_MS = 700
 """What moves (the feed's first snapshot, plots) is in place after it."""
 
@@ -175,7 +178,9 @@ def _name(path: str) -> str:
 
 
 def _every(page: Page) -> dict[str, str]:
-    """Name and path of every page, those with made-up addresses among them; the login last, which ends the session."""
+    """Name and path of every page, those with made-up addresses among them; the login last, which ends the
+    session.
+    """
     every = {_name(path): path for path in (*PAGES, *MORE_PAGES)}
     page.goto("/pipeline/")
     for link in page.locator("main table a[href^='/pipeline/']").all():

@@ -1,9 +1,11 @@
-"""pytest, and what fails in it once more, alone: `python -m tests.support.second_look ARGUMENTS`. CI's way to run the tests.
+"""pytest, and what fails in it once more, alone: `python -m tests.support.second_look ARGUMENTS`.
 
-A shared machine stops for seconds now and then, and one test in thousands that waits for a real process pays for it. Failing
-alone as well is a fault of the code, and so is failing in numbers (more than MOST). What passes alone is named UNSTEADY at the
-end: it doesn't stop CI, and it is to be mended, since a test that depends on the machine's mood tells nothing. `make test`
-gives nobody a second look.
+CI's way to run the tests.
+
+A shared machine stops for seconds now and then, and one test in thousands that waits for a real process pays
+for it. Failing alone as well is a fault of the code, and so is failing in numbers (more than MOST). What
+passes alone is named UNSTEADY at the end: it doesn't stop CI, and it is to be mended, since a test that
+depends on the machine's mood tells nothing. `make test` gives nobody a second look.
 """
 
 from __future__ import annotations

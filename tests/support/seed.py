@@ -1,4 +1,6 @@
-"""What a console has gathered by mid-morning, for its tests: samples, decisions, revisions, runs of every state."""
+"""What a console has gathered by mid-morning, for its tests: samples, decisions, revisions, runs of every
+state.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ def seed_samples(instance: Instance, client: str = "board-jfk", hours: int = 6) 
 
 
 def seed_those_that_keep_up(instance: Instance, hours: int = 3) -> None:
-    """The other clients, each minute: mostly at once, at times some seconds late, and one that was offlined for a while."""
+    """The other clients, each minute: mostly at once, at times some seconds late, and one that was offlined
+    for a while.
+    """
     now = timezone.now().replace(microsecond=0)
     names = [
         f"carrier-{of}"
@@ -118,7 +122,10 @@ def seed_those_that_keep_up(instance: Instance, hours: int = 3) -> None:
 
 
 def seed_places(instance: Instance, hours: int = 6) -> None:
-    """The instance and its pool, each ten seconds. The pool fills since half an hour, now slower, now faster."""
+    """The instance and its pool, each ten seconds.
+
+    The pool fills since half an hour, now slower, now faster.
+    """
     now = timezone.now().replace(microsecond=0)
     rows = []
     for number in range(6, hours * 360):
@@ -212,7 +219,9 @@ def seed_decisions(instance: Instance) -> None:
 
 
 def seed_hours(instance: Instance, client: str = "board-jfk", hours: int = 60) -> None:
-    """What the pipeline's client-history job would have written of a client: most hours, some of them offlined."""
+    """What the pipeline's client-history job would have written of a client: most hours, some of them
+    offlined.
+    """
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
     days: dict[str, list[dict[str, Any]]] = {}
     for number in range(hours):

@@ -36,7 +36,9 @@ def free_port() -> int:
 
 
 def site(name: str, port: int, *destinations: DestinationSettings, link_port: int = 0) -> PolicyDocument:
-    """A broker of its own: anybody publishes and subscribes at `port`; links come in at `link_port`, and prove who they are."""
+    """A broker of its own: anybody publishes and subscribes at `port`; links come in at `link_port`, and
+    prove who they are.
+    """
     policy = tcp_policy()
     transports: tuple[TransportSettings, ...] = (TransportSettings("tcp", "tcp", port),)
     access = AccessSettings()

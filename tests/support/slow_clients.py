@@ -34,7 +34,9 @@ def policy(
     revision: int = 1,
     **more: Any,
 ) -> PolicyDocument:
-    """A policy document; `transports` maps names to their pool and client_policy; more: rules, xap, activemq, qpid."""
+    """A policy document; `transports` maps names to their pool and client_policy; more: rules, xap, activemq,
+    qpid.
+    """
     listed = [
         {"name": name, "kind": "tcp", "port": 9_000 + place, **settings}
         for place, (name, settings) in enumerate((transports or {"tcp": {}}).items())

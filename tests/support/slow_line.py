@@ -13,7 +13,10 @@ BUFFER_BYTES = 4 * 1024
 
 
 class SlowLine:
-    """The proxy. `connections` counts the connections that it has accepted; `bytes_per_second` holds for each direction."""
+    """The proxy.
+
+    `connections` counts the connections that it has accepted; `bytes_per_second` holds for each direction.
+    """
 
     def __init__(self, port: int, bytes_per_second: int) -> None:
         self.connections = 0

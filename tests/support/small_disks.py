@@ -12,7 +12,10 @@ MIB: Final = 1024 * 1024
 
 
 class SmallDisk:
-    """A mounted file system at `place`; its image is beside it. RuntimeError with the reason where there can't be one."""
+    """A mounted file system at `place`; its image is beside it.
+
+    RuntimeError with the reason where there can't be one.
+    """
 
     def __init__(self, place: Path, mib: int = 256) -> None:
         self.place, self._image = place, place.with_suffix(".disk")

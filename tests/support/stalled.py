@@ -27,7 +27,8 @@ class StalledSubscriber:
         loop = asyncio.get_running_loop()
         sock = socket.socket()
         sock.setblocking(False)
-        # A small receive buffer, set before the connection, so that the kernel takes little for a stalled client.
+        # A small receive buffer, set before the connection, so that the kernel takes little for a stalled
+        # client.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 * 1024)
         await loop.sock_connect(sock, ("127.0.0.1", broker.statistics.transports[0]["port"]))
         made = cls(sock)

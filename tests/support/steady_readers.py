@@ -1,4 +1,6 @@
-"""Subscribers that each read their socket at a steady pace, driven by one thread: nothing of the broker's own code reads."""
+"""Subscribers that each read their socket at a steady pace, driven by one thread: nothing of the broker's own
+code reads.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ class SteadyReader:
         self._since = time.monotonic()
 
     def turn(self) -> None:
-        """Read what has fallen due. What wasn't there isn't made up for: it never reads faster than its rate."""
+        """Read what has fallen due.
+
+        What wasn't there isn't made up for: it never reads faster than its rate.
+        """
         now = time.monotonic()
         looks = int((now - self._since) * self._reads)
         wanted = looks * self.rate // self._reads - self.read

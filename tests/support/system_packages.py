@@ -1,7 +1,9 @@
-"""What the tests need from the system: a browser, PostgreSQL, Java, npm and nc. Installs what is missing, or says how.
+"""What the tests need from the system: a browser, PostgreSQL, Java, npm and nc.
 
-Run by `make test`. Root on a Debian gets the packages by apt; anybody else is told the command, and nothing is run.
-Needs the standard library alone.
+Installs what is missing, or says how.
+
+Run by `make test`. Root on a Debian gets the packages by apt; anybody else is told the command, and nothing
+is run. Needs the standard library alone.
 """
 
 from __future__ import annotations

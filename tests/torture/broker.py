@@ -76,8 +76,10 @@ class Process:
 
     @property
     def frozen(self) -> bool:
-        """Whether it was stopped and all of it stands still, but for calls that the kernel has to finish. Then it stays so, although
-        the thread of such a call runs for a moment when that is done."""
+        """Whether it was stopped and all of it stands still, but for calls that the kernel has to finish.
+
+        Then it stays so, although the thread of such a call runs for a moment when that is done.
+        """
         with suppress(FileNotFoundError, ProcessLookupError):
             tasks = Path(f"/proc/{self._process.pid}/task").glob("*/stat")
             states = {task.read_text().rpartition(") ")[2][0] for task in tasks}

@@ -1,4 +1,6 @@
-"""Who uses a broker while it is tortured: publishers and subscribers of the client library, and a hand at its journal."""
+"""Who uses a broker while it is tortured: publishers and subscribers of the client library, and a hand at its
+journal.
+"""
 
 from __future__ import annotations
 
@@ -175,7 +177,9 @@ class Clients:
 
 
 class Keeper:
-    """Archives, compresses and removes what is sealed, and offlines who reads slowly, while everything goes on."""
+    """Archives, compresses and removes what is sealed, and offlines who reads slowly, while everything goes
+    on.
+    """
 
     def __init__(self, history: History, home: Path, chance: random.Random, done: Counter[str]) -> None:
         self._history, self._home, self._chance, self._done = history, home, chance, done

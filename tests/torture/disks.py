@@ -1,4 +1,7 @@
-"""Disks that lose their power: an ext4 in a file, whose page cache is dropped as it stands. For root alone."""
+"""Disks that lose their power: an ext4 in a file, whose page cache is dropped as it stands.
+
+For root alone.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,9 @@ class PowerDisk:
         self._mounted = True
 
     def write_some_back(self, chance: random.Random) -> None:
-        """As kernels do, in no order that anybody promised: pages of some files go to the disk, those of others don't."""
+        """As kernels do, in no order that anybody promised: pages of some files go to the disk, those of
+        others don't.
+        """
         for path in self.place.rglob("*"):
             if path.is_file() and chance.random() < 0.4:
                 with suppress(OSError):
@@ -74,7 +79,10 @@ class PowerDisk:
 
 
 def cut_power(fd: int, *, commits: bool = False) -> None:
-    """Of the file system that an open file is on. With `commits` what it has of names and lengths still gets to the disk."""
+    """Of the file system that an open file is on.
+
+    With `commits` what it has of names and lengths still gets to the disk.
+    """
     fcntl.ioctl(fd, _SHUTDOWN, struct.pack("I", _LOG_FLUSH if commits else _NO_LOG_FLUSH))
 
 

@@ -1,4 +1,6 @@
-"""A disk with a mind of its own, under the whole of a broker: by call, file and count it delays, fails, tears, lies and kills."""
+"""A disk with a mind of its own, under the whole of a broker: by call, file and count it delays, fails,
+tears, lies and kills.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,10 @@ CALLS: Final = (
 class Misfortune:
     """What happens at call number `at` (1 is the first) of one kind, on a file whose name has `name` in it.
 
-    `what`: "before" and "after" kill the process before the call is done, and after; "cut before" and "cut after" freeze it,
-    and whoever watches it cuts the power (see runs.py); "torn" does half of a write and kills;
-    "short" writes half; "lie" does nothing and says that it is done; "delay" takes 0.3 s; a number is an errno.
+    `what`: "before" and "after" kill the process before the call is done, and after; "cut before" and "cut
+    after" freeze it, and whoever watches it cuts the power (see runs.py); "torn" does half of a write and
+    kills; "short" writes half; "lie" does nothing and says that it is done; "delay" takes 0.3 s; a number is
+    an errno.
     """
 
     call: str

@@ -35,7 +35,9 @@ class Flipped:
 
 
 def flip_a_bit(home: Path, chance: random.Random) -> Flipped | None:
-    """Any bit of any file; each kind of file as often as the others, its beginning more often than the rest."""
+    """Any bit of any file; each kind of file as often as the others, its beginning more often than the
+    rest.
+    """
     kinds: dict[str, list[Path]] = {}
     for path in sorted(home.rglob("*")):
         if path.is_file() and path.stat().st_size:

@@ -1,10 +1,13 @@
-"""A back-test has to say what happened: 200 clients of mixed behaviour at a real broker, recorded by it, and then the job
-`backtest` with the policy that was in force. Who and which act is to agree in 95 of 100, and of these 95 within a check period: a
-second, or as long as the broker took from one look to the next where the machine was so busy that it came to look less often.
+"""A back-test has to say what happened: 200 clients of mixed behaviour at a real broker, recorded by it, and
+then the job `backtest` with the policy that was in force.
+
+Who and which act is to agree in 95 of 100, and of these 95 within a check period: a second, or as long as the
+broker took from one look to the next where the machine was so busy that it came to look less often.
 
     make torture ARGS='--only foretold --runs 1 --minutes 5'
 
-Clients that keep up, that are a little or much too slow, that stall for good, for a while or again and again, and that come and go.
+Clients that keep up, that are a little or much too slow, that stall for good, for a while or again and again,
+and that come and go.
 """
 
 from __future__ import annotations
@@ -146,7 +149,9 @@ def drive(readers: list[Reader], over: threading.Event) -> None:
 
 
 def policy_in_force() -> PolicyDocument:
-    """Warned at 2 s behind, offlined at 10 s, disconnected when the oldest message is 20 s old; one rule in shadow."""
+    """Warned at 2 s behind, offlined at 10 s, disconnected when the oldest message is 20 s old; one rule in
+    shadow.
+    """
     warn = {"name": "warn", "scope": {"client": "*"}, "signal": "outbound_bytes", "limit": 2 * FEED,
             "ladder": [{"action": "warn"}]}  # fmt: skip
     shadow = {"name": "old", "scope": {"client": "*"}, "mode": "shadow", "signal": "oldest_age", "limit": 8_000,
@@ -225,7 +230,9 @@ def foretell(home: Path) -> dict[str, Any]:
 
 
 def check_period(home: Path) -> int:
-    """Within how many ms 95 of 100 looks at a client for whom something waited were followed by the next; a second at least."""
+    """Within how many ms 95 of 100 looks at a client for whom something waited were followed by the next; a
+    second at least.
+    """
     log = examine_log(LogLocation(home / "journal", None, INSTANCE))
     request = ReadRequest(columns=("body",))
     looks = pa.concat_tables(

@@ -1,7 +1,8 @@
-"""A pytest plugin: tests are collected once, and a fork of the process runs them for each mutant until the first one fails.
+"""A pytest plugin: tests are collected once, and a fork of the process runs them for each mutant until the
+first one fails.
 
-What a fork does differently is the code of functions alone; a mutant that changes more than that is refused as unfit. The tests that
-found the mutants before go first.
+What a fork does differently is the code of functions alone; a mutant that changes more than that is refused
+as unfit. The tests that found the mutants before go first.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def serve(session: pytest.Session, module: Path, orders: socket.socket) -> None:
-    """Answer each order: a line with the mutant's file, a folder for temporary files, and the seconds it may take."""
+    """Answer each order: a line with the mutant's file, a folder for temporary files, and the seconds it may
+    take.
+    """
     functions = functions_of(module)
     gc.collect()
     gc.freeze()

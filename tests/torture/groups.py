@@ -1,8 +1,10 @@
-"""A group of three members on three engines, struck while its clients go on: processes killed and stopped, networks cut, also one way.
+"""A group of three members on three engines, struck while its clients go on: processes killed and stopped,
+networks cut, also one way.
 
-Each member reaches each engine, and each engine every other, through a cable of its own. What strikes and whom follows from the seed; several strikes may
-overlap, and after some of them everything is mended and everybody has to get on. At the end everything that anybody was told is held against every
-member's journal, and the journals against each other.
+Each member reaches each engine, and each engine every other, through a cable of its own. What strikes and
+whom follows from the seed; several strikes may overlap, and after some of them everything is mended and
+everybody has to get on. At the end everything that anybody was told is held against every member's journal,
+and the journals against each other.
 """
 
 from __future__ import annotations
@@ -255,7 +257,9 @@ class _Struck:
 async def run_group(
     seed: int, strikes: int | Sequence[str] = STRIKES
 ) -> tuple[list[Fault], list[str], int, int]:
-    """One run, of so many strikes or of these: what was wrong, what struck, records in the log, and those that were acknowledged."""
+    """One run, of so many strikes or of these: what was wrong, what struck, records in the log, and those
+    that were acknowledged.
+    """
     home = Path(tempfile.mkdtemp(prefix="g-"))
     struck = _Struck(home, random.Random(f"group {seed}"))
     try:

@@ -1,7 +1,8 @@
 """What happened, as clients saw it, and what must never be found in it: the one judge of every run.
 
-In the way of Elle: a log shows its own order, so everything that anybody ever read can be held against it. Publishers number
-what they publish 1, 2, 3, …, over all of their topics, and `body_of` says what each message has to be.
+In the way of Elle: a log shows its own order, so everything that anybody ever read can be held against it.
+Publishers number what they publish 1, 2, 3, …, over all of their topics, and `body_of` says what each message
+has to be.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class Kind(Enum):
     REORDERED = "reordered"
     """A publisher's messages, or a reader's, out of their order."""
     UNEXPLAINED = "unexplained"
-    """Nobody published it, its bytes are others, a number names two records, or a broker ended without a named reason."""
+    """Nobody published it, its bytes are others, a number names two records, or a broker ended without a
+    named reason.
+    """
 
 
 class Fault(NamedTuple):
@@ -57,9 +60,9 @@ class Interval(NamedTuple):
 class Reader:
     """What one subscriber got, in the order in which it got it.
 
-    `back` is how often it may begin again at an earlier record: not at all with a bookmark of its own; once for each connection
-    where the broker keeps the place. `missed` is how many stretches it may lack: none with a bookmark. `gaps` were told to it. With
-    `complete` it has waited for the end of the log.
+    `back` is how often it may begin again at an earlier record: not at all with a bookmark of its own; once
+    for each connection where the broker keeps the place. `missed` is how many stretches it may lack: none
+    with a bookmark. `gaps` were told to it. With `complete` it has waited for the end of the log.
     """
 
     name: str
@@ -177,7 +180,9 @@ def _publisher(history: History, name: str) -> Iterable[Fault]:
 
 
 def _excused(history: History, mine: Sequence[Record], missing: Iterable[int]) -> set[int]:
-    """What was removed stands before everything of its publisher that is left; what a gap was told of, between its ends."""
+    """What was removed stands before everything of its publisher that is left; what a gap was told of,
+    between its ends.
+    """
     intervals = [*history.gaps, *([Interval(1, history.removed_upto)] if history.removed_upto else [])]
     by_number = {one.number: one.sequence for one in mine}
     ordered = sorted(by_number)

@@ -1,7 +1,9 @@
-"""The laws of the whole tree, each with many times its examples: by a seed that is printed, other ones each time.
+"""The laws of the whole tree, each with many times its examples: by a seed that is printed, other ones each
+time.
 
-`make test` tries the same examples each time, so that a rare find stops nobody's run; here they are looked for. A pytest plugin raises
-the number of examples, counts those that were run, and ends a law when its share of the time is over.
+`make test` tries the same examples each time, so that a rare find stops nobody's run; here they are looked
+for. A pytest plugin raises the number of examples, counts those that were run, and ends a law when its share
+of the time is over.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ TIMES, MINUTES = "SLUICE_LAWS_TIMES", "SLUICE_LAWS_MINUTES"
 NO_LAW: Final = 5
 """pytest's exit code when it had nothing to run."""
 _SETTINGS: Final = "_hypothesis_internal_use_settings"
-"""Where Hypothesis keeps a test's; its own plugin for pytest reads them there. A second `@settings` is refused."""
+"""Where Hypothesis keeps a test's; its own plugin for pytest reads them there.
+
+A second `@settings` is refused.
+"""
 
 
 @dataclass
@@ -93,7 +98,8 @@ class Laws:
         try:
             yield
         except BaseException as problem:
-            # Hypothesis calls a law that is cut short inconsistent where the law itself would have drawn more.
+            # Hypothesis calls a law that is cut short inconsistent where the law itself would have drawn
+            # more.
             if not tried.cut or not isinstance(problem, (pytest.skip.Exception, Flaky)):
                 raise
         finally:

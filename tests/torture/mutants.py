@@ -1,4 +1,6 @@
-"""Small mistakes put into a module, one at a time: a test that runs through code and doesn't tell right from wrong lets them pass."""
+"""Small mistakes put into a module, one at a time: a test that runs through code and doesn't tell right from
+wrong lets them pass.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def _sites(tree: ast.AST) -> list[_Site]:
 
 
 def chosen(made: list[Mutant], number: int, seed: int, known: dict[str, str]) -> list[Mutant]:
-    """So many of them, by chance of the seed and in no order, without those that are `known` to change nothing."""
+    """So many of them, by chance of the seed and in no order, without those that are `known` to change
+    nothing.
+    """
     left = [mutant for mutant in made if mutant.name not in known]
     return random.Random(seed).sample(left, min(number, len(left)))
 
@@ -82,7 +86,9 @@ def equivalent(module: str) -> dict[str, str]:
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """What may be wrong: of functions, without annotations, decorators, docstrings and what is said to people."""
+    """What may be wrong: of functions, without annotations, decorators, docstrings and what is said to
+    people.
+    """
     todo: list[tuple[ast.AST, bool]] = [(tree, False)]
     while todo:
         node, within = todo.pop()

@@ -1,4 +1,6 @@
-"""Mutants of the modules that promises rest on, each before the tests that belong to its module; several at a time."""
+"""Mutants of the modules that promises rest on, each before the tests that belong to its module; several at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,9 @@ class Tree:
 
     @contextmanager
     def with_mutant(self, module: str, source: str) -> Iterator[str]:
-        """That text in the module's place, for brokers in processes of their own too; gives a folder for temporary files."""
+        """That text in the module's place, for brokers in processes of their own too; gives a folder for
+        temporary files.
+        """
         path = self.place / module
         with tempfile.TemporaryDirectory(
             prefix="m-", dir=self.place.parent, ignore_cleanup_errors=True
@@ -116,7 +120,10 @@ class Tree:
                 _forget(path)
 
     def passes(self, module: str, source: str, timeout_s: float) -> bool:
-        """Whether the module's tests pass with that text, in a process of their own. One that hangs doesn't."""
+        """Whether the module's tests pass with that text, in a process of their own.
+
+        One that hangs doesn't.
+        """
         with self.with_mutant(module, source) as temporary:
             running = subprocess.Popen(
                 [sys.executable, "-m", "pytest", *PYTEST, *PLAN[module]],
@@ -143,7 +150,9 @@ def _forget(path: Path) -> None:
 
 
 class Forks:
-    """A pytest in a tree that has a module's tests collected, and forks for each mutant (`tests.torture.forks`)."""
+    """A pytest in a tree that has a module's tests collected, and forks for each mutant
+    (`tests.torture.forks`).
+    """
 
     def __init__(self, tree: Tree, module: str) -> None:
         self.tree = tree
@@ -250,7 +259,9 @@ def _run_module(outcome: Outcome, number: int, seed: int, end: float, trees: lis
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """`python -m tests.torture.mutation [--modules guard,rights] [--number 20] [--seed 7] [--minutes 9] [--jobs 2]`"""
+    """`python -m tests.torture.mutation [--modules guard,rights] [--number 20] [--seed 7] [--minutes 9]
+    [--jobs 2]`
+    """
     import argparse
 
     parser = argparse.ArgumentParser(description=__doc__)

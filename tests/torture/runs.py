@@ -1,4 +1,6 @@
-"""One run: a broker is struck several times while its clients go on, and then everything they saw is judged."""
+"""One run: a broker is struck several times while its clients go on, and then everything they saw is
+judged.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,16 @@ from tests.torture.history import Fault, History, Kind, check
 from tests.torture.sites import run_sites
 
 KINDS: Final = ("kills", "steps", "faults", "power", "clock", "flips", "group", "sites")
-"""What strikes: SIGKILL at any moment; at a step of the disk's; a disk that refuses, tears, lies or dawdles; a power cut, at any
-moment and at a step; SIGKILL while the clock jumps; a bit that is turned around while the broker is away; what strikes a group (`groups`), and what strikes two sites and the link between them (`sites`)."""
+"""What strikes: SIGKILL at any moment; at a step of the disk's; a disk that refuses, tears, lies or dawdles;
+a power cut, at any moment and at a step; SIGKILL while the clock jumps; a bit that is turned around while the
+broker is away; what strikes a group (`groups`), and what strikes two sites and the link between them
+(`sites`).
+"""
 FORETOLD: Final = "foretold"
-"""Nothing is struck: a back-test is held against what happened (foretold.py). It takes a minute and a half, so `make test` has none."""
+"""Nothing is struck: a back-test is held against what happened (foretold.py).
+
+It takes a minute and a half, so `make test` has none.
+"""
 STRIKES = 12
 """Of one run, so many lives of its broker."""
 _PLACES: Final[tuple[tuple[str, str, int], ...]] = (
@@ -39,7 +47,9 @@ _PLACES: Final[tuple[tuple[str, str, int], ...]] = (
     ("fsync", "kept.json", 6), ("pwritev", ".spool", 6), ("pwritev", ".index.gz", 6), ("pwritev", "kept.json", 6),
     ("pwritev", "", 80), ("truncate", "", 4), ("reserve", "", 6), ("zero_fill", "", 12), ("pwritev", ".tmp", 12),
 )  # fmt: skip
-"""Calls, names and up to which number: sealing, rolling, swaps, removals, recovery, offlining, draining, kept positions."""
+"""Calls, names and up to which number: sealing, rolling, swaps, removals, recovery, offlining, draining, kept
+positions.
+"""
 
 
 @dataclass
@@ -68,7 +78,9 @@ class Report:
 
 
 async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> list[Fault]:
-    """One run of a kind; everything in it follows from the seed, as far as the machine's own timing allows."""
+    """One run of a kind; everything in it follows from the seed, as far as the machine's own timing
+    allows.
+    """
     if kind in _SEVERAL:
         return await _run_several(kind, seed, report, strikes)
     chance = random.Random(f"{kind} {seed}")
@@ -205,8 +217,11 @@ class _Struck:
         self.report.counts["kills"] += 1
 
     async def _end_of(self, process: Process) -> int:
-        """Its exit code. Of one that stands still the power is cut: processor and disk stop in one moment. A process that lived on
-        would be told by the kernel that data is safe which the cut has dropped from the cache, and would say so to its clients.
+        """Its exit code.
+
+        Of one that stands still the power is cut: processor and disk stop in one moment. A process that lived
+        on would be told by the kernel that data is safe which the cut has dropped from the cache, and would
+        say so to its clients.
         """
         if self.disk is not None and process.frozen:
             self.disk.cut(self.chance)

@@ -1,7 +1,9 @@
-"""A sync link between two brokers, struck while clients go on: either side killed, the line cut, frozen, or carrying one way.
+"""A sync link between two brokers, struck while clients go on: either side killed, the line cut, frozen, or
+carrying one way.
 
-Nobody is ever downgraded here, so what a publisher was told is at the other site. At the end the line is cut while publishers go on and London is
-lost for good: what New York has then is held against everything that was acknowledged, and against London's own log.
+Nobody is ever downgraded here, so what a publisher was told is at the other site. At the end the line is cut
+while publishers go on and London is lost for good: what New York has then is held against everything that was
+acknowledged, and against London's own log.
 """
 
 from __future__ import annotations

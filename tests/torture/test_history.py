@@ -13,7 +13,9 @@ from tests.torture.history import History, Interval, Kind, Reader, Record, body_
 
 
 def history(records: int = 30) -> History:
-    """Two publishers in turns, all of it acknowledged, read to the end by one who reads once and one who begins again."""
+    """Two publishers in turns, all of it acknowledged, read to the end by one who reads once and one who
+    begins again.
+    """
     log = [Record(10 + at, "pq"[at % 2], at // 2 + 1, at) for at in range(records)]
     once = Reader("once", records=list(log))
     again = Reader("again", back=1, records=[*log[:20], *log[15:]])

@@ -1,4 +1,6 @@
-"""Mutants: what is made of a module, and that the list of those which change nothing is about mutants that there are."""
+"""Mutants: what is made of a module, and that the list of those which change nothing is about mutants that
+there are.
+"""
 
 from __future__ import annotations
 

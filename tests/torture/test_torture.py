@@ -1,4 +1,6 @@
-"""A little of each kind of torture, so that it is known to work and a gross mistake is found at once; `make torture` has the hours."""
+"""A little of each kind of torture, so that it is known to work and a gross mistake is found at once; `make
+torture` has the hours.
+"""
 
 from __future__ import annotations
 

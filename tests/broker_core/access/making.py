@@ -36,7 +36,9 @@ def entitlement(
 
 
 def policy(*parts: UserSettings | EntitlementSettings, **transport: Any) -> PolicyDocument:
-    """A policy with one transport, "tcp", that asks for tokens and is restricted unless it is said otherwise."""
+    """A policy with one transport, "tcp", that asks for tokens and is restricted unless it is said
+    otherwise.
+    """
     settings = TransportSettings(
         "tcp", "tcp", 0, **{"authentication": "token", "restricted": True, **transport}
     )

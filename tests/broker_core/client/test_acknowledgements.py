@@ -1,4 +1,6 @@
-"""Room for deliveries: bounded, never passed, and never forgotten, however deliveries, reads and connections come."""
+"""Room for deliveries: bounded, never passed, and never forgotten, however deliveries, reads and connections
+come.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ STEPS = st.lists(
 
 
 class Broker:
-    """The other side, as docs/protocol.md has it: sends while what it has sent is less than what it was given."""
+    """The other side, as docs/protocol.md has it: sends while what it has sent is less than what it was
+    given.
+    """
 
     def __init__(self) -> None:
         self.sent = self.upto = 0

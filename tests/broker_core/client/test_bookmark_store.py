@@ -248,7 +248,9 @@ def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path, content: by
 def test_a_resume_point_is_taken_when_everything_before_it_is_done_and_never_earlier(
     steps: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    """Batches of `count` records with gaps of `gap` that don't match; after each, perhaps, the broker's resume point."""
+    """Batches of `count` records with gaps of `gap` that don't match; after each, perhaps, the broker's
+    resume point.
+    """
     progress, following, open_, points = CompletionTracker(), 1, set[int](), [0]
     for count, gap in steps:
         progress.add(batch(following, count))

@@ -1,4 +1,6 @@
-"""Closing while the broker is away, and what of the published messages is left then; calls that wait, and their timeouts."""
+"""Closing while the broker is away, and what of the published messages is left then; calls that wait, and
+their timeouts.
+"""
 
 from __future__ import annotations
 
@@ -244,7 +246,9 @@ async def test_several_groups_of_the_asyncio_client_close_in_time(broker: FakeBr
 
 
 def test_publish_returns_when_its_store_has_the_message(broker_thread: FakeBroker, tmp_path: Path) -> None:  # noqa: F811
-    """A process that is killed right behind its publish() has the message in its file, whatever its loop was doing."""
+    """A process that is killed right behind its publish() has the message in its file, whatever its loop was
+    doing.
+    """
     program = textwrap.dedent(f"""
         import os, signal
         from broker_core.client import FilePublishStore, SyncClient

@@ -1,4 +1,6 @@
-"""Publishing through a connection: gathering, numbering, bounds, acknowledgements, errors and lost connections."""
+"""Publishing through a connection: gathering, numbering, bounds, acknowledgements, errors and lost
+connections.
+"""
 
 from __future__ import annotations
 

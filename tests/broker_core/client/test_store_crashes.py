@@ -1,4 +1,6 @@
-"""`kill -9` at each step that a store takes on its file, before it and halfway through a write: nothing kept is lost."""
+"""`kill -9` at each step that a store takes on its file, before it and halfway through a write: nothing kept
+is lost.
+"""
 
 from __future__ import annotations
 

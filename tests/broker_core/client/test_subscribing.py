@@ -1,4 +1,6 @@
-"""Subscribing through a connection: live, replay, MOST_RECENT, gaps, back-pressure, errors and lost connections."""
+"""Subscribing through a connection: live, replay, MOST_RECENT, gaps, back-pressure, errors and lost
+connections.
+"""
 
 from __future__ import annotations
 

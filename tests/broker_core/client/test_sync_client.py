@@ -219,7 +219,9 @@ def test_a_flush_whose_time_is_over_leaves_the_line_as_it_is(broker: FakeBroker)
 
 
 def test_publishing_raises_for_good_once_the_client_has_given_up(broker: FakeBroker) -> None:
-    """Also where the line is full, and from several threads: each is told, again and again, and nobody waits for ever."""
+    """Also where the line is full, and from several threads: each is told, again and again, and nobody waits
+    for ever.
+    """
     broker.hold_acks = True
     told: list[str] = []
 

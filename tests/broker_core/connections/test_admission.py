@@ -1,4 +1,6 @@
-"""What somebody may cost who hasn't logged on, and what one address may have: alone, and in a running broker."""
+"""What somebody may cost who hasn't logged on, and what one address may have: alone, and in a running
+broker.
+"""
 
 from __future__ import annotations
 
@@ -230,7 +232,9 @@ async def test_a_name_of_dots_alone_is_no_name(tmp_path: Path, name: str) -> Non
 
 
 async def test_connections_leave_the_log_the_files_that_it_needs(tmp_path: Path) -> None:
-    """Of a process that may open 200 files: 400 come and don't log on, before the log has opened its first segment."""
+    """Of a process that may open 200 files: 400 come and don't log on, before the log has opened its first
+    segment.
+    """
     process, port = await asyncio.to_thread(start_broker, tmp_path, open_files=200)
     try:
         async with asyncio.timeout(60), AsyncClient(f"tcp://127.0.0.1:{port}", "p") as client:

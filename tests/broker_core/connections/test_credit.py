@@ -1,4 +1,7 @@
-"""Credit: what an application doesn't take of one subscription is kept back for that one alone. Against a running broker."""
+"""Credit: what an application doesn't take of one subscription is kept back for that one alone.
+
+Against a running broker.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A client's share of a turn: what it sent is taken in order, in parts, and its socket is left alone meanwhile."""
+"""A client's share of a turn: what it sent is taken in order, in parts, and its socket is left alone
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ SLOW = TURN_NS / 1e9 / 4
 
 
 class Peer:
-    """The socket's side and the connection's side of an inbox. Each command takes as long as its text says."""
+    """The socket's side and the connection's side of an inbox.
+
+    Each command takes as long as its text says.
+    """
 
     def __init__(self, clock: ManualClock | None = None, turns: WorkScheduler | None = None) -> None:
         self.clock = clock or ManualClock()

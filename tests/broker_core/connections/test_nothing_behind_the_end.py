@@ -1,4 +1,6 @@
-"""What a client sent together with that by which its connection ends does nothing, and leaves nothing behind."""
+"""What a client sent together with that by which its connection ends does nothing, and leaves nothing
+behind.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The door: of those whom nobody knows a few are heard in each turn of the loop, on both loops that a broker runs on."""
+"""The door: of those whom nobody knows a few are heard in each turn of the loop, on both loops that a broker
+runs on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a client that publishes is answered while its batches are on their way to the disk, over real sockets."""
+"""What a client that publishes is answered while its batches are on their way to the disk, over real
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +157,9 @@ async def test_of_too_many_words_the_rest_is_counted_together(tmp_path: Path) ->
 
 
 async def test_what_is_refused_is_told_by_its_numbers_and_not_counted(tmp_path: Path) -> None:
-    """In a batch as in a command; what comes behind it is taken, and each message counts once against the rate."""
+    """In a batch as in a command; what comes behind it is taken, and each message counts once against the
+    rate.
+    """
     quotas = (QuotaSettings(client_topics=1, client_publish_rate=100),)
     async with running_broker(tmp_path, replace(tcp_policy(), quotas=quotas)) as broker:
         client = await RawClient.connect(broker, "busy")

@@ -1,4 +1,6 @@
-"""Quotas against a running broker: what one user or client may take, what is said when it is too much, and that others go on."""
+"""Quotas against a running broker: what one user or client may take, what is said when it is too much, and
+that others go on.
+"""
 
 from __future__ import annotations
 
@@ -164,7 +166,8 @@ async def test_who_publishes_too_fast_is_read_from_more_slowly_and_loses_nothing
             for at in range(8):
                 await client.publish_many("a", [b"%d" % number for number in range(100 * at, 100 * at + 100)])
                 await client.flush()
-            # The first 500 are there at once, 300 more are to be waited for: at least as long as their rate says.
+            # The first 500 are there at once, 300 more are to be waited for: at least as long as their rate
+            # says.
             assert clock.monotonic_ns() - began >= 0.3e9
             got = [message.body async for message in _first(subscription, 800)]
             assert got == [b"%d" % number for number in range(800)]

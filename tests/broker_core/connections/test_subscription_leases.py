@@ -1,4 +1,6 @@
-"""Leases and snapshots: a cancelled subscriber takes the current state and goes on without a gap (seed 001)."""
+"""Leases and snapshots: a cancelled subscriber takes the current state and goes on without a gap (seed
+001).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Health in a word, and when a client has caught up: by what was seen in the last seconds, on a clock set by hand."""
+"""Health in a word, and when a client has caught up: by what was seen in the last seconds, on a clock set by
+hand.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The entries of clients: made a slice at a time, kept while a client rests, and a page of ten thousand in time."""
+"""The entries of clients: made a slice at a time, kept while a client rests, and a page of ten thousand in
+time.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +149,8 @@ async def test_a_page_of_ten_thousand_clients_costs_the_broker_less_than_making_
                 found = await page(broker, sort="-lag_ms", search="client-0", offset=turn * 100, limit=100)
             spent.append(number())
             assert (found["total"], len(found["clients"])) == (10_000, 100)
-    # The least: a second's work may fall into the others. Each client is looked at a few times, not described anew.
+    # The least: a second's work may fall into the others. Each client is looked at a few times, not described
+    # anew.
     assert min(spent) < 10 * 10_000
 
 

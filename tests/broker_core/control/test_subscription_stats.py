@@ -1,4 +1,6 @@
-"""The figures of clients and subscriptions agree, whatever holds a client up: through a running broker and raw sockets."""
+"""The figures of clients and subscriptions agree, whatever holds a client up: through a running broker and
+raw sockets.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""matched = acknowledged + in flight + waiting + gone, whatever happens to a client: read, acknowledged, offlined, drained,
-paused, discarded, conflated, unsubscribed, closed.
+"""matched = acknowledged + in flight + waiting + gone, whatever happens to a client: read, acknowledged,
+offlined, drained, paused, discarded, conflated, unsubscribed, closed.
 
 A real Backlog with its outbox, lanes and spool; the socket, the journal and the time are the test's.
 """
@@ -62,7 +62,10 @@ class ManualTime:
 
 
 class Socket:
-    """Takes `room` bytes and then nothing until more is given. The peer has what the test says that it `took`."""
+    """Takes `room` bytes and then nothing until more is given.
+
+    The peer has what the test says that it `took`.
+    """
 
     window_step_bytes = 0
     receive_window = UNKNOWN
@@ -272,7 +275,9 @@ class Scene:
         assert lost.messages <= scratch.lost_waiting.messages + scratch.lost_in_flight.messages
 
     def queued(self) -> dict[int, int]:
-        """Messages that really lie somewhere, by subscription: in the outbox, a lane, the spool, or on their way back."""
+        """Messages that really lie somewhere, by subscription: in the outbox, a lane, the spool, or on their
+        way back.
+        """
         backlog, found = self.backlog, dict.fromkeys(self.streams, 0)
         for entry in backlog.outbox:
             found[entry.stream] += entry.count
@@ -410,7 +415,9 @@ def test_every_message_is_sent_given_up_or_waiting(
 
 
 def test_who_is_offlined_and_acknowledges_nothing_waits_on_disk_with_a_full_window() -> None:
-    """Its socket takes everything; what its window lets nothing through of isn't read from the disk again and again."""
+    """Its socket takes everything; what its window lets nothing through of isn't read from the disk again and
+    again.
+    """
 
     async def run() -> None:
         with TemporaryDirectory() as directory:

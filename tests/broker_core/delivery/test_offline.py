@@ -1,6 +1,8 @@
-"""One client's time on disk, step by step: what is on its way back, what the log must keep for it, and what goes to the disk again.
+"""One client's time on disk, step by step: what is on its way back, what the log must keep for it, and what
+goes to the disk again.
 
-The laws over all ways through it are in test_backlog_law.py; the client, its socket and its log are those of that.
+The laws over all ways through it are in test_backlog_law.py; the client, its socket and its log are those of
+that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Conflated subscriptions through a real broker: in a replay, live, over a pause, and what they take in memory."""
+"""Conflated subscriptions through a real broker: in a replay, live, over a pause, and what they take in
+memory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the control plane may ask: every request answered by its own kind of answer, and a wrong one refused by its field."""
+"""What the control plane may ask: every request answered by its own kind of answer, and a wrong one refused
+by its field.
+"""
 
 from __future__ import annotations
 

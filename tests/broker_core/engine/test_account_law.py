@@ -2,9 +2,10 @@
 
     matched = acknowledged + in flight + waiting + gone
 
-for every subscription of a client with one of each kind, at every step of any interleaving of publishes, reads, acks,
-offlining, draining, pauses, rates, returns to the log, conflation, discards, cancels, disconnects and reconnects; and
-what it says is what really lies in the queues, what the socket really got, and what the ledger has a row of.
+for every subscription of a client with one of each kind, at every step of any interleaving of publishes,
+reads, acks, offlining, draining, pauses, rates, returns to the log, conflation, discards, cancels,
+disconnects and reconnects; and what it says is what really lies in the queues, what the socket really got,
+and what the ledger has a row of.
 """
 
 from __future__ import annotations

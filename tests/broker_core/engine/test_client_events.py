@@ -1,4 +1,6 @@
-"""What is published about clients on `$SLUICE.clients`: what happened, and a sample a second when something changed."""
+"""What is published about clients on `$SLUICE.clients`: what happened, and a sample a second when something
+changed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A client whose backlog a policy conflated sees it on what is left, and on the first delivery behind it that it is over."""
+"""A client whose backlog a policy conflated sees it on what is left, and on the first delivery behind it that
+it is over.
+"""
 
 from __future__ import annotations
 

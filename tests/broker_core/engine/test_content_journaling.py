@@ -1,4 +1,6 @@
-"""Content filters and message types in a running broker: what is journaled, acknowledged, delivered and replayed."""
+"""Content filters and message types in a running broker: what is journaled, acknowledged, delivered and
+replayed.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ async def test_only_what_passes_is_journaled_and_all_of_it_is_delivered(tmp_path
 
 
 async def test_a_batch_of_both_kinds_is_acknowledged_when_the_whole_of_it_is_done(tmp_path: Path) -> None:
-    """The last record isn't journaled: an ack of its own would have the publisher forget the one before it."""
+    """The last record isn't journaled: an ack of its own would have the publisher forget the one before
+    it.
+    """
     async with running_broker(tmp_path, ORDERS) as broker:
         anna = await RawClient.connect(broker, "anna")
         await anna.publish("orders", [DEAR, CHEAP], 1)

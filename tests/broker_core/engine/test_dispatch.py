@@ -1,4 +1,6 @@
-"""Publishing, where it is held up, repeated, refused, or past the journal: what is stored, who is told, and what is read no more."""
+"""Publishing, where it is held up, repeated, refused, or past the journal: what is stored, who is told, and
+what is read no more.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +181,9 @@ async def test_what_no_journal_keeps_is_delivered_and_processed_without_the_disk
 
 
 async def test_a_group_that_fails_in_its_middle_is_stored_once_when_it_comes_again(tmp_path: Path) -> None:
-    """It is written over several segments, and the disk is full at the second: nothing of it may stay, and nothing be lost."""
+    """It is written over several segments, and the disk is full at the second: nothing of it may stay, and
+    nothing be lost.
+    """
     gate = Gate()
     full = Failpoints(Failpoint("pwritev", 6, errno.ENOSPC, times=2))
     gate.pwritev = full.pwritev  # type: ignore[method-assign]

@@ -1,6 +1,7 @@
 """What policy decides is done, told, recorded and accounted for: each action once, against a running broker.
 
-The slow side is a window of acknowledgements that the client leaves full, so nothing depends on socket buffers.
+The slow side is a window of acknowledgements that the client leaves full, so nothing depends on socket
+buffers.
 """
 
 from __future__ import annotations
@@ -202,7 +203,9 @@ async def test_a_cancelled_subscription_ends_and_its_neighbour_goes_on(tmp_path:
 
 
 async def test_what_a_cancel_says_of_each_subscription_and_of_all_is_what_it_came_to(tmp_path: Path) -> None:
-    """The rule cancels all of the client's: the resume bookmark is before the first record that any of them is owed."""
+    """The rule cancels all of the client's: the resume bookmark is before the first record that any of them
+    is owed.
+    """
     of_all = {**rule("cancel_subscription", limit=20), "scope": {}}
     async with slow_client(tmp_path, of_all) as there:
         for id, topic in (("later", "other"), ("lost", "scratch.x")):

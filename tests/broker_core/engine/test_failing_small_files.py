@@ -1,4 +1,6 @@
-"""The small files beside the log are written through the broker's disk: where it refuses one, that is said and tried again."""
+"""The small files beside the log are written through the broker's disk: where it refuses one, that is said
+and tried again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Faults and hostile peers: a full disk, connections that never log on, answers nobody reads, removed records."""
+"""Faults and hostile peers: a full disk, connections that never log on, answers nobody reads, removed
+records.
+"""
 
 from __future__ import annotations
 

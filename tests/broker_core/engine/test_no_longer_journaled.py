@@ -1,4 +1,6 @@
-"""A topic taken out of the journaled ones while it is read from the log: the preview names who reads it, and each is told."""
+"""A topic taken out of the journaled ones while it is read from the log: the preview names who reads it, and
+each is told.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A message for a queue whose topic no journal keeps is refused, on every way: no consumer could ever get it."""
+"""A message for a queue whose topic no journal keeps is refused, on every way: no consumer could ever get
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What one client's failure does to others in the same turn: nothing. Each failure is a fault of the broker's own, put in by hand."""
+"""What one client's failure does to others in the same turn: nothing.
+
+Each failure is a fault of the broker's own, put in by hand.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,9 @@ def broken(*_: object, **__: object) -> NoReturn:
 
 
 class Three:
-    """A broker with a publisher and the subscribers "first", "bad" and "last" to the topic a, in this order."""
+    """A broker with a publisher and the subscribers "first", "bad" and "last" to the topic a, in this
+    order.
+    """
 
     def __init__(self, broker: Broker, writer: AsyncClient, raw: dict[str, RawClient]) -> None:
         self.broker, self.writer, self.raw = broker, writer, raw
@@ -50,7 +55,9 @@ class Three:
         return self.broker.engine.roster.clients[name]
 
     async def goes_on(self) -> None:
-        """Publishers are acknowledged, and the healthy ones get what comes; the bad one is told and closed."""
+        """Publishers are acknowledged, and the healthy ones get what comes; the bad one is told and
+        closed.
+        """
         for body in (b"1", b"2"):
             await self.writer.publish_many("a", [body])
             await self.writer.flush()

@@ -1,4 +1,6 @@
-"""Law: a subscriber sees a publisher's records in the order in which they were published, whatever of them is recorded."""
+"""Law: a subscriber sees a publisher's records in the order in which they were published, whatever of them is
+recorded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A broker is stopped with clients in every state, and started again: nothing acknowledged is lost, and everything goes on."""
+"""A broker is stopped with clients in every state, and started again: nothing acknowledged is lost, and
+everything goes on.
+"""
 
 from __future__ import annotations
 

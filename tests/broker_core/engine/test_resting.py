@@ -1,4 +1,6 @@
-"""Who reads nothing is handed what comes in lumps: it costs others little, and itself nothing when it reads again."""
+"""Who reads nothing is handed what comes in lumps: it costs others little, and itself nothing when it reads
+again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Numbers that were shown before their records were stored, after a crash: who resumes there, and what is said of them."""
+"""Numbers that were shown before their records were stored, after a crash: who resumes there, and what is
+said of them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ async def live_subscriber(
 
 
 async def crashed(home: Path, target: Path) -> None:
-    """Leave a broker that has stored a1 and a2 (1, 2), and has shown lost3 and lost4 (3, 4) when it is killed."""
+    """Leave a broker that has stored a1 and a2 (1, 2), and has shown lost3 and lost4 (3, 4) when it is
+    killed.
+    """
     gate = Gate()
     async with running_broker(home, files=gate) as broker:
         anna, live = await RawClient.connect(broker, "anna"), await live_subscriber(broker, "live")

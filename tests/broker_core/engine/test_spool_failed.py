@@ -1,4 +1,6 @@
-"""A disk that doesn't take a spool: a decision with its own code and exact figures; references wait in memory meanwhile."""
+"""A disk that doesn't take a spool: a decision with its own code and exact figures; references wait in memory
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,9 @@ async def test_a_path_that_takes_nothing_is_refused_at_preview_and_apply(tmp_pat
 
 
 class BadSpools(FileSystem):
-    """A disk on which spools can't be written from `torn` on: the first of them tears, the others are refused."""
+    """A disk on which spools can't be written from `torn` on: the first of them tears, the others are
+    refused.
+    """
 
     torn = False
     refused = 0

@@ -1,4 +1,6 @@
-"""Builders for the journal's tests: stamped batches, small journals, files that fail or tell what was done."""
+"""Builders for the journal's tests: stamped batches, small journals, files that fail or tell what was
+done.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The files that can be deleted while the broker is down: what opening costs with them, and that they come back."""
+"""The files that can be deleted while the broker is down: what opening costs with them, and that they come
+back.
+"""
 
 from __future__ import annotations
 

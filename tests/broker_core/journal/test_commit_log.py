@@ -1,4 +1,7 @@
-"""The log of a broker by itself: its order, what a failure takes along, room, and barriers. The disk's thread runs by hand."""
+"""The log of a broker by itself: its order, what a failure takes along, room, and barriers.
+
+The disk's thread runs by hand.
+"""
 
 from __future__ import annotations
 

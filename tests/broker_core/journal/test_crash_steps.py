@@ -1,7 +1,8 @@
 """Killed (SIGKILL) before, during and after each step of archive, compress and remove: the log opens whole.
 
-A child process does the real thing and kills itself at one system call, the next child at the following one, until
-one gets through. Both halves are killed: the worker's, which prepares a file, and the broker's, which swaps it in.
+A child process does the real thing and kills itself at one system call, the next child at the following one,
+until one gets through. Both halves are killed: the worker's, which prepares a file, and the broker's, which
+swaps it in.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ def killing_files(at: int) -> FileSystem:
 
 
 def child(work: Callable[[], None]) -> bool:
-    """Run in a forked process; whether it was killed. AssertionError if it ended in another way than it should."""
+    """Run in a forked process; whether it was killed.
+
+    AssertionError if it ended in another way than it should.
+    """
     pid = os.fork()
     if pid == 0:
         try:
@@ -77,7 +81,9 @@ def child(work: Callable[[], None]) -> bool:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log of several sealed segments, and for the first a copy and a compressed form as a worker makes them."""
+    """A log of several sealed segments, and for the first a copy and a compressed form as a worker makes
+    them.
+    """
     path = tmp_path_factory.mktemp("log")
     journal = open_journal(path)
     fill(journal, 80, size=1_000)
@@ -115,7 +121,9 @@ def open_with(path: Path, files: FileSystem):
 
 
 def whole(path: Path) -> None:
-    """Everything is there, once, in order; a second opening finds nothing left to do, and no file is of no use."""
+    """Everything is there, once, in order; a second opening finds nothing left to do, and no file is of no
+    use.
+    """
     journal = open_journal(path)
     assert journal.recovery.quarantined == []
     assert journal.recovery.truncated_bytes == 0

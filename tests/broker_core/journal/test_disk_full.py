@@ -151,7 +151,9 @@ def test_a_roll_is_durable_before_sync_returns(journal, files):
 
 
 def test_a_real_limit_on_file_size(tmp_path):
-    """The kernel itself refuses: the journal of a process with RLIMIT_FSIZE fails with disk_full and goes on."""
+    """The kernel itself refuses: the journal of a process with RLIMIT_FSIZE fails with disk_full and goes
+    on.
+    """
     program = textwrap.dedent("""
         import resource, sys
         from pathlib import Path

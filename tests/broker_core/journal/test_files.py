@@ -1,4 +1,6 @@
-"""Replacing a small file: after whatever goes wrong, and wherever, the old one or the new one is there, whole."""
+"""Replacing a small file: after whatever goes wrong, and wherever, the old one or the new one is there,
+whole.
+"""
 
 from __future__ import annotations
 

@@ -400,7 +400,9 @@ def test_numbering_goes_on_when_every_segment_is_gone_and_an_operator_accepts_it
     data=st.data(),
 )
 def test_law_reading_from_b_gives_everything_from_b_once_in_order(tmp_path_factory, counts, max_bytes, data):
-    """For any batches, cuts into writes, read sizes and start: reads give every record from the start, once."""
+    """For any batches, cuts into writes, read sizes and start: reads give every record from the start,
+    once.
+    """
     journal = open_journal(tmp_path_factory.mktemp("law"), JournalOptions(16 * 1024, 1))
     for group in counts:
         first, batches = journal.next_sequence, []

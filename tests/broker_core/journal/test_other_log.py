@@ -1,4 +1,6 @@
-"""Files that have the name of a segment, or of its sidecar, and are another log's: named, never read, never changed."""
+"""Files that have the name of a segment, or of its sidecar, and are another log's: named, never read, never
+changed.
+"""
 
 from __future__ import annotations
 
@@ -167,7 +169,9 @@ def test_an_open_segment_that_is_written_over_is_looked_at_anew(tmp_path: Path):
 
 
 async def test_a_broker_tells_who_reads_it_and_does_not_start_on_it(tmp_path: Path):
-    """From the socket to the files and back: mine is archived, a copy of another installation's is put over it."""
+    """From the socket to the files and back: mine is archived, a copy of another installation's is put over
+    it.
+    """
     for home in ("mine", "theirs"):
         async with running_broker(tmp_path / home) as broker, AsyncClient(address_of(broker), "w") as writer:
             for start in range(0, 120, 10):

@@ -1,4 +1,7 @@
-"""What a crash or a bad disk leaves, and what opening makes of it. One helper, a corrupting function as parameter."""
+"""What a crash or a bad disk leaves, and what opening makes of it.
+
+One helper, a corrupting function as parameter.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Numbers that are shown before their records are stored: reserved ahead, and skipped by the opening after a crash."""
+"""Numbers that are shown before their records are stored: reserved ahead, and skipped by the opening after a
+crash.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What isn't known to be on disk is written again at opening; what was acknowledged and isn't there stops it; and a
-journal whose files are taken away takes nothing more."""
+"""What isn't known to be on disk is written again at opening; what was acknowledged and isn't there stops it;
+and a journal whose files are taken away takes nothing more.
+"""
 
 from __future__ import annotations
 

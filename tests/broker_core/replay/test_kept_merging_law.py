@@ -1,4 +1,6 @@
-"""Laws of what members of a group tell each other of kept positions: none moves back, and in the end all members have the same."""
+"""Laws of what members of a group tell each other of kept positions: none moves back, and in the end all
+members have the same.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`kill -9` at each step by which the managed replays are stored: the file is the old one or the new one, whole."""
+"""`kill -9` at each step by which the managed replays are stored: the file is the old one or the new one,
+whole.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ MADE = {"client": "reader", "topic": "a", "bookmark": "0"}
 
 
 class Dying:
-    """The `os` module of a process that is killed at its step number `at`, or halfway through a write there."""
+    """The `os` module of a process that is killed at its step number `at`, or halfway through a write
+    there.
+    """
 
     def __init__(self, at: int, halfway: bool) -> None:
         self._left = at

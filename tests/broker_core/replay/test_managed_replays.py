@@ -1,4 +1,6 @@
-"""Managed replays through a real broker: they outlive their client and the broker, and are steered by operators."""
+"""Managed replays through a real broker: they outlive their client and the broker, and are steered by
+operators.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,9 @@ def sequences(chunk: Any, stream: int = 1) -> list[int]:
 
 
 class Reads:
-    """Facilities whose reader thread reads when it is told to, so that a test decides what the loop has seen."""
+    """Facilities whose reader thread reads when it is told to, so that a test decides what the loop has
+    seen.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -175,7 +177,8 @@ async def test_when_one_of_two_leaves_the_other_goes_on_where_it_is(journal: Jou
     ahead.stop()
     host.read()
     second = await asking
-    # The position isn't moved before the chunk is handed over; what is asked for now starts behind it all the same.
+    # The position isn't moved before the chunk is handed over; what is asked for now starts behind it all the
+    # same.
     ahead.schedule_next(targets, ReplaySpan(1), second.following)
     host.read()
     third = await ahead.next_chunk(targets, ReplaySpan(1))

@@ -1,4 +1,6 @@
-"""What a replay's chunk is made of: pieces that are small while the chunk is, and whole batches in large ones."""
+"""What a replay's chunk is made of: pieces that are small while the chunk is, and whole batches in large
+ones.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The law of replay over a real host and journal, against a list in memory:
 
-replay(b) then live = everything after b, once, in order, for any interleaving of publishes, rolls, compressions,
-archives, stops of the socket, pauses and rate changes.
+replay(b) then live = everything after b, once, in order, for any interleaving of publishes, rolls,
+compressions, archives, stops of the socket, pauses and rate changes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ RATES = (None, "5000", "200KB", "20000", "3X", None, "1MB")
 
 
 class Socket:
-    """A sink that remembers what it was given. After `appetite` deliveries it takes no more until it is unblocked."""
+    """A sink that remembers what it was given.
+
+    After `appetite` deliveries it takes no more until it is unblocked.
+    """
 
     protocol, remote = "tcp", "test"
 
@@ -230,7 +233,8 @@ def run(script: list[tuple[str, int]]) -> None:
         patched.setattr(read_ahead, "CUT_BEFORE", 4 * 1_024)
         patched.setattr(turns, "LARGEST_CHUNK", 8 * 1_024)
         patched.setattr(turns, "TAKEN_BEFORE", 1)
-        # Shorter than the rests of a script, so that chunks are read ahead in some, and given up when messages come.
+        # Shorter than the rests of a script, so that chunks are read ahead in some, and given up when
+        # messages come.
         patched.setattr(turns, "BUSY_FOR_S", 0.002)
         patched.setattr(replayer, "STALLED_AFTER_S", 0.001)
         patched.setattr(backlog, "PULL_BYTES", 1_024)

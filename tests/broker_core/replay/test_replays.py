@@ -1,4 +1,6 @@
-"""Bookmark subscriptions through a real broker: points, ranges, gaps, durability, acks, and clients that stop reading."""
+"""Bookmark subscriptions through a real broker: points, ranges, gaps, durability, acks, and clients that stop
+reading.
+"""
 
 from __future__ import annotations
 

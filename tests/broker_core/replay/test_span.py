@@ -1,4 +1,6 @@
-"""Where replays begin and end: a range is the whole filtered by position, a list the union of its bookmarks."""
+"""Where replays begin and end: a range is the whole filtered by position, a list the union of its
+bookmarks.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ HERE = "here"
 
 @dataclass
 class Whole:
-    """A log in memory: (sequence, accepted at) of every record since the first, and the oldest that is still there."""
+    """A log in memory: (sequence, accepted at) of every record since the first, and the oldest that is still
+    there.
+    """
 
     records: list[tuple[int, int]]
     oldest: int

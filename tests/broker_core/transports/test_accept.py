@@ -1,4 +1,6 @@
-"""Taking connections: a few in a turn of the loop, and none forgotten, on both loops that a broker runs on."""
+"""Taking connections: a few in a turn of the loop, and none forgotten, on both loops that a broker runs
+on.
+"""
 
 from __future__ import annotations
 

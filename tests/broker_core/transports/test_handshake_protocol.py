@@ -1,4 +1,6 @@
-"""TLS handshakes by turns, on both loops that a broker runs on: whatever a peer does, and at whatever pace."""
+"""TLS handshakes by turns, on both loops that a broker runs on: whatever a peer does, and at whatever
+pace.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ from tests.support.progress_process import LOOK_S, Look, Transports, transports_
 RATES = (1_000, 10_000, 20_000, 50_000, 100_000)
 BUFFERS = (8 * 1024, 32 * 1024, None)
 READ_FOR_S = 36
-"""Longer than a lump of the default buffer takes at 5,000 B/s; shorter than a WebSocket's pings go unanswered."""
+"""Longer than a lump of the default buffer takes at 5,000 B/s; shorter than a WebSocket's pings go
+unanswered.
+"""
 FLOOR = 5_000
 """Bytes a second that a policy may ask for."""
 SEGMENT = 1_448
@@ -304,7 +306,9 @@ SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
 
 
 def cut(peer: PacedReader) -> None:
-    """What comes for the peer from now on is lost before its kernel sees it: a socket filter that takes nothing."""
+    """What comes for the peer from now on is lost before its kernel sees it: a socket filter that takes
+    nothing.
+    """
     instruction = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
     program = struct.pack("HP", 1, ctypes.addressof(instruction))
     peer.socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)

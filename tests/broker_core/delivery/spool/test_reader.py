@@ -1,4 +1,6 @@
-"""Spool entries brought back: one read for neighbours, whole batches as they are, and nothing that is damaged."""
+"""Spool entries brought back: one read for neighbours, whole batches as they are, and nothing that is
+damaged.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,9 @@ def write(journal, count, *, at, publisher="anna", numbered=True, pad=1_000):
 
 @pytest.fixture
 def place(tmp_path):
-    """400 records, four an hour's minute; segments archived, archived and compressed, compressed, sealed, current."""
+    """400 records, four an hour's minute; segments archived, archived and compressed, compressed, sealed,
+    current.
+    """
     journal = open_journal(tmp_path)
     for number in range(100):
         write(

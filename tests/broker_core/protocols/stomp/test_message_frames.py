@@ -1,4 +1,6 @@
-"""MESSAGE frames: what a reader makes of them is what the batch holds, whatever version he speaks and whoever published."""
+"""MESSAGE frames: what a reader makes of them is what the batch holds, whatever version he speaks and whoever
+published.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What members of a group tell each other of what is kept: each what has changed here, and what didn't get into the log again."""
+"""What members of a group tell each other of what is kept: each what has changed here, and what didn't get
+into the log again.
+"""
 
 from __future__ import annotations
 

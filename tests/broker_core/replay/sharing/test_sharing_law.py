@@ -1,7 +1,8 @@
-"""The laws of a shared subscription over a real engine and journal, whatever its consumers and the process do:
+"""The laws of a shared subscription over a real engine and journal, whatever its consumers and the process
+do:
 
-nothing is lost; nobody is given what another holds, or what was acknowledged (after a crash: when that was saved); what was
-given back goes out before anything new; and every consumer's account balances.
+nothing is lost; nobody is given what another holds, or what was acknowledged (after a crash: when that was
+saved); what was given back goes out before anything new; and every consumer's account balances.
 """
 
 from __future__ import annotations

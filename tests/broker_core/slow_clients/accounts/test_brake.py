@@ -1,4 +1,6 @@
-"""The brake of a staged rollout: decisions beyond the allowance are held, and what rules remember stays as it was."""
+"""The brake of a staged rollout: decisions beyond the allowance are held, and what rules remember stays as it
+was.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A policy that comes into force acts at once on whoever is over its limits, and a preview says just that beforehand."""
+"""A policy that comes into force acts at once on whoever is over its limits, and a preview says just that
+beforehand.
+"""
 
 from __future__ import annotations
 

@@ -149,7 +149,9 @@ def test_who_rests_is_looked_at_by_no_tick_and_is_nothing_to_its_pool_until_rous
 
 
 def test_before_somebody_of_a_pool_is_chosen_those_who_rest_are_asked_for() -> None:
-    """What they hold together stands in the pool meanwhile; the largest of them is chosen over who took the pool over its limit."""
+    """What they hold together stands in the pool meanwhile; the largest of them is chosen over who took the
+    pool over its limit.
+    """
     asked: list[tuple[str, Signal, int]] = []
 
     def summon(pool: Pool, signal: Signal, wanted: int) -> None:

@@ -1,5 +1,6 @@
-"""Whom the guard chooses and what it says of it where two figures lie close together, and what is left of decisions whose
-client has gone."""
+"""Whom the guard chooses and what it says of it where two figures lie close together, and what is left of
+decisions whose client has gone.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +119,9 @@ def test_a_rule_of_ones_own_about_a_pool_speaks_in_part_of_a_tick_too() -> None:
 
 
 def both(document_mode: str) -> tuple[SlowClientGuard, ClientUsage]:
-    """A guard with two rules that pass together: one acts at once, the other's word comes with the next tick."""
+    """A guard with two rules that pass together: one acts at once, the other's word comes with the next
+    tick.
+    """
     rules = [
         {"name": "one", "mode": "enforce", "signal": "outbound_bytes", "limit": 100, "ladder": [{"action": "warn"}]},
         {"name": "two", "mode": document_mode, "signal": "outbound_bytes", "limit": 100, "ladder": [{"action": "offline"}]},

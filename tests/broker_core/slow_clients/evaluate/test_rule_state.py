@@ -44,7 +44,10 @@ def rule(
 def run(
     one: Rule, values: list[int], step_s: float = 1.0, sent: list[int] | None = None
 ) -> list[tuple[int, PolicyAction]]:
-    """At which look which action was due. Looks are made as the guard makes them: when woken or something is held."""
+    """At which look which action was due.
+
+    Looks are made as the guard makes them: when woken or something is held.
+    """
     hold, acts = NO_HOLD, []
     for place, value in enumerate(values):
         now = NOW + int(place * step_s * SECOND)
@@ -327,7 +330,9 @@ def test_between_clear_and_set_nothing_begins() -> None:
 
 
 def test_a_wider_rung_doesnt_come_before_a_narrower_one_that_the_value_has_left() -> None:
-    """It was over while the cooldown kept quiet; when that is over the value is between clear and the warning."""
+    """It was over while the cooldown kept quiet; when that is over the value is between clear and the
+    warning.
+    """
     band = rule(
         Shape.SET_CLEAR,
         Rung(PolicyAction.WARN, 80),

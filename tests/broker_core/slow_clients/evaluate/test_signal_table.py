@@ -1,4 +1,6 @@
-"""One row a signal: everything there is to know of it stands there once, and a signal without a row can't be."""
+"""One row a signal: everything there is to know of it stands there once, and a signal without a row can't
+be.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Discarding the oldest, and conflating: no decision that discards nothing, and in shadow what enforcing would cost."""
+"""Discarding the oldest, and conflating: no decision that discards nothing, and in shadow what enforcing
+would cost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A peer's own window moves in lumps: a steady reader above the floor is never slow for it, and one below it is, in time."""
+"""A peer's own window moves in lumps: a steady reader above the floor is never slow for it, and one below it
+is, in time.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ KIB = 1 << 10
 
 
 class Reader(Still):
-    """Takes `rate` bytes a second, but its window opens by a lump at a time. `arriving` bytes a second come for it."""
+    """Takes `rate` bytes a second, but its window opens by a lump at a time.
+
+    `arriving` bytes a second come for it.
+    """
 
     def __init__(self, rate: int, lump: int, phase: float, arriving: int) -> None:
         super().__init__(START)
@@ -81,7 +86,9 @@ def test_one_below_the_floor_is_acted_on_within_the_stated_worst_case(lump: int,
 
 
 def test_after_an_idle_time_a_burst_is_not_held_against_a_reader() -> None:
-    """For longer than the look-back little came and all of it was taken: it is behind from the burst on, not before."""
+    """For longer than the look-back little came and all of it was taken: it is behind from the burst on, not
+    before.
+    """
     made = guard(policy(xap=[{"enabled": True}]))
     reader = Reader(10_000, 400_000, 0.0, arriving=50_000)
     use = made.register("c", "tcp", reader)

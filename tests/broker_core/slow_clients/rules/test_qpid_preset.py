@@ -96,7 +96,9 @@ def test_delete_persistent_deletes_them() -> None:
 
 
 def test_the_age_is_a_duration_on_a_real_clock_and_not_a_moment() -> None:
-    """Trap 4: the historic plug-in compared the arrival's moment with a duration, so any limit was passed at once."""
+    """Trap 4: the historic plug-in compared the arrival's moment with a duration, so any limit was passed at
+    once.
+    """
     made, _, one = scene({"topic": "#", "message_age": 60_000})
     now = time.time_ns()
     assert isinstance(one.view, SubscriptionSignals)

@@ -1,4 +1,6 @@
-"""Custom rules in a guard: at enqueue, at the tick, on acknowledgement; shadow and enforce; what is remembered."""
+"""Custom rules in a guard: at enqueue, at the tick, on acknowledgement; shadow and enforce; what is
+remembered.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What holds for a connected client, told whole: value, unit, origin, for itself and for each of its subscriptions."""
+"""What holds for a connected client, told whole: value, unit, origin, for itself and for each of its
+subscriptions.
+"""
 
 from __future__ import annotations
 

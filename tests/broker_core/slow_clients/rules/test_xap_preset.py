@@ -1,4 +1,6 @@
-"""XAP's slow consumers as seed 001 describes them: a floor of throughput, time to recover, looks in between."""
+"""XAP's slow consumers as seed 001 describes them: a floor of throughput, time to recover, looks in
+between.
+"""
 
 from __future__ import annotations
 
