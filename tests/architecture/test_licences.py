@@ -39,7 +39,8 @@ def test_everything_is_under_a_permissive_licence_or_an_exception_that_is_needed
     (("License: LGPL-2.1-or-later",), "", "LGPL-2.1-or-later"),
     (("License: Ours",), "", "no licence that is known"),
     (("License: BSD",), "all rights reserved", "no licence that is known"),
-    (("Classifier: License :: OSI Approved :: MIT License", "Classifier: License :: Other/Proprietary License"), "", "no licence"),
+    (("Classifier: License :: OSI Approved :: MIT License",
+            "Classifier: License :: Other/Proprietary License"), "", "no licence"),
     ((), "", "no licence that is known"),
 ])  # fmt: skip
 def test_a_licence_that_is_not_allowed_or_not_known_is_named(

@@ -79,7 +79,8 @@ class Installation:
 
     def manage(self, *words: str, **settings: str) -> str:
         done = subprocess.run(
-            [sys.executable, "manage.py", *words], cwd=ROOT, env=self.environment() | settings, capture_output=True,
+            [sys.executable, "manage.py", *words], cwd=ROOT, env=self.environment() | settings,
+            capture_output=True,
             text=True, timeout=SLOW_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
@@ -92,9 +93,12 @@ class Installation:
         path = self.home / f"broker-{self.started}.log"
         with path.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "manage.py", "runbroker"], cwd=ROOT, env=self.environment(url), stdout=output,
+                [sys.executable, "manage.py", "runbroker"],
+                cwd=ROOT,
+                env=self.environment(url),
+                stdout=output,
                 stderr=subprocess.STDOUT,
-            )  # fmt: skip
+            )
             try:
                 yield path.read_text
                 assert process.poll() is None, path.read_text()

@@ -167,15 +167,24 @@ def installed(tmp_path: Path, database: str, redis: str, engines: tuple[str, ...
             "SLUICE_GROUP_ENGINES": ",".join(engines), "DJANGO_SETTINGS_MODULE": "console.project.settings",
         }  # fmt: skip
         a = Machine(
-            tmp_path / "a", **both, SLUICE_GROUP_MEMBER="a", **{name: str(port) for name, port in ports.items()},
+            tmp_path / "a",
+            **both,
+            SLUICE_GROUP_MEMBER="a",
+            **{name: str(port) for name, port in ports.items()},
             SLUICE_BROKERS=f"orders/a=unix:,orders/b=tls://localhost:{wire.port}",
-            SLUICE_BROKERS_CA=str(files / "authority.pem"), SLUICE_BROKERS_TOKENS=str(tmp_path / "a" / "tokens"),
-        )  # fmt: skip
+            SLUICE_BROKERS_CA=str(files / "authority.pem"),
+            SLUICE_BROKERS_TOKENS=str(tmp_path / "a" / "tokens"),
+        )
         b = Machine(
-            tmp_path / "b", **{**both, "REDIS_URL": f"redis://127.0.0.1:{redis_wire.port}/0"}, SLUICE_GROUP_MEMBER="b", SLUICE_PORTS_APART=str(APART),
-            SLUICE_CONTROL_LISTEN=f"127.0.0.2:{listens}", SLUICE_CONTROL_CERTIFICATE=str(certificate),
-            SLUICE_CONTROL_KEY=str(key), SLUICE_CONTROL_TOKENS=str(tmp_path / "b" / "hashes"),
-        )  # fmt: skip
+            tmp_path / "b",
+            **{**both, "REDIS_URL": f"redis://127.0.0.1:{redis_wire.port}/0"},
+            SLUICE_GROUP_MEMBER="b",
+            SLUICE_PORTS_APART=str(APART),
+            SLUICE_CONTROL_LISTEN=f"127.0.0.2:{listens}",
+            SLUICE_CONTROL_CERTIFICATE=str(certificate),
+            SLUICE_CONTROL_KEY=str(key),
+            SLUICE_CONTROL_TOKENS=str(tmp_path / "b" / "hashes"),
+        )
         try:
             a.run("up", "--prepare-broker")
             given = a.run("controltoken", "orders/b").splitlines()
@@ -245,9 +254,10 @@ async def _is_seen_and_acted_on_where_it_is(made: Installation) -> None:
 
 def _policies_converge(made: Installation) -> None:
     answer = made.http.patch(
-        "/api/v1/policies", json={"instance": {"journal_size": 1024 * 1024}, "reason": "small files", "confirmed": True},
+        "/api/v1/policies",
+        json={"instance": {"journal_size": 1024 * 1024}, "reason": "small files", "confirmed": True},
         headers={"If-Match": "*"},
-    )  # fmt: skip
+    )
     assert answer.status_code == 200, answer.text
     revision = answer.json()["document"]["revision"]
     made.until(lambda: {one["revision"] for one in made.get("brokers")} == {revision})
@@ -300,9 +310,10 @@ async def _members_go_on_without_the_console_and_converge_afterwards(made: Insta
 
     def edited() -> int:
         answer = made.http.patch(
-            "/api/v1/policies", json={"instance": {"downgrade_after_ms": 20_000}, "reason": "cut off", "confirmed": True},
+            "/api/v1/policies",
+            json={"instance": {"downgrade_after_ms": 20_000}, "reason": "cut off", "confirmed": True},
             headers={"If-Match": "*"},
-        )  # fmt: skip
+        )
         assert answer.status_code == 200, answer.text
         return int(answer.json()["document"]["revision"])
 

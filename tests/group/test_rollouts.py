@@ -48,8 +48,12 @@ async def test_no_more_than_the_allowance_is_carried_out_on_all_members_together
         await asyncio.sleep(1.6)  # that a peer took nothing more is seen once a second
         base = members[0].broker.engine.policy
         staged = {
-            "policy": with_rule().to_dict(), "client": "desk-*", "share": None, "allowances": share_out(3, NAMES), "made": None,
-        }  # fmt: skip
+            "policy": with_rule().to_dict(),
+            "client": "desk-*",
+            "share": None,
+            "allowances": share_out(3, NAMES),
+            "made": None,
+        }
         said = [await ask(one.broker, "preview", policy=base.to_dict(), staged=staged) for one in members]
         assert [(one["enforced_in_all"], one["held_in_all"]) for one in said] == [(2, 1), (1, 2)]
         for member in members:

@@ -34,7 +34,8 @@ pytestmark = pytest.mark.slow
 
 
 def asked(**chosen: object) -> argparse.Namespace:
-    given = {"start": None, "end": None, "strict": False, "durable": None, "skip_gaps": False, "typed": False, "evolve": False, "compact": False,
+    given = {"start": None, "end": None, "strict": False, "durable": None, "skip_gaps": False, "typed": False,
+        "evolve": False, "compact": False,
              "at": "", "since": "", "topics": "", "key": "", "delta": False}  # fmt: skip
     return argparse.Namespace(**{**given, **chosen})
 
@@ -59,9 +60,13 @@ def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tm
             "waiting_messages": 2,
             "gone_messages": 1,
         }
-        stories = [event("ann", 1, "sample", **sums), event("bob", 2, "sample", **sums | {"gone_messages": 2}), b"{}",
-                   event("ann", 3, "disconnect", **sums | {"acknowledged_messages": 3, "in_flight_messages": 3}), event("ann", 4, "connect"),
-                   event("ann", 5, "sample", **dict.fromkeys(sums, 0)), event("old", 6, "sample")]  # fmt: skip
+        stories = [event("ann", 1, "sample", **sums),
+            event("bob", 2, "sample", **sums | {"gone_messages": 2}), b"{}",
+                   event("ann", 3, "disconnect",
+                       **sums | {"acknowledged_messages": 3, "in_flight_messages": 3}),
+                       event("ann", 4, "connect"),
+                   event("ann", 5, "sample", **dict.fromkeys(sums, 0)),
+                   event("old", 6, "sample")]  # fmt: skip
         append(log, [("$SLUICE.clients", story) for story in stories], publisher="$SLUICE")
     settings, told = settings_in(tmp_path), Told()
     clean = fill(tmp_path, [50] * 40)
@@ -69,8 +74,11 @@ def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tm
     found = audit.run(settings, asked(), told)
     assert (found["records"], found["unreadable"], found["lake_unlike"]) == (clean, 0, 0)
     log_now = examine_log(settings.log)
-    read = [batch.nbytes for span in plan_log(log_now, ReadRequest())
-            for batch in read_batches(log_now.place, span, open_segment(log_now.place, span.segment))]  # fmt: skip
+    read = [
+        batch.nbytes
+        for span in plan_log(log_now, ReadRequest())
+        for batch in read_batches(log_now.place, span, open_segment(log_now.place, span.segment))
+    ]
     assert found["bytes"] == sum(read), (
         "what was read, and not what the file takes that is written in advance"
     )
@@ -81,12 +89,14 @@ def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tm
         300,
         7,
     )
-    assert [(row["what"], row["publisher"], row["first"], row["last"]) for row in told.tables["findings"]] == [
+    assert [
+        (row["what"], row["publisher"], row["first"], row["last"]) for row in told.tables["findings"]
+    ] == [
         ("out_of_order", "skips", 61, 70),
         ("missing", "skips", 51, 60),
         ("out_of_order", "twice", 6, 10),
         ("repeated", "twice", 6, 10),
-    ]  # fmt: skip
+    ]
     assert (found["accounts"], found["accounts_wrong"]) == (4, 2)
     assert [(row["client"], row["what"]) for row in told.tables["accounts"]] == [
         ("bob", "+1 messages"),

@@ -55,7 +55,8 @@ def test_an_amount_by_itself_has_three_digits() -> None:
 
 
 @given(
-    st.floats(-1e15, 0), st.floats(0, 1e15), st.sampled_from(["", "bytes", "ms", "s"]), st.booleans(), st.integers(2, 8)
+    st.floats(-1e15, 0), st.floats(0, 1e15), st.sampled_from(["", "bytes", "ms", "s"]), st.booleans(),
+    st.integers(2, 8)
 )  # fmt: skip
 def test_marks_enclose_what_is_drawn_and_are_few(
     low: float, high: float, unit: Unit, whole: bool, most: int

@@ -38,8 +38,10 @@ SCALARS = (
     | st.text(max_size=5)
 )
 OBJECTS = st.dictionaries(
-    st.sampled_from(["a", "A", "topic", "unfit_json", "json_a", "a b", "ä", ""]), SCALARS | st.lists(SCALARS, max_size=2), max_size=4
-)  # fmt: skip
+    st.sampled_from(["a", "A", "topic", "unfit_json", "json_a", "a b", "ä", ""]),
+    SCALARS | st.lists(SCALARS, max_size=2),
+    max_size=4,
+)
 
 
 @given(st.lists(OBJECTS, max_size=8), st.lists(OBJECTS, max_size=8))

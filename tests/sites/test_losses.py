@@ -23,7 +23,8 @@ from tests.support.sites import Reader, Site, free_port, secrets, shown, site, t
 
 LINES: dict[str, Callable[[Cable], None]] = {
     "cut": lambda cable: cable.cut(),
-    "frozen": lambda cable: (cable.requests.clear(), cable.answers.clear()),  # type: ignore[dict-item,return-value]
+    "frozen": lambda cable: (cable.requests.clear(), cable.answers.clear()),
+    # type: ignore[dict-item,return-value]
     "one way there": lambda cable: cable.answers.clear(),
     "one way back": lambda cable: cable.requests.clear(),
 }

@@ -195,10 +195,14 @@ def test_of_a_rare_topic_a_sidecar_leaves_little_to_read_and_it_is_read_right(tm
     ]
     assert len(often) == 96, "what was planned for another topic is looked for again"
     lying = [
-        span._replace(choice=span.choice._replace(stretches=tuple(one._replace(offset=one.offset + 8) for one in span.choice.stretches)))
+        span._replace(
+            choice=span.choice._replace(
+                stretches=tuple(one._replace(offset=one.offset + 8) for one in span.choice.stretches)
+            )
+        )
         for span in plan_read(place, ReadRequest(topics=("rare",)))
         if span.choice is not None
-    ]  # fmt: skip
+    ]
     assert [
         n for span in lying for n in numbers_of(read_span(place, span, ReadRequest(topics=("rare",))))
     ] == wanted

@@ -16,7 +16,8 @@ from tests.pipeline.support import fill, move, place_in
 
 pytestmark = pytest.mark.slow
 BASE = Path(__file__).resolve().parents[2]
-SPARKS_OWN = ("pyspark", "py4j", "numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "pandas", "pandas.libs", "dateutil", "pytz",
+SPARKS_OWN = ("pyspark", "py4j", "numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "pandas", "pandas.libs",
+    "dateutil", "pytz",
               "six.py", "tzdata")  # fmt: skip
 JOB = """
 import json, sys

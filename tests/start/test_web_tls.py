@@ -66,10 +66,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {
-        **os.environ, "SLUICE_HOME": str(directory / "home"), "DJANGO_SETTINGS_MODULE": "console.project.settings",
-        "SLUICE_WEB_TLS_CERTIFICATE": str(certificate), "SLUICE_WEB_TLS_KEY": str(key), "SLUICE_WEB_PORT": str(port),
+        **os.environ,
+        "SLUICE_HOME": str(directory / "home"),
+        "DJANGO_SETTINGS_MODULE": "console.project.settings",
+        "SLUICE_WEB_TLS_CERTIFICATE": str(certificate),
+        "SLUICE_WEB_TLS_KEY": str(key),
+        "SLUICE_WEB_PORT": str(port),
         "DATABASE_URL": "",
-    }  # fmt: skip
+    }
     words = (sys.executable, "manage.py", "migrate", "--verbosity", "0")
     subprocess.run(words, cwd=PROJECT, env=environment, check=True, timeout=120)
     tls = TlsSettings(str(certificate), str(key))

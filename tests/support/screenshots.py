@@ -100,7 +100,8 @@ def _asked() -> argparse.Namespace:
         "paths", nargs="*", metavar="path", help="a page, such as /clients/ (default: every page)"
     )
     parser.add_argument(
-        "--widths", type=int, nargs="+", choices=SIZES, default=list(SIZES), help="of the window, in pixels (default: all)"
+        "--widths", type=int, nargs="+", choices=SIZES, default=list(SIZES),
+        help="of the window, in pixels (default: all)"
     )  # fmt: skip
     parser.add_argument("--address", help="a console that runs, such as http://127.0.0.1:8000")
     parser.add_argument("--machines", action="store_true", help="a console over several machines alone")

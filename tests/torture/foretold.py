@@ -154,7 +154,8 @@ def policy_in_force() -> PolicyDocument:
     """
     warn = {"name": "warn", "scope": {"client": "*"}, "signal": "outbound_bytes", "limit": 2 * FEED,
             "ladder": [{"action": "warn"}]}  # fmt: skip
-    shadow = {"name": "old", "scope": {"client": "*"}, "mode": "shadow", "signal": "oldest_age", "limit": 8_000,
+    shadow = {"name": "old", "scope": {"client": "*"}, "mode": "shadow", "signal": "oldest_age",
+        "limit": 8_000,
               "ladder": [{"action": "disconnect"}]}  # fmt: skip
     memory = 100 * FEED * 10
     made = policy_with(warn, shadow, pool={"message_memory_limit": memory, "message_disk_limit": 10 * memory})
@@ -213,8 +214,10 @@ def foretell(home: Path) -> dict[str, Any]:
     """The back-test's row of the policy that was in force, and which acts there were."""
     policy = home / "policy.json"
     policy.write_text(json.dumps(policy_in_force().to_dict()))
-    command = [sys.executable, "-m", "pipeline", "backtest", "--home", str(home), "--journal", str(home / "journal"),
-               "--lake", str(home / "lake"), "--instance", INSTANCE, "--policy", str(policy), "--json"]  # fmt: skip
+    command = [sys.executable, "-m", "pipeline", "backtest", "--home", str(home), "--journal",
+        str(home / "journal"),
+               "--lake", str(home / "lake"), "--instance", INSTANCE, "--policy", str(policy),
+               "--json"]  # fmt: skip
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise RuntimeError(f"backtest: {ended.stdout[-2_000:]}{ended.stderr[-2_000:]}")

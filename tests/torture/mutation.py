@@ -31,42 +31,63 @@ GOAL: Final = 0.95
 _T = "tests/broker_core"
 PLAN: Final[dict[str, tuple[str, ...]]] = {
     "broker_core/slow_clients/accounts/guard.py": (
-        f"{_T}/slow_clients/accounts/test_guard.py", f"{_T}/slow_clients/accounts/test_guard_choices.py",
-        f"{_T}/slow_clients/rules/test_rules_in_force.py", f"{_T}/slow_clients/accounts",
+        f"{_T}/slow_clients/accounts/test_guard.py",
+        f"{_T}/slow_clients/accounts/test_guard_choices.py",
+        f"{_T}/slow_clients/rules/test_rules_in_force.py",
+        f"{_T}/slow_clients/accounts",
     ),
     "broker_core/slow_clients/accounts/pools.py": (f"{_T}/slow_clients/accounts", f"{_T}/slow_clients/rules"),
     "broker_core/slow_clients/evaluate/judge.py": (
-        f"{_T}/slow_clients/evaluate", f"{_T}/slow_clients/accounts", f"{_T}/slow_clients/rules",
+        f"{_T}/slow_clients/evaluate",
+        f"{_T}/slow_clients/accounts",
+        f"{_T}/slow_clients/rules",
     ),
     "broker_core/slow_clients/evaluate/decision.py": (
-        f"{_T}/slow_clients/evaluate", f"{_T}/slow_clients/accounts", f"{_T}/slow_clients/rules",
+        f"{_T}/slow_clients/evaluate",
+        f"{_T}/slow_clients/accounts",
+        f"{_T}/slow_clients/rules",
     ),
     "broker_core/slow_clients/evaluate/rule_state.py": (
-        f"{_T}/slow_clients/evaluate", f"{_T}/slow_clients/accounts", f"{_T}/slow_clients/rules",
+        f"{_T}/slow_clients/evaluate",
+        f"{_T}/slow_clients/accounts",
+        f"{_T}/slow_clients/rules",
     ),
     "broker_core/delivery/lifecycle.py": (f"{_T}/delivery/test_lifecycle.py",),
     "broker_core/delivery/window.py": (f"{_T}/delivery/test_window.py", f"{_T}/delivery/test_backlog_law.py"),
-    "broker_core/delivery/loss_ledger.py": (f"{_T}/delivery/test_loss_ledger.py", f"{_T}/engine/test_account_law.py"),
+    "broker_core/delivery/loss_ledger.py": (
+        f"{_T}/delivery/test_loss_ledger.py",
+        f"{_T}/engine/test_account_law.py",
+    ),
     "broker_core/delivery/account.py": (f"{_T}/delivery/test_account.py", f"{_T}/engine/test_account_law.py"),
     "broker_core/delivery/offline.py": (f"{_T}/delivery", f"{_T}/engine/test_spool_failed.py"),
     "broker_core/journal/recovery.py": (
-        f"{_T}/journal/test_recovery.py", f"{_T}/journal/test_unsynced.py", f"{_T}/journal/test_crash_steps.py",
+        f"{_T}/journal/test_recovery.py",
+        f"{_T}/journal/test_unsynced.py",
+        f"{_T}/journal/test_crash_steps.py",
         f"{_T}/journal/test_other_log.py",
     ),
     "broker_core/journal/retention.py": (f"{_T}/journal/test_retention.py",),
-    "broker_core/journal/segment_replacer.py": (f"{_T}/journal/test_segment_replacer.py", f"{_T}/journal/test_crash_steps.py"),
+    "broker_core/journal/segment_replacer.py": (
+        f"{_T}/journal/test_segment_replacer.py",
+        f"{_T}/journal/test_crash_steps.py",
+    ),
     "broker_core/journal/commit_log.py": (f"{_T}/journal/test_commit_log.py",),
     "broker_core/engine/dispatch.py": (
-        f"{_T}/engine/test_dispatch.py", f"{_T}/engine/test_content_journaling.py", f"{_T}/connections/test_publisher.py",
-        f"{_T}/engine/test_faults.py", f"{_T}/connections/test_commands.py",
+        f"{_T}/engine/test_dispatch.py",
+        f"{_T}/engine/test_content_journaling.py",
+        f"{_T}/connections/test_publisher.py",
+        f"{_T}/engine/test_faults.py",
+        f"{_T}/connections/test_commands.py",
     ),
     "broker_core/connections/publisher.py": (
-        f"{_T}/connections/test_publisher.py", f"{_T}/connections/test_quotas.py", f"{_T}/engine/test_dispatch.py",
+        f"{_T}/connections/test_publisher.py",
+        f"{_T}/connections/test_quotas.py",
+        f"{_T}/engine/test_dispatch.py",
         f"{_T}/connections/test_commands.py",
     ),
     "broker_core/access/rights.py": (f"{_T}/access",),
     "broker_core/access/policy.py": (f"{_T}/access",),
-}  # fmt: skip
+}
 """Each module with its tests, the quick and telling ones first: the first that fails ends a run."""
 PYTEST = ("-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=no")
 

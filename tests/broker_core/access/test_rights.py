@@ -201,7 +201,8 @@ def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_all
     ("pattern", "covered", "refused"),
     [
         (">", ("a", "a.b.c", "a.*", "a.>", ">", "*.b"), ("$SLUICE.clients", "$SLUICE.>", "$x")),
-        ("$SLUICE.>", ("$SLUICE.clients", "$SLUICE.*", "$SLUICE.>"), ("a", "a.>", "SLUICE.clients", "$OTHER.a")),
+        ("$SLUICE.>", ("$SLUICE.clients", "$SLUICE.*", "$SLUICE.>"),
+            ("a", "a.>", "SLUICE.clients", "$OTHER.a")),
         ("$SLUICE.*", ("$SLUICE.clients",), ("$SLUICE.a.b", "a")),
         ("*", ("a",), ("a.b", "$SLUICE", "$SLUICE.a")),
         ("~a[.].*", ("a.b", "a.b.c", "~a[.].*"), ("a", "b.a", "$a.b")),

@@ -57,7 +57,8 @@ async def test_a_range_of_time_bounds_what_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "code"),
     [
-        ({"topic": "~("}, "bad_pattern"), ({"filter": "/n >"}, "bad_filter"), ({"bookmark": "elsewhere|3|"}, "bad_bookmark"),
+        ({"topic": "~("}, "bad_pattern"), ({"filter": "/n >"}, "bad_filter"),
+        ({"bookmark": "elsewhere|3|"}, "bad_bookmark"),
         ({"limit": -1}, "bad_request"), ({"bookmark": "0|1|"}, "bad_bookmark"),
     ],
 )  # fmt: skip

@@ -14,12 +14,18 @@ from tests.support.raw import RawClient
 def policy() -> PolicyDocument:
     plain = tcp_policy(message_memory_limit=1_000_000)
     document = plain.to_dict() | {
-        "rules": [{
-            "name": "late", "scope": {"client": "desk-*"}, "signal": "oldest_age", "limit": 5_000, "mode": "shadow",
-            "ladder": [{"action": "notify"}],
-        }],
+        "rules": [
+            {
+                "name": "late",
+                "scope": {"client": "desk-*"},
+                "signal": "oldest_age",
+                "limit": 5_000,
+                "mode": "shadow",
+                "ladder": [{"action": "notify"}],
+            }
+        ],
         "qpid": [{"topic": "orders.>", "depth": 4_096}],
-    }  # fmt: skip
+    }
     document["transports"][0]["client_policy"] = {"client_max_capacity": 20}
     return replace(PolicyDocument.from_dict(document), revision=1)
 

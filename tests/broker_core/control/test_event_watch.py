@@ -48,8 +48,12 @@ async def test_messages_are_heard_by_pattern_and_filter(tmp_path: Path) -> None:
         await until(lambda: len(of_kind(watch, heard, "publish")) == 2)
         assert [one.variables["AMPS_DATA"] for one in heard] == ['{"delay": 15}', '{"delay": 25}']
         assert heard[0].variables | {"AMPS_DATA": ""} == {
-            "AMPS_TOPIC": "flights.AA", "AMPS_DATA": "", "AMPS_DATA_LENGTH": "13", "AMPS_BOOKMARK": "test-1|2|", "AMPS_CLIENT_NAME": "feed"
-        }  # fmt: skip
+            "AMPS_TOPIC": "flights.AA",
+            "AMPS_DATA": "",
+            "AMPS_DATA_LENGTH": "13",
+            "AMPS_BOOKMARK": "test-1|2|",
+            "AMPS_CLIENT_NAME": "feed",
+        }
         facts = dict(heard[0].facts)
         assert before_ms <= int(facts.pop("accepted_at_ms")) <= broker.engine.clock.now_ns() // 1_000_000
         assert facts == {"topic": "flights.>", "filter": "/delay > 10", "publisher": "feed", "user": ""}

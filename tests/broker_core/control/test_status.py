@@ -22,7 +22,8 @@ from tests.support.brokers import running_broker, until
 from tests.support.calls import counted
 
 AGES = {
-    "lag_ms", "seconds_behind", "caught_up_in_s", "health", "write_blocked_ms", "forecast", "why_slow", "subscriptions",
+    "lag_ms", "seconds_behind", "caught_up_in_s", "health", "write_blocked_ms", "forecast", "why_slow",
+    "subscriptions",
 }  # fmt: skip
 
 

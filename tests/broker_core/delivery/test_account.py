@@ -197,12 +197,17 @@ def test_after_whatever_happened_every_figure_is_that_of_the_single_messages(
             *[
                 sum(getattr(side, name) for side in sides)
                 for name in (
-                    "matched", "matched_bytes", "handed", "handed_bytes", "acknowledged", "acknowledged_bytes",
+                    "matched",
+                    "matched_bytes",
+                    "handed",
+                    "handed_bytes",
+                    "acknowledged",
+                    "acknowledged_bytes",
                 )
             ],
             sum_volumes(side.lost_waiting for side in sides),
             sum_volumes(side.lost_in_flight for side in sides),
-        )  # fmt: skip
+        )
         assert both.side(kept) == expected
 
 

@@ -81,9 +81,12 @@ async def test_two_hundred_clients_in_all_states(tmp_path: Path, caplog: pytest.
                 durable = raws[f"durable-{number}"]
                 assert (await durable.deliveries(100))[0][:6] == b"000100"
                 durable.command({"c": "ack", "id": "s", "upto": 1 + number})
-            await until(lambda: all(
-                connections[f"durable-{number}"].account.acknowledged.messages == 1 + number for number in range(EACH)
-            ))  # fmt: skip
+            await until(
+                lambda: all(
+                    connections[f"durable-{number}"].account.acknowledged.messages == 1 + number
+                    for number in range(EACH)
+                )
+            )
             await until(
                 lambda: (
                     not any(

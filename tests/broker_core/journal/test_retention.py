@@ -101,7 +101,8 @@ def test_each_reason_has_a_word():
         segment(5, 0, "current"),
     ]
     for owner, word in (
-        ("replay of anna", "replay"), ("spool of bert", "spool"), ("managed replay nightly", "managed_replay"),
+        ("replay of anna", "replay"), ("spool of bert", "spool"),
+        ("managed replay nightly", "managed_replay"),
         ("durable subscription d", "durable_subscription"), ("something", "reader"),
     ):  # fmt: skip
         made = plan_retention("remove", log, NOW - 5 * DAY, [pin(150, owner)], NOW)
@@ -110,9 +111,12 @@ def test_each_reason_has_a_word():
     made = plan_retention("remove", [segment(0, 1), segment(1, 30)], NOW - 5 * DAY, [], NOW)
     assert [one.reason for one in made.skipped] == ["young", "gap"]
     done = [segment(0, 9, "archived"), segment(1, 9, compressed=True)]
-    assert [plan_retention(action, done, NOW, [], NOW).skipped[0].reason for action in ("archive", "compress")] == [
-        "archived", "compressed",
-    ]  # fmt: skip
+    assert [
+        plan_retention(action, done, NOW, [], NOW).skipped[0].reason for action in ("archive", "compress")
+    ] == [
+        "archived",
+        "compressed",
+    ]
 
 
 def test_the_reason_is_that_of_who_reads_furthest_behind_and_not_everybody_is_named():

@@ -224,8 +224,10 @@ async def test_a_multiple_of_the_recorded_pace_replays_the_recorded_pauses(
     ({"c": "resume", "ids": []}, "bad_command"),
     ({"c": "subscribe", "id": "x", "topic": "a", "rate": "10"}, "bad_command"),
     ({"c": "subscribe", "id": "x", "topic": "a", "paused": True}, "bad_command"),
-    ({"c": "subscribe", "id": "x", "topic": "a", "bookmark": "0", "rate": "10", "durability": "live"}, "bad_command"),
-    ({"c": "subscribe", "id": "x", "topic": "a", "bookmark": "0", "paused": True, "durability": "live"}, "bad_command"),
+    ({"c": "subscribe", "id": "x", "topic": "a", "bookmark": "0", "rate": "10", "durability": "live"},
+        "bad_command"),
+    ({"c": "subscribe", "id": "x", "topic": "a", "bookmark": "0", "paused": True, "durability": "live"},
+        "bad_command"),
     ({"c": "subscribe", "id": "x", "topic": "a", "conflation": "1s"}, "bad_conflation"),
     ({"c": "subscribe", "id": "x", "topic": "a", "conflation_key": "/id"}, "bad_command"),
 ])  # fmt: skip

@@ -78,7 +78,8 @@ class Member:
         """Everything of it that may only grow."""
         replay = self.replay
         return (
-            self.durable.position, replay.position, replay.expires_from, replay.recorded_at, replay.delivered_messages,
+            self.durable.position, replay.position, replay.expires_from, replay.recorded_at,
+            replay.delivered_messages,
             replay.ended_at, replay.steered_at,
         )  # fmt: skip
 
@@ -164,15 +165,27 @@ managed = st.builds(
     lambda position, certain, begun, at, paused, steered, ended, ended_at, lost: ManagedReplayRecord(
         **REPLAY
         | {
-            "position": position, "certain": min(certain, position), "begun": begun, "recorded_at": at, "paused": paused,
-            "steered_at": steered, "ended": ended, "ended_at": ended_at if ended else 0,
+            "position": position,
+            "certain": min(certain, position),
+            "begun": begun,
+            "recorded_at": at,
+            "paused": paused,
+            "steered_at": steered,
+            "ended": ended,
+            "ended_at": ended_at if ended else 0,
             "set_back": lost,
         }
     ),
-    places, st.integers(0, 60), st.booleans(), places, st.booleans(), st.integers(0, 3),
-    st.sampled_from(["", "completed", "cancelled"]), st.integers(1, 3),
+    places,
+    st.integers(0, 60),
+    st.booleans(),
+    places,
+    st.booleans(),
+    st.integers(0, 3),
+    st.sampled_from(["", "completed", "cancelled"]),
+    st.integers(1, 3),
     st.none() | st.builds(DestinationSetBack, st.integers(1, 3), st.integers(1, 3), st.integers(0, 1)),
-)  # fmt: skip
+)
 
 
 def merged(*replays: ManagedReplayRecord) -> ManagedReplayRecord:

@@ -16,7 +16,8 @@ from .making import batch_of, subscription
 
 TOPICS = ("a", "b", "a.b", "a.c", "$x", "a.b.c", "$x.b", "a..c", "a.*", "a.>")
 PATTERNS = (
-    "a", "b", "a.b", "a.c", "a.b.c", "$x.b", ">", "a.*", "a.>", "*", "$x", "~a|b", "b.>", "*.b", "*.*.c", "a.*.>",
+    "a", "b", "a.b", "a.c", "a.b.c", "$x.b", ">", "a.*", "a.>", "*", "$x", "~a|b", "b.>", "*.b", "*.*.c",
+    "a.*.>",
     "$x.>", "$x.*", "~a\\..", "~\\$x.*",
 )  # fmt: skip
 FILTERS = (None, "/n > 1", "/n = 0", "/m IS NULL", "/missing = 1", "/n IN (1, '2') AND /m = 1", "'0' = /n")

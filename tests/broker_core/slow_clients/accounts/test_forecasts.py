@@ -24,7 +24,8 @@ def own(signal: str, limit: int, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("signal", "field"), [
-    ("backlog_messages", "backlog_messages"), ("backlog_bytes", "backlog_bytes"), ("unacked_messages", "unacked_messages"),
+    ("backlog_messages", "backlog_messages"), ("backlog_bytes", "backlog_bytes"),
+    ("unacked_messages", "unacked_messages"),
     ("outbound_messages", "outbox_messages"), ("conflation_bytes", "conflation_bytes"),
 ])  # fmt: skip
 def test_a_subscription_that_fills_up(signal: str, field: str) -> None:

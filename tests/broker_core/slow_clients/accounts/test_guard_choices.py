@@ -123,8 +123,10 @@ def both(document_mode: str) -> tuple[SlowClientGuard, ClientUsage]:
     tick.
     """
     rules = [
-        {"name": "one", "mode": "enforce", "signal": "outbound_bytes", "limit": 100, "ladder": [{"action": "warn"}]},
-        {"name": "two", "mode": document_mode, "signal": "outbound_bytes", "limit": 100, "ladder": [{"action": "offline"}]},
+        {"name": "one", "mode": "enforce", "signal": "outbound_bytes", "limit": 100,
+            "ladder": [{"action": "warn"}]},
+        {"name": "two", "mode": document_mode, "signal": "outbound_bytes", "limit": 100,
+            "ladder": [{"action": "offline"}]},
     ]  # fmt: skip
     made = guard(policy({"message_memory_limit": 10_000}, 100, rules=rules))
     (use,) = registered(made, "a")

@@ -157,7 +157,8 @@ def test_a_client_over_two_limits_is_acted_on_once_by_the_harder_rule() -> None:
 
 
 def own(name: str, action: str, **more: object) -> dict[str, object]:
-    return {"name": name, "mode": "enforce", "signal": "oldest_age", "limit": 1_000, "ladder": [{"action": action}], **more}  # fmt: skip
+    return {"name": name, "mode": "enforce", "signal": "oldest_age", "limit": 1_000,
+        "ladder": [{"action": action}], **more}  # fmt: skip
 
 
 def test_whoever_is_ended_is_acted_on_by_no_further_rule_and_the_protected_by_none() -> None:
@@ -182,9 +183,11 @@ def test_why_a_rule_spares_somebody_is_said_and_nothing_of_all_others() -> None:
         (PolicyAction.DELETE_DURABLE, {"durable": True}, {}, PolicyAction.DELETE_DURABLE),
         (PolicyAction.CONTINUE_FROM_JOURNAL, {"journaled": True}, {}, PolicyAction.CONTINUE_FROM_JOURNAL),
         (PolicyAction.CONTINUE_FROM_JOURNAL, {"journaled": False}, {}, PolicyAction.OFFLINE),
-        (PolicyAction.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|"}, PolicyAction.CONTINUE_FROM_JOURNAL),
+        (PolicyAction.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|"},
+            PolicyAction.CONTINUE_FROM_JOURNAL),
         (PolicyAction.CONTINUE_FROM_JOURNAL, None, {}, PolicyAction.OFFLINE),
-        (PolicyAction.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|", "unjournaled_messages": 1}, PolicyAction.OFFLINE),
+        (PolicyAction.CONTINUE_FROM_JOURNAL, None, {"resume_bookmark": "i|1|", "unjournaled_messages": 1},
+            PolicyAction.OFFLINE),
         (PolicyAction.CONTINUE_FROM_JOURNAL, {"journaled": False}, {"disk": 1}, None),
         (PolicyAction.OFFLINE, None, {"disk": 1}, None),
         (PolicyAction.PAUSE, {"paused": True}, {}, None),

@@ -408,7 +408,8 @@ def test_whoever_is_within_has_no_marks_of_another_shape() -> None:
 
 
 SLOW = rule(
-    Shape.RATE_BELOW, Rung(PolicyAction.DISCONNECT), signal=Signal.DRAIN_RATE, limit=5_000, count=2, window_ms=500, check_ms=125
+    Shape.RATE_BELOW, Rung(PolicyAction.DISCONNECT), signal=Signal.DRAIN_RATE, limit=5_000, count=2,
+    window_ms=500, check_ms=125
 )  # fmt: skip
 CHECK = 125_000_000
 
@@ -452,9 +453,12 @@ def test_each_rule_of_a_change_is_looked_at_by_itself() -> None:
 
     before = [named("same"), named("asks"), named("clock", check_ms=30_000), named("other")]
     after = [
-        named("same"), named("asks", Rung(PolicyAction.OFFLINE)), named("clock", limit=7, check_ms=30_000), named("other", limit=7),
+        named("same"),
+        named("asks", Rung(PolicyAction.OFFLINE)),
+        named("clock", limit=7, check_ms=30_000),
+        named("other", limit=7),
         named("new", check_ms=60_000),
-    ]  # fmt: skip
+    ]
     held = {
         name: RuleState(over_since=NOW, done=1, acted_at=NOW) for name in ("same", "asks", "clock", "other")
     }

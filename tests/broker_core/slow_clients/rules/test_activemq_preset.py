@@ -260,7 +260,8 @@ def test_without_a_window_a_busy_socket_that_takes_something_each_second_is_neve
 
 
 @pytest.mark.parametrize(("count", "duration", "period", "looks"), [
-    (-1, 30_000, 30_000, 1), (-1, 30_000, 1_000, 30), (3, 30_000, 5_000, 3), (9, 30_000, 5_000, 6), (0, 0, 30_000, None), (2, -1, 30_000, 2),
+    (-1, 30_000, 30_000, 1), (-1, 30_000, 1_000, 30), (3, 30_000, 5_000, 3), (9, 30_000, 5_000, 6),
+    (0, 0, 30_000, None), (2, -1, 30_000, 2),
     (-1, 1, 30_000, 1), (-1, 30_001, 30_000, 2),
 ])  # fmt: skip
 def test_limits_of_the_strategy_for_acknowledgements_count_looks(
@@ -277,7 +278,8 @@ def test_limits_of_the_strategy_for_acknowledgements_count_looks(
 
 
 @pytest.mark.parametrize(("settings", "least", "most"), [
-    ({}, 30, 61), ({"check_period": 5_000}, 55, 61), ({"max_slow_count": 2}, 30, 61), ({"max_slow_duration": -1, "max_slow_count": 2}, 60, 91),
+    ({}, 30, 61), ({"check_period": 5_000}, 55, 61), ({"max_slow_count": 2}, 30, 61),
+    ({"max_slow_duration": -1, "max_slow_count": 2}, 60, 91),
     ({"check_period": 1_000, "max_slow_duration": -1, "max_slow_count": 3}, 32, 34),
 ])  # fmt: skip
 @pytest.mark.parametrize("phase", [0, 7, 23, 29])

@@ -64,7 +64,8 @@ def test_what_is_in_flight_or_on_disk_cannot_be_discarded_and_there_is_no_decisi
 
 
 def test_an_early_rung_discards_nothing_while_the_limit_is_not_passed() -> None:
-    own = {"name": "own", "signal": "backlog_messages", "limit": 20, "mode": "enforce", "scope": {"topic": ">"},
+    own = {"name": "own", "signal": "backlog_messages", "limit": 20, "mode": "enforce",
+        "scope": {"topic": ">"},
            "ladder": [{"action": "discard_oldest", "at_percent": 50}]}  # fmt: skip
     made = guard(policy(rules=[own]))
     made.subscribe(

@@ -247,10 +247,12 @@ def replay(own: dict[str, Any], mode: str, trace: list[tuple[int, int, int, int]
 def client(
     name: str, now: int, memory: int, age: int, messages: int, holds: dict[tuple[str, str], Any]
 ) -> ClientSignals:
-    one = SubscriptionSignals("s", "a.b", backlog_messages=messages, outbox_messages=messages, unacked_messages=messages,
+    one = SubscriptionSignals("s", "a.b", backlog_messages=messages, outbox_messages=messages,
+        unacked_messages=messages,
                               oldest_at=now - age * 1_000_000 if age else 0)  # fmt: skip
     return ClientSignals(
-        name, "tcp", "instance", memory=memory, outbox_messages=messages, rule_states=holds, subscriptions=(one,),
+        name, "tcp", "instance", memory=memory, outbox_messages=messages, rule_states=holds,
+        subscriptions=(one,),
         oldest_at=now - age * 1_000_000 if age else 0,
     )  # fmt: skip
 

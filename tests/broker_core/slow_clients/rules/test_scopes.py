@@ -58,7 +58,8 @@ def test_a_pattern_covers_a_subscription_when_it_names_all_its_topics(
 @pytest.mark.parametrize(
     ("pattern", "name", "expected"),
     [
-        ("ops", "ops", True), ("ops", "ops-1", False), ("ops-*", "ops-1", True), ("*", "", True), ("*-gw", "eu-gw", True),
+        ("ops", "ops", True), ("ops", "ops-1", False), ("ops-*", "ops-1", True), ("*", "", True),
+        ("*-gw", "eu-gw", True),
         ("a*a", "a", False), ("a*a", "aa", True), ("a*b*c", "axxbyyc", True), ("a*b*c", "acb", False),
     ],
 )  # fmt: skip
@@ -86,8 +87,10 @@ def test_everything_that_is_set_must_match() -> None:
 
 def test_from_the_instance_to_the_subscription() -> None:
     ordered = [
-        Scope(), Scope(topic=">"), Scope(topic="a.>"), Scope(topic="a.*"), Scope(topic="a.b"), Scope(transport="t"),
-        Scope(transport="t", topic="a.b"), Scope(user="u"), Scope(client="a*"), Scope(client="ab*"), Scope(client="ab"),
+        Scope(), Scope(topic=">"), Scope(topic="a.>"), Scope(topic="a.*"), Scope(topic="a.b"),
+        Scope(transport="t"),
+        Scope(transport="t", topic="a.b"), Scope(user="u"), Scope(client="a*"), Scope(client="ab*"),
+        Scope(client="ab"),
         Scope(subscription="s"),
     ]  # fmt: skip
     assert sorted(ordered, key=specificity) == ordered
@@ -182,9 +185,13 @@ def test_a_percent_is_of_the_pool_of_the_clients_transport() -> None:
         "percent": 10,
         "ladder": [{"action": "warn"}],
     }
-    made = rule_book(policy(
-        {"message_memory_limit": 1_000}, transports={"a": {}, "b": {"pool": {"message_memory_limit": 5_000}}}, rules=[half],
-    ))  # fmt: skip
+    made = rule_book(
+        policy(
+            {"message_memory_limit": 1_000},
+            transports={"a": {}, "b": {"pool": {"message_memory_limit": 5_000}}},
+            rules=[half],
+        )
+    )
     limits = [
         rule.limit
         for name in ("a", "b")
@@ -217,11 +224,16 @@ TOPICS = st.sampled_from(
     ]
 )
 SCOPES = st.builds(
-    Scope, st.sampled_from(["", "tcp", "ws"]), TOPICS, st.sampled_from(["", "ann"]), st.sampled_from(["", "t*", "t-1"]),
+    Scope,
+    st.sampled_from(["", "tcp", "ws"]),
+    TOPICS,
+    st.sampled_from(["", "ann"]),
+    st.sampled_from(["", "t*", "t-1"]),
     st.sampled_from(["", "s1", "book"]),
-)  # fmt: skip
+)
 SUBJECTS = st.builds(
-    RuleSubject, st.sampled_from(["tcp", "ws"]), st.sampled_from(["ann", "bob"]), st.sampled_from(["t-1", "t-2", "x"]),
+    RuleSubject, st.sampled_from(["tcp", "ws"]), st.sampled_from(["ann", "bob"]),
+    st.sampled_from(["t-1", "t-2", "x"]),
     TOPICS, st.sampled_from(["s1", "s2"]), st.sampled_from(["", "book"]),
 )  # fmt: skip
 
@@ -249,7 +261,8 @@ def test_the_rule_in_force_is_its_entries_laid_over_each_other_by_hand(
         "mode": "shadow",
         "ladder": [{"action": "notify"}],
     }
-    rules = [whole, *({"name": "own", "scope": asdict(scope), "limit": limit, **({"mode": mode} if mode else {})}
+    rules = [whole,
+        *({"name": "own", "scope": asdict(scope), "limit": limit, **({"mode": mode} if mode else {})}
                       for scope, limit, mode in entries if scope != Scope())]  # fmt: skip
     made = rule_book(policy(transports={"tcp": {}, "ws": {}}, rules=rules))
     limit, mode = 100, "shadow"
@@ -285,7 +298,8 @@ def test_an_entry_for_a_topic_completes_those_for_its_parts() -> None:
 def test_entries_that_contradict_each_other_for_whom_both_are_about_make_no_rule_there_and_that_is_said_before() -> (
     None
 ):
-    slow = {"name": "own", "scope": {"user": "ann"}, "signal": "drain_rate", "shape": "rate_below", "window_ms": 500, "limit": 9,
+    slow = {"name": "own", "scope": {"user": "ann"}, "signal": "drain_rate", "shape": "rate_below",
+        "window_ms": 500, "limit": 9,
             "ladder": [{"action": "notify"}]}  # fmt: skip
     other = {**OLD, "name": "own", "scope": {"client": "t*"}}
     document = policy(rules=[slow, other])

@@ -24,7 +24,8 @@ BEHIND = {
 DOCUMENT = policy(
     transports={"tcp": {"pool": {"message_memory_limit": 4_000}}, "ws": {}}, rules=[BEHIND, {
         "name": "behind", "scope": {"client": "desk-*"}, "limit": 9_000}, {
-        "name": "chatty", "signal": "unacked_messages", "limit": 7, "scope": {"topic": "bulk.>"}, "ladder": [{"action": "pause"}]}],
+        "name": "chatty", "signal": "unacked_messages", "limit": 7, "scope": {"topic": "bulk.>"},
+        "ladder": [{"action": "pause"}]}],
     qpid=[{"topic": "bulk.*", "depth": 100}], xap=[{"enabled": True, "latency": 900}],
 )  # fmt: skip
 
