@@ -260,7 +260,8 @@ async def test_a_read_only_database_keeps_no_broker_from_starting_and_is_not_cal
         assert status.database is not None and status.database.policy == "database"
         cluster.run_sql("ALTER DATABASE sluice SET default_transaction_read_only = off")
         cluster.run_sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = 'sluice'"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND datname = 'sluice'"
         )
         await until_status(installation, lambda one: one.database and not one.database.code)
 

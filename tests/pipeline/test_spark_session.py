@@ -138,7 +138,10 @@ def test_jobs_of_ones_own_are_those_of_the_home_that_is_named(
     monkeypatch.delenv("SLUICE_JOBS_DIRECTORY", raising=False)
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "other"))
     (tmp_path / "jobs").mkdir()
-    job = "HELP = 'mine'\ndef add_arguments(parser): pass\ndef run(settings, arguments, reporter): return {'in': str(settings.lake)}\n"
+    job = (
+        "HELP = 'mine'\ndef add_arguments(parser): pass\n"
+        "def run(settings, arguments, reporter): return {'in': str(settings.lake)}\n"
+    )
     (tmp_path / "jobs" / "of_this_home.py").write_text(job)
     for words in (["of-this-home", f"--home={tmp_path}"], ["--home", str(tmp_path), "of-this-home"]):
         assert main(words) == 0

@@ -21,8 +21,8 @@ def imported(strategy: str) -> PolicyDocument:
     text = f"""<beans xmlns="http://www.springframework.org/schema/beans">
     <broker xmlns="http://activemq.apache.org/schema/core">
     <destinationPolicy><policyMap><policyEntries><policyEntry topic=">"><slowConsumerStrategy>
-    <abortSlowAckConsumerStrategy {strategy}/></slowConsumerStrategy></policyEntry></policyEntries></policyMap>
-    </destinationPolicy></broker></beans>"""
+    <abortSlowAckConsumerStrategy {strategy}/></slowConsumerStrategy></policyEntry></policyEntries>
+    </policyMap></destinationPolicy></broker></beans>"""
     return PolicyDocument.from_dict(
         {**tcp_policy().to_dict(), **policy_import.import_policy("activemq", text).document}
     )

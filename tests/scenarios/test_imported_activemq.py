@@ -15,9 +15,12 @@ from tests.support.brokers import address_of, running_broker, tcp_policy, until
 from tests.support.raw import RawClient
 
 STOCK = """<beans xmlns="http://www.springframework.org/schema/beans">
-<broker xmlns="http://activemq.apache.org/schema/core" brokerName="localhost" dataDirectory="${activemq.data}">
+<broker xmlns="http://activemq.apache.org/schema/core" brokerName="localhost"
+        dataDirectory="${activemq.data}">
 <destinationPolicy><policyMap><policyEntries><policyEntry topic=">">
-  <pendingMessageLimitStrategy><constantPendingMessageLimitStrategy limit="1000"/></pendingMessageLimitStrategy>
+  <pendingMessageLimitStrategy>
+    <constantPendingMessageLimitStrategy limit="1000"/>
+  </pendingMessageLimitStrategy>
 </policyEntry></policyEntries></policyMap></destinationPolicy></broker></beans>"""
 PREFETCH = 32_767
 """ActiveMQ's default for topics."""

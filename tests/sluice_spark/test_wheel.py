@@ -16,19 +16,23 @@ from tests.pipeline.support import fill, move, place_in
 
 pytestmark = pytest.mark.slow
 BASE = Path(__file__).resolve().parents[2]
-SPARKS_OWN = ("pyspark", "py4j", "numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "pandas", "pandas.libs",
-    "dateutil", "pytz",
-              "six.py", "tzdata")  # fmt: skip
+SPARKS_OWN = (
+    "pyspark", "py4j", "numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "pandas", "pandas.libs",
+    "dateutil", "pytz", "six.py", "tzdata",
+)  # fmt: skip
 JOB = """
 import json, sys
 from pyspark.sql import SparkSession
 path, master = sys.argv[1:]
-session = SparkSession.builder.master(master).config("spark.ui.enabled", "false").config("spark.executor.memory", "1g")
-spark = session.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+session = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+session = session.config("spark.executor.memory", "1g").config("spark.driver.host", "127.0.0.1")
+spark = session.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
 if master != "local[2]":
     import sluice_spark  # with --py-files Spark doesn't look for sources by itself
 frame = spark.read.format("sluice").option("path", path).option("filter", "/n > 10").load()
-lacking = spark.range(0, 8, 1, 8).rdd.map(lambda _: __import__("importlib.util").util.find_spec("fastcrc") is None)
+lacking = spark.range(0, 8, 1, 8).rdd.map(
+    lambda _: __import__("importlib.util").util.find_spec("fastcrc") is None
+)
 spark.sql(f"CREATE TEMPORARY VIEW log USING sluice OPTIONS (path '{path}', topics 't.1')")
 print(json.dumps({
     "all": spark.read.format("sluice").load(path).count(),

@@ -1,10 +1,18 @@
-"""The real console on a port of its own, before a fake broker and with seeded history: for browser tests and screenshots.
+"""Run the real console on a port of its own, with seeded history, for browser tests and screenshots.
 
-    python -m tests.support.console_server PORT [settled|real|machines]   # settled: the broker runs the newest revision; others: see below
+    python -m tests.support.console_server PORT [settled|real|machines]
 
-The channel layer is in memory, since web process and pusher are one process here; Redis is a real one, and everything else
-is as in production. `real` has a real broker in place of the fake one, and no history. `machines` has a group of three and a broker by itself, and what is
-said on its input happens to them (tests/support/machines.py). On SIGUSR1 the broker's clients are again as they were at the start, on SIGUSR2 they are 500.
+Without a word, the console stands before a fake broker. Other words:
+
+- `settled`: the fake broker runs the newest policy revision.
+- `real`: a real broker replaces the fake one, and there is no history.
+- `machines`: a group of three brokers and a standalone broker, all fake. Lines on standard input
+  name events that happen to them (tests/support/machines.py).
+
+SIGUSR1 resets the fake broker's clients to those of the start. SIGUSR2 makes them 500.
+
+The channel layer is in memory because the web process and the pusher are one process here. Redis is
+real, and everything else runs as in production.
 """
 
 from __future__ import annotations

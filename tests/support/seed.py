@@ -187,8 +187,9 @@ def seed_decisions(instance: Instance) -> None:
             "signal": "outbound_bytes", "observed": 1_033_895_936, "limit": 1_030_792_151, "unit": "bytes",
             "kept": 184_220, "lost": 0,
             "chosen_over": None, "resume_bookmark": "sluice-1|1152557|",
-            "sentence": "Client board-jfk was offlined: its outbox holds 986.0 MiB, over ClientMaxCapacity (983.0 MiB). "
-            "184,220 messages are kept in its spool and will be sent in order when it reads again.",
+            "sentence": "Client board-jfk was offlined: its outbox holds 986.0 MiB, "
+            "over ClientMaxCapacity (983.0 MiB). 184,220 messages are kept in its spool and will be sent "
+            "in order when it reads again.",
         },
         {
             "minutes": 31, "client": "delay-mailer", "action": "offline", "reason": "slow_client_pool_memory",
@@ -196,8 +197,9 @@ def seed_decisions(instance: Instance) -> None:
             "signal": "pool_memory", "observed": 2_577_661_952, "limit": 2_577_136_025, "unit": "bytes",
             "kept": 20_411, "lost": 0,
             "chosen_over": {"client": "carrier-ua", "used": 1_048_576}, "resume_bookmark": "sluice-1|990120|",
-            "sentence": "Client delay-mailer was offlined: the clients of pool instance hold 2.4 GiB, over MessageMemoryLimit (2.4 GiB), "
-            "and it holds 812.4 MiB, more than any other client; next is carrier-ua with 1.0 MiB. "
+            "sentence": "Client delay-mailer was offlined: the clients of pool instance hold 2.4 GiB, "
+            "over MessageMemoryLimit (2.4 GiB), and it holds 812.4 MiB, more than any other client; next "
+            "is carrier-ua with 1.0 MiB. "
             "20,411 messages are kept in its spool and will be sent in order when it reads again.",
         },
         {
@@ -206,9 +208,11 @@ def seed_decisions(instance: Instance) -> None:
             "signal": "oldest_age", "observed": 600_412, "limit": 600_000, "unit": "ms", "kept": 41_002,
             "lost": 17, "chosen_over": None,
             "resume_bookmark": "sluice-1|701220|",
-            "sentence": "Client old-dashboard was disconnected: its oldest message has been waiting for 600.4 s, over ClientMessageAgeLimit "
-            "(600.0 s). 41,002 messages are in the journal and can be replayed from sluice-1|701220|; 17 messages are lost, being of "
-            "topics that aren't journaled.",
+            "sentence": "Client old-dashboard was disconnected: its oldest message has been waiting for "
+            "600.4 s, "
+            "over ClientMessageAgeLimit (600.0 s). 41,002 messages are in the journal and can be replayed "
+            "from "
+            "sluice-1|701220|; 17 messages are lost, being of topics that aren't journaled.",
         },
     )  # fmt: skip
     for facts in made:
@@ -271,7 +275,8 @@ def seed_runs(instance: Instance) -> None:
         plan={"chosen": [{"name": "sluice-1.00000000000000000001.journal"}], "bytes": 134_217_728,
               "skipped": [{"name": "sluice-1.00000000000001120001.journal",
                       "why": "it is the current segment"}]},
-        log="06:30:01 archive of segments older than 7d: 1 chosen\n06:30:42 sluice-1.00000000000000000001.journal: swapped in, 134,217,728 bytes\n",
+        log="06:30:01 archive of segments older than 7d: 1 chosen\n"
+            "06:30:42 sluice-1.00000000000000000001.journal: swapped in, 134,217,728 bytes\n",
     )  # fmt: skip
     ActionRun.objects.create(
         instance=instance, kind=RunKind.PIPELINE, state=RunState.FAILED, actor="maria", actor_kind="person",

@@ -253,8 +253,8 @@ async def run(home: Path, seed: int, reached: Counter[str]) -> list[Fault]:
     recorded = Counter(f"{one['action']} ({one['mode']})" for one in told["recorded"])
     who, when = told["as_recorded_percent"], told["in_period"]
     print(
-        f"  foretold, seed {seed}: {who} % as recorded, of them {told['within_1s_percent']} % within a second and {when} % within"
-        f" a check period of {told['period']} ms; {dict(recorded)}; {dict(kinds)}",
+        f"  foretold, seed {seed}: {who} % as recorded, of them {told['within_1s_percent']} % within a "
+        f"second and {when} % within a check period of {told['period']} ms; {dict(recorded)}; {dict(kinds)}",
         flush=True,
     )
     reached.update({f"foretold: {act}": number for act, number in recorded.items()})

@@ -154,6 +154,7 @@ def main(tests: list[str], seed: int, minutes: float, times: int) -> int:
     ).returncode
     if code not in (0, NO_LAW):
         print(
-            f"again: make torture ARGS='--only laws --seed {seed} --times {times} --modules <the test that failed>'"
+            f"again: make torture ARGS='--only laws --seed {seed} --times {times} "
+            "--modules <the test that failed>'"
         )
     return code

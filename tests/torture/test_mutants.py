@@ -72,7 +72,10 @@ def test_the_tests_of_each_module_are_there() -> None:
 def test_a_fork_has_the_mistake_and_says_whether_a_test_found_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = "def half(n: int) -> int:\n    return n // 2 + 0 * sum(1 for _ in range(n)) + sum(0 for _ in range(n))\n"
+    right = (
+        "def half(n: int) -> int:\n"
+        "    return n // 2 + 0 * sum(1 for _ in range(n)) + sum(0 for _ in range(n))\n"
+    )
     for place in (tmp_path / "right", tmp_path / "tree"):
         place.mkdir()
         (place / "half.py").write_text(right)

@@ -252,7 +252,8 @@ def test_publish_returns_when_its_store_has_the_message(broker_thread: FakeBroke
     program = textwrap.dedent(f"""
         import os, signal
         from broker_core.client import FilePublishStore, SyncClient
-        client = SyncClient({broker_thread.address!r}, "s", publish_store=FilePublishStore({str(tmp_path / "unsent")!r}))
+        store = FilePublishStore({str(tmp_path / "unsent")!r})
+        client = SyncClient({broker_thread.address!r}, "s", publish_store=store)
         client.start()
         for number in range(50):
             client.publish("a", str(number))

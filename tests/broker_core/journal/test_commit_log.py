@@ -625,7 +625,10 @@ def test_the_end_of_the_journals_thread_is_waited_for() -> None:
 
 
 def test_a_disk_that_hangs_keeps_no_process_that_ends() -> None:
-    hangs = "import time; from broker_core.journal.commit_log import run_steps_in_thread; run_steps_in_thread(lambda: time.sleep(600) or True)"
+    hangs = (
+        "import time; from broker_core.journal.commit_log import run_steps_in_thread; "
+        "run_steps_in_thread(lambda: time.sleep(600) or True)"
+    )
     ended = subprocess.run(
         [sys.executable, "-c", hangs], cwd=Path(__file__).parents[3], timeout=60, check=False
     )

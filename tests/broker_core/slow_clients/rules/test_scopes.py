@@ -295,9 +295,7 @@ def test_an_entry_for_a_topic_completes_those_for_its_parts() -> None:
     assert old("tcp", "prices.x") == []
 
 
-def test_entries_that_contradict_each_other_for_whom_both_are_about_make_no_rule_there_and_that_is_said_before() -> (
-    None
-):
+def test_contradicting_entries_of_one_client_make_no_rule_and_a_review_reports_them() -> None:
     slow = {"name": "own", "scope": {"user": "ann"}, "signal": "drain_rate", "shape": "rate_below",
         "window_ms": 500, "limit": 9,
             "ladder": [{"action": "notify"}]}  # fmt: skip
@@ -315,6 +313,7 @@ def test_entries_that_contradict_each_other_for_whom_both_are_about_make_no_rule
     assert shapes == {("ann", "x"): ["rate_below"], ("bob", "t-1"): ["hard"], ("ann", "t-1"): []}
     (finding,) = [one for one in review_policy(document) if one.where.startswith("rule own")]
     assert finding.sentence == (
-        "For whom both entries are about, rate_below and drain_rate belong together: there the rule doesn't act."
+        "For whom both entries are about, rate_below and drain_rate belong together: "
+        "there the rule doesn't act."
     )
     assert not review_policy(policy(rules=[slow, {**other, "shape": "hard"}]))

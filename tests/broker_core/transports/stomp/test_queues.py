@@ -244,7 +244,7 @@ async def test_a_turn_asks_as_many_consumers_as_it_gives_something(
         assert len(asked) - before < 20 * 30
 
 
-async def test_of_a_clients_many_queues_only_those_that_have_something_are_looked_at_and_receipts_share_writes(
+async def test_only_queues_with_messages_are_checked_and_receipts_share_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number, asked, said = 300, list[int](), list[bytes]()
