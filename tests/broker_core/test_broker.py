@@ -106,9 +106,9 @@ async def test_republished_messages_are_acknowledged_and_stored_once_also_after_
         async with running_broker(tmp_path) as broker:
             raw = await RawClient.connect(broker, "writer", session=7)
             await raw.publish("a", numbered(0, 10), first=1)
-            assert (await raw.until("persisted"))["sequence"] == 10
+            assert (await raw.read_until("persisted"))["sequence"] == 10
             await raw.publish("a", numbered(5, 15), first=6)
-            assert (await raw.until("persisted"))["sequence"] == 15
+            assert (await raw.read_until("persisted"))["sequence"] == 15
             raw.close()
             async with AsyncClient(address_of(broker), "reader") as reader:
                 subscription = await reader.subscribe("a", bookmark="0")
@@ -121,7 +121,7 @@ async def test_a_second_client_of_a_name_replaces_the_first_which_is_told(tmp_pa
     async with running_broker(tmp_path) as broker:
         first = await RawClient.connect(broker, "twin")
         await RawClient.connect(broker, "twin")
-        assert (await first.until("closing"))["code"] == "client_replaced"
+        assert (await first.read_until("closing"))["code"] == "client_replaced"
 
 
 async def test_a_client_that_stops_reading_is_offlined_by_reference_and_gets_everything_when_it_reads(
@@ -195,9 +195,9 @@ async def test_first_command_must_be_a_logon(tmp_path: Path) -> None:
 
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.open(broker)
-        raw.command({"c": "subscribe", "id": "s", "topic": "a"})
-        assert (await raw.until("error"))["code"] == "not_logged_on"
-        assert (await raw.until("closing"))["code"] == "not_logged_on"
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "a"})
+        assert (await raw.read_until("error"))["code"] == "not_logged_on"
+        assert (await raw.read_until("closing"))["code"] == "not_logged_on"
 
 
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\0" * 64])
@@ -207,7 +207,7 @@ async def test_malformed_frames_are_answered_with_an_error_and_closed(tmp_path: 
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.connect(broker, "bad")
         raw.write(garbage)
-        assert (await raw.until("error"))["code"] in ("bad_frame", "frame_too_large")
+        assert (await raw.read_until("error"))["code"] in ("bad_frame", "frame_too_large")
 
 
 async def test_own_events_are_journaled_for_the_pipeline(tmp_path: Path) -> None:
@@ -228,10 +228,10 @@ async def test_failing_statistics_end_neither_heartbeats_nor_leases(
     async with running_broker(tmp_path) as broker:
         monkeypatch.setattr(broker.statistics, "sample_second", fail)
         raw = await RawClient.open(broker)
-        raw.command({"c": "logon", "name": "patient", "heartbeat_ms": 1_000})
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "lease_ms": 1_000})
-        assert await raw.until("heartbeat")
-        assert (await raw.until("cancelled"))["id"] == "s"
+        raw.send_command({"c": "logon", "name": "patient", "heartbeat_ms": 1_000})
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "lease_ms": 1_000})
+        assert await raw.read_until("heartbeat")
+        assert (await raw.read_until("cancelled"))["id"] == "s"
 
 
 async def test_a_policy_whose_transport_this_machine_cannot_open_shuts_nobody_out(tmp_path: Path) -> None:

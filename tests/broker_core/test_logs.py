@@ -53,9 +53,9 @@ def test_of_a_kind_so_many_are_said_in_a_minute_and_the_others_counted():
     assert said("spool_failed") == [None] * MAX_ALIKE
     assert said("spool_failed") == []
     assert said("logon_refused") == [None] * MAX_ALIKE, "another kind has its own number"
-    clock.passes(60)
+    clock.advance(60)
     assert said("spool_failed") == [80, *[None] * (MAX_ALIKE - 1)]
-    clock.passes(600)
+    clock.advance(600)
     assert said("spool_failed") == [30, *[None] * (MAX_ALIKE - 1)]
 
 

@@ -106,7 +106,7 @@ async def test_a_bookmark_kept_with_the_result_counts_every_record_once_and_in_o
         database = home / "results.sqlite"
         load = Load(client)
         useful = await kill_often(
-            forker, "with_its_result", address, database, lambda: len(numbers_of(database))
+            forker, "store_bookmark_with_result", address, database, lambda: len(numbers_of(database))
         )
         last = await load.stop()
         await until(lambda: len(numbers_of(database)) >= last, 30)
@@ -118,7 +118,9 @@ async def test_a_bookmark_kept_in_a_store_misses_no_record_and_repeats_few(forke
     async with broker() as (address, home), AsyncClient(address, "load") as client:
         results = home / "results"
         load = Load(client)
-        useful = await kill_often(forker, "with_a_store", address, results, lambda: len(lines_of(results)))
+        useful = await kill_often(
+            forker, "store_bookmark_separately", address, results, lambda: len(lines_of(results))
+        )
         last = await load.stop()
         await until(lambda: last in lines_of(results)[-1:], 30)
         numbers = lines_of(results)
@@ -142,7 +144,7 @@ async def test_what_a_killed_publisher_had_taken_is_stored_once_and_in_order(for
                 numbers.extend(map(int, batch.bodies()))
 
         reading = asyncio.create_task(read())
-        useful = await kill_often(forker, "publishes", address, home / "unsent", lambda: len(numbers))
+        useful = await kill_often(forker, "publish_numbers", address, home / "unsent", lambda: len(numbers))
         after = len(numbers) + 1_000
         await until(lambda: len(numbers) >= after, 30)
         reading.cancel()

@@ -29,7 +29,7 @@ from broker_core.errors import SluiceError
 from console.broker_link import BrokerLink
 from tests.api.broker_websocket.test_transport import free_port
 from tests.support.brokers import until
-from tests.support.engines import running_engines
+from tests.support.nats_servers import running_nats_servers
 from tests.support.postgres import Cluster, running_cluster
 
 pytestmark = pytest.mark.slow
@@ -317,7 +317,7 @@ async def test_a_locked_sqlite_keeps_no_broker_from_starting() -> None:
 async def test_all_members_of_a_healthy_group_restart_without_the_database(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         with tempfile.TemporaryDirectory(prefix="sluice-start-") as home:
             a = Installation(Path(home) / "a", cluster.url, engines.urls, "a")
             b = Installation(Path(home) / "b", cluster.url, engines.urls, "b", ports=a)

@@ -19,7 +19,7 @@ import pytest
 
 from broker_core.client import AsyncClient
 from tests.support.brokers import until
-from tests.support.engines import free_ports, running_engines
+from tests.support.nats_servers import free_ports, running_nats_servers
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -84,7 +84,7 @@ async def test_a_member_acknowledges_nothing_into_a_new_log_of_a_group_that_had_
         (Path(place) / "before").mkdir()
         (Path(place) / "after").mkdir()
         home.mkdir()
-        async with running_engines(Path(place) / "before", 1) as engines:
+        async with running_nats_servers(Path(place) / "before", 1) as engines:
             environment = settings_of(home, engines.urls, port)
             await asyncio.to_thread(migrate, environment)
             broker = run_broker(environment, home / "first.log")
@@ -96,7 +96,7 @@ async def test_a_member_acknowledges_nothing_into_a_new_log_of_a_group_that_had_
             finally:
                 await stop(broker)
         shutil.rmtree(home / "journal")
-        async with running_engines(Path(place) / "after", 1) as engines:
+        async with running_nats_servers(Path(place) / "after", 1) as engines:
             broker = run_broker(settings_of(home, engines.urls, port), home / "second.log")
             try:
                 await until(

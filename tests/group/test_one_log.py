@@ -9,8 +9,8 @@ from nats.aio.client import Client
 
 from broker_core.client import EPOCH, AsyncClient
 from tests.support.brokers import until
-from tests.support.engines import running_engines
-from tests.support.groups import content_of, running_members
+from tests.support.groups import hash_log, running_members
+from tests.support.nats_servers import running_nats_servers
 
 
 async def publish(address: str, name: str, first: int, last: int) -> None:
@@ -32,7 +32,7 @@ async def read(address: str, name: str, number: int) -> list[tuple[str, str, int
 
 
 async def test_every_member_has_the_same_journal_and_serves_the_same_history(tmp_path: Path) -> None:
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b", "c") as members:
             await asyncio.gather(
                 *(publish(one.address, f"p{number}", 1, 200) for number, one in enumerate(members))
@@ -44,13 +44,13 @@ async def test_every_member_has_the_same_journal_and_serves_the_same_history(tmp
             for name in ("p0", "p1", "p2"):
                 assert [number for _, by, number in histories[0] if by == name] == list(range(1, 201))
             # The brokers' own records of who came and went are in it as well, and go on coming.
-            await until(lambda: len({content_of(one.journal) for one in members}) == 1)
+            await until(lambda: len({hash_log(one.journal) for one in members}) == 1)
 
 
 async def test_large_entries_travel_packed_and_are_the_same_everywhere(
     tmp_path: Path,
 ) -> None:
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
 
             async def grown(number: int) -> int:
@@ -70,4 +70,4 @@ async def test_large_entries_travel_packed_and_are_the_same_everywhere(
             finally:
                 await client.close()
             await until(lambda: b.journal.next_sequence > 10 * 500)
-            await until(lambda: content_of(a.journal) == content_of(b.journal))
+            await until(lambda: hash_log(a.journal) == hash_log(b.journal))

@@ -38,7 +38,7 @@ from broker_core.journal.appender import JournalOptions
 from broker_core.journal.files import FileSystem
 from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.journal import Journal
-from tests.support.groups import content_of
+from tests.support.groups import hash_log
 
 LOG = UUID("0b9c5f1e-0000-4000-8000-000000000001")
 FIRST = StreamInfo(LOG, generation=1, first=1, last=0, leader="", servers=1, current=1)
@@ -116,7 +116,7 @@ def test_members_make_the_same_of_any_log_whatever_they_had_applied_before(
         one, other = Path(place) / "one", Path(place) / "other"
         journal = opened(one)
         order = apply(journal, entries)
-        contents, chain = content_of(journal), order.chain.value
+        contents, chain = hash_log(journal), order.chain.value
         moments: list[int] = []
         numbers: dict[str, list[int]] = {"p": [], "q": []}
         for batch in journal.read(1, 1 << 20, journal.next_sequence - 1) if journal.next_sequence > 1 else []:
@@ -130,7 +130,7 @@ def test_members_make_the_same_of_any_log_whatever_they_had_applied_before(
             journal.close()
         journal = opened(other)
         order = apply(journal, entries)
-        assert (content_of(journal), order.chain.value) == (contents, chain)
+        assert (hash_log(journal), order.chain.value) == (contents, chain)
         journal.close()
     assert all(before <= after for before, after in pairwise(moments))
     assert max(moments, default=0) <= max(entry.at for entry in entries) + SKEW_NS

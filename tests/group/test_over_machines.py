@@ -24,8 +24,8 @@ import pytest
 
 from broker_core.client import AsyncClient
 from tests.support.certificates import Authority
-from tests.support.cut_wire import wire_to
-from tests.support.engines import running_engines
+from tests.support.cuttable_proxy import cuttable_proxy_to
+from tests.support.nats_servers import running_nats_servers
 from tests.support.postgres import find_binaries, temporary_cluster
 from tests.support.redis_process import redis_server
 
@@ -161,7 +161,10 @@ def installed(tmp_path: Path, database: str, redis: str, engines: tuple[str, ...
     with socket.create_server(("127.0.0.2", 0)) as held:
         listens = held.getsockname()[1]
     redis_port = int(redis.partition("/0")[0].rpartition(":")[2])
-    with wire_to("127.0.0.2", listens) as wire, wire_to("127.0.0.1", redis_port) as redis_wire:
+    with (
+        cuttable_proxy_to("127.0.0.2", listens) as wire,
+        cuttable_proxy_to("127.0.0.1", redis_port) as redis_wire,
+    ):
         both = {
             "DATABASE_URL": database, "REDIS_URL": redis, "SLUICE_INSTANCE": "orders",
             "SLUICE_GROUP_ENGINES": ",".join(engines), "DJANGO_SETTINGS_MODULE": "console.project.settings",
@@ -217,7 +220,7 @@ async def test_one_console_serves_two_machines_and_says_when_it_cannot(tmp_path:
     with socket.create_server(("127.0.0.1", 0)) as held:
         redis = f"redis://127.0.0.1:{held.getsockname()[1]}/0"
     (tmp_path / "redis").mkdir()
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         with (
             temporary_cluster() as database,
             redis_server(redis, tmp_path / "redis"),
@@ -330,8 +333,8 @@ async def _members_go_on_without_the_console_and_converge_afterwards(made: Insta
         await client.flush()
         async with asyncio.timeout(60):
             assert (await anext(aiter(subscription))).data == {"n": 1}
-    made.wire.join()
-    made.redis.join()
+    made.wire.restore()
+    made.redis.restore()
     await asyncio.to_thread(
         made.until, lambda: {one["revision"] for one in made.get("brokers")} == {revision}
     )
@@ -348,7 +351,7 @@ def _a_link_that_fails_is_named(made: Installation) -> None:
     assert "SLUICE_CONTROL_LISTEN" in part["fix"]
     assert "orders/b" in made.http.get("/").text
     assert made.get("status")["instance"] == "orders"  # what is left answers
-    made.wire.join()
+    made.wire.restore()
     made.until(lambda: made.problem_of_b() == "")
     made.tokens.write_text("# revoked\n")
     made.until(lambda: made.problem_of_b() == "control_refused")

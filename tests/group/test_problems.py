@@ -18,11 +18,11 @@ from tests.group.test_one_log import publish, read
 from tests.group.test_states import HOLD_MS, QUICK, refused
 from tests.support import groups
 from tests.support.brokers import ask, until
-from tests.support.engines import running_engines
-from tests.support.groups import Running, running_members, start_member
+from tests.support.groups import RunningMember, running_members, start_member
+from tests.support.nats_servers import running_nats_servers
 
 
-async def problems(member: Running) -> dict[tuple[str, str], dict[str, Any]]:
+async def problems(member: RunningMember) -> dict[tuple[str, str], dict[str, Any]]:
     """What the member's status says, by code and subject."""
     told = (await ask(member.broker, "status"))["problems"]
     for one in told:
@@ -31,7 +31,7 @@ async def problems(member: Running) -> dict[tuple[str, str], dict[str, Any]]:
     return {(one["code"], one["subject"]): one for one in told}
 
 
-async def until_told(member: Running, code: str, subject: str) -> dict[str, Any]:
+async def until_told(member: RunningMember, code: str, subject: str) -> dict[str, Any]:
     """Wait for a problem; return it."""
     async with asyncio.timeout(60):
         while (found := (await problems(member)).get((code, subject))) is None:
@@ -58,7 +58,7 @@ async def test_one_answer_of_a_deposed_leader_is_not_believed(
 ) -> None:
     monkeypatch.setattr(groups, "JetStreamLog", StaleOnce)
     monkeypatch.setattr(StaleOnce, "answers", 0)
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
             for first in (1, 11, 21):
                 await publish(a.address, "p", first, first + 9)
@@ -69,7 +69,7 @@ async def test_one_answer_of_a_deposed_leader_is_not_believed(
 
             def goes_on() -> bool:
                 states.add(a.state)
-                return StaleOnce.answers > 0 and a.takes_part()
+                return StaleOnce.answers > 0 and a.is_taking_part()
 
             await until(goes_on)
             assert states <= {"away", "taking part"}
@@ -91,7 +91,7 @@ async def test_a_member_that_reads_nothing_says_how_far_it_is_behind_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(groups, "JetStreamLog", Stuck)
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
             await publish(a.address, "p", 1, 5)
             await until(lambda: b.member.status().members[0].sequence >= 5)
@@ -111,8 +111,8 @@ async def test_a_member_that_reads_nothing_says_how_far_it_is_behind_itself(
 async def test_a_member_that_is_stopped_and_servers_that_are_missing_are_named_dated_and_end(
     tmp_path: Path,
 ) -> None:
-    async with running_engines(tmp_path, 3) as engines:
-        await engines.ready()
+    async with running_nats_servers(tmp_path, 3) as engines:
+        await engines.wait_ready()
         async with running_members(
             tmp_path, engines.urls, "a", "b", hold_ms=HOLD_MS, sync_members=("a", "b", "never")
         ) as (a, b):
@@ -128,7 +128,7 @@ async def test_a_member_that_is_stopped_and_servers_that_are_missing_are_named_d
             again = (await problems(a))["member_silent", "c"]
             assert abs(again["since"] - silent["since"]) < 500
 
-            leader = engines.number_of((await engines.ready()).leader)
+            leader = engines.number_of((await engines.wait_ready()).leader)
             others = [one for one in range(3) if one != leader]
             engines.kill(others[0])
             missing = await until_told(a, "engine_behind", "")
@@ -141,7 +141,7 @@ async def test_a_member_that_is_stopped_and_servers_that_are_missing_are_named_d
             assert away["severe"]
             assert ("member_silent", "c") not in await problems(b)  # b receives nothing from any member
             engines.start()
-            await until(lambda: a.takes_part() and b.takes_part())
+            await until(lambda: a.is_taking_part() and b.is_taking_part())
             async with asyncio.timeout(60):
                 while {code for code, _ in await problems(a)} - {"member_silent"}:
                     await asyncio.sleep(0.1)
@@ -150,7 +150,7 @@ async def test_a_member_that_is_stopped_and_servers_that_are_missing_are_named_d
 async def test_a_member_that_was_removed_for_good_is_forgotten_and_one_that_takes_part_is_not(
     tmp_path: Path,
 ) -> None:
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(
             tmp_path, engines.urls, "a", "b", hold_ms=HOLD_MS, sync_members=("a", "never")
         ) as (a, b):
@@ -181,11 +181,11 @@ async def test_a_member_that_was_removed_for_good_is_forgotten_and_one_that_take
 
 async def test_a_lost_quorum_is_reported_without_a_gap_from_its_beginning_on(tmp_path: Path) -> None:
     """Frozen servers keep their connections: each attempt ends in another way."""
-    async with running_engines(tmp_path, 3) as engines:
-        await engines.ready()
+    async with running_nats_servers(tmp_path, 3) as engines:
+        await engines.wait_ready()
         async with running_members(tmp_path, engines.urls, "a", "b", hold_ms=HOLD_MS) as (a, b):
             await publish(a.address, "p", 1, 5)
-            await until(a.takes_part)
+            await until(a.is_taking_part)
             engines.freeze(1)
             engines.freeze(2)
             began = time.time() * 1_000
@@ -204,11 +204,11 @@ async def test_a_lost_quorum_is_reported_without_a_gap_from_its_beginning_on(tmp
             assert all(one and one <= {"engine_away", "no_quorum"} for one in codes), codes
             dates = {entry["since"] for one in seen for (_, subject), entry in one.items() if subject == "a"}
             assert len(dates) == 1 and dates.pop() >= began - 1_000, dates
-            await until(lambda: a.takes_part() and b.takes_part())
+            await until(lambda: a.is_taking_part() and b.is_taking_part())
 
 
 async def test_refused_publishes_tell_no_live_subscriber_of_records_it_never_got(tmp_path: Path) -> None:
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
             await publish(a.address, "p", 1, 5)
             async with AsyncClient(a.address, "live", reconnect=QUICK) as client:

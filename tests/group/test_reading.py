@@ -22,14 +22,14 @@ from broker_core.group.engine_log import EntrySender
 from broker_core.group.jetstream import PULL, JetStreamLog, _up_to_date
 from broker_core.group.settings import GroupSettings
 from tests.support.brokers import until
-from tests.support.engines import Engines, running_engines
 from tests.support.groups import GROUP
+from tests.support.nats_servers import NatsServers, running_nats_servers
 
 ENTRIES = 600
 
 
 @asynccontextmanager
-async def a_log(engines: Engines, content: bytes) -> AsyncIterator[JetStreamLog]:
+async def a_log(engines: NatsServers, content: bytes) -> AsyncIterator[JetStreamLog]:
     """An engine whose log has so many entries, and somebody who is attached and has read none."""
     writer = JetStreamLog(GroupSettings(GROUP, "w", engines.urls))
     reader = JetStreamLog(GroupSettings(GROUP, "r", engines.urls))
@@ -46,7 +46,7 @@ async def a_log(engines: Engines, content: bytes) -> AsyncIterator[JetStreamLog]
 
 
 @asynccontextmanager
-async def requests(engines: Engines) -> AsyncIterator[list[bytes]]:
+async def requests(engines: NatsServers) -> AsyncIterator[list[bytes]]:
     """What is asked of the engine for entries, as it goes over its wire."""
     asked: list[bytes] = []
     client = Client()
@@ -72,7 +72,7 @@ async def test_a_member_far_behind_asks_once_for_what_it_is_given(
     content: bytes, most_bytes: int, together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jetstream, "PULL_BYTES", most_bytes)
-    async with running_engines(tmp_path, 1) as engines, a_log(engines, content) as reader:
+    async with running_nats_servers(tmp_path, 1) as engines, a_log(engines, content) as reader:
         async with requests(engines) as asked:
             await reader.read_from(1)
             read: list[int] = []
@@ -92,8 +92,8 @@ async def test_a_consumer_that_has_heartbeats_alone_is_left_for_one_elsewhere(
 
     Here somebody pauses it.
     """
-    async with running_engines(tmp_path, servers) as engines:
-        await engines.ready(GROUP)
+    async with running_nats_servers(tmp_path, servers) as engines:
+        await engines.wait_ready(GROUP)
         async with a_log(engines, b"x") as reader:
             await reader.read_from(ENTRIES)
             assert [entry.number for entry in await reader.next_entry(1)] == [ENTRIES]
@@ -128,7 +128,7 @@ async def test_an_entry_that_is_refused_for_the_one_before_it_is_sent_again(
         return await real(self, *arguments, **named)
 
     monkeypatch.setattr(JetStreamContext, "publish", publish)
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         writer = JetStreamLog(GroupSettings(GROUP, "w", engines.urls))
         await writer.attach(uuid4())
         assert await writer.append(EntrySender("w", "run", 0), b"x", 0) == 1

@@ -19,8 +19,8 @@ from broker_core.group.settings import GroupSettings
 from broker_core.journal.tools.inspect import verify_segments
 from tests.group.test_one_log import publish
 from tests.support.brokers import until
-from tests.support.engines import running_engines
-from tests.support.groups import GROUP, SERVER, content_of, opened_alone, running_members
+from tests.support.groups import GROUP, SERVER, hash_log, running_members, standalone_broker
+from tests.support.nats_servers import running_nats_servers
 from tests.torture.faulty_files import FaultyFiles, Misfortune
 
 STEPS = 100
@@ -65,9 +65,9 @@ def kept_of(home: Path) -> set[tuple[int, int]]:
 @pytest.mark.parametrize("had", [True, False])
 async def test_what_was_killed_at_any_step_is_run_again(tmp_path: Path, call: str, had: bool) -> None:
     alone, source = tmp_path / "alone", tmp_path / "a"
-    async with opened_alone(alone) as address:
+    async with standalone_broker(alone) as address:
         await publish(address, "mine", 1, 5)
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a") as (a,):
             await publish(a.address, "p", 1, 30)
         act, engine, killed = "reseed" if had else "join", engines.urls[0], 0
@@ -85,10 +85,10 @@ async def test_what_was_killed_at_any_step_is_run_again(tmp_path: Path, call: st
             if had:
                 assert (1, 5) in {(first, min(last, 5)) for first, last in kept_of(home)}
             async with running_members(tmp_path / f"{number}", engines.urls, "b") as (b,):
-                await until(b.takes_part)
+                await until(b.is_taking_part)
                 async with running_members(tmp_path, engines.urls, "a") as (a,):
                     await publish(a.address, f"p{number}", 1, 3)
-                    await until(lambda a=a, b=b: content_of(a.journal) == content_of(b.journal))  # type: ignore[misc]
+                    await until(lambda a=a, b=b: hash_log(a.journal) == hash_log(b.journal))  # type: ignore[misc]
             if code == 0:
                 break
             killed += 1
@@ -100,7 +100,7 @@ async def test_a_broker_that_is_started_on_what_a_killed_reseed_left_asks_for_an
     tmp_path: Path,
 ) -> None:
     source = tmp_path / "a"
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a") as (a,):
             await publish(a.address, "p", 1, 30)
         for number in range(1, 12):

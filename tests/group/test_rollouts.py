@@ -11,8 +11,8 @@ from typing import Any
 from broker_core.config import PolicyDocument
 from console.services.rollouts import share_out
 from tests.support.brokers import ask, until
-from tests.support.engines import running_engines
 from tests.support.groups import group_policy, running_members
+from tests.support.nats_servers import running_nats_servers
 from tests.support.raw import RawClient
 from tests.support.rules import rule
 from tests.support.stalled import StalledSubscriber
@@ -31,7 +31,7 @@ def with_rule() -> PolicyDocument:
 
 async def test_no_more_than_the_allowance_is_carried_out_on_all_members_together(tmp_path: Path) -> None:
     async with (
-        running_engines(tmp_path, 1) as engines,
+        running_nats_servers(tmp_path, 1) as engines,
         running_members(tmp_path, engines.urls, *NAMES) as members,
     ):
         clients: list[Any] = []

@@ -20,8 +20,8 @@ from broker_core.sync_replication.manual_downgrades import ManualDowngrade, Manu
 from broker_core.sync_replication.sync_state import POLICY, SyncMode, SyncReplicationState
 from tests.group.test_one_log import publish
 from tests.support.brokers import ask, until
-from tests.support.engines import running_engines
-from tests.support.groups import Running, running_members, start_member
+from tests.support.groups import RunningMember, running_members, start_member
+from tests.support.nats_servers import running_nats_servers
 
 SYNC = {"sync_members": ("a", "b", "c"), "sync_topics": ("t",)}
 
@@ -41,11 +41,11 @@ class Slow(FileSystem):
 class Followed:
     """What a subscriber with a durability has had."""
 
-    def __init__(self, member: Running, durability: Any) -> None:
+    def __init__(self, member: RunningMember, durability: Any) -> None:
         self.had: list[int] = []
         self._work = asyncio.create_task(self._follow(member, durability))
 
-    async def _follow(self, member: Running, durability: Any) -> None:
+    async def _follow(self, member: RunningMember, durability: Any) -> None:
         async with AsyncClient(member.address, f"follows-{durability}") as client:
             async for message in await client.subscribe("t", bookmark=EPOCH, durability=durability):
                 self.had.append(message.data["n"])
@@ -55,11 +55,11 @@ class Followed:
         await asyncio.gather(self._work, return_exceptions=True)
 
 
-def mode(member: Running, name: str) -> str:
+def mode(member: RunningMember, name: str) -> str:
     return next(one.mode for one in member.member.status().members if one.name == name)
 
 
-async def up_to_now(member: Running) -> list[int]:
+async def up_to_now(member: RunningMember) -> list[int]:
     """What a fully durable range has that ends with a moment which is over."""
     end = datetime.now(UTC) + timedelta(seconds=1)
     await until(lambda: datetime.now(UTC) > end)
@@ -69,7 +69,7 @@ async def up_to_now(member: Running) -> list[int]:
         return [message.data["n"] async for message in subscription]
 
 
-async def at_the_terminal(member: Running, change: str, name: str) -> str:
+async def at_the_terminal(member: RunningMember, change: str, name: str) -> str:
     """What `manage.py replication` says of a member, last of all."""
 
     def run() -> None:
@@ -86,7 +86,7 @@ async def test_a_sync_member_that_is_slow_is_waited_for_until_it_is_downgraded_b
 ) -> None:
     disk = Slow()
     settings = {**SYNC, "downgrade_after_ms": 600_000}
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b", **settings) as (a, b):
             c = await start_member(tmp_path, "c", engines.urls, files=disk, **settings)
             full, plain = Followed(b, "fully_durable"), Followed(b, "persisted")
@@ -126,14 +126,14 @@ async def test_a_sync_member_that_is_slow_is_waited_for_until_it_is_downgraded_b
                 await full.close()
                 await plain.close()
                 await c.stop()
-            assert c.law.broken == []
+            assert c.acknowledgements.violations == []
 
 
 async def test_a_sync_member_that_is_away_is_downgraded_after_the_time_and_upgraded_when_it_is_back(
     tmp_path: Path,
 ) -> None:
     settings = {**SYNC, "sync_members": ("a", "b"), "downgrade_after_ms": 1_000}
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", **settings) as (a,):
             b = await start_member(tmp_path, "b", engines.urls, **settings)
             try:
@@ -159,9 +159,9 @@ async def test_a_sync_member_that_is_away_is_downgraded_after_the_time_and_upgra
 async def test_what_was_decided_by_hand_holds_over_a_restart_until_it_is_undone_by_hand(
     tmp_path: Path,
 ) -> None:
-    async with running_engines(tmp_path, 1) as engines:
+    async with running_nats_servers(tmp_path, 1) as engines:
 
-        async def restarted(before: Running | None) -> Running:
+        async def restarted(before: RunningMember | None) -> RunningMember:
             if before is not None:
                 await before.stop()
             settings = {**SYNC, "sync_members": ("a", "c"), "downgrade_after_ms": 600_000}
@@ -200,7 +200,7 @@ async def test_a_file_of_downgrades_with_a_flipped_bit_says_nothing_that_nobody_
         assert ManualDowngradeStore(tmp_path, "group", FileSystem()).of in ({}, made.of)
 
 
-async def events_of(member: Running, event: str) -> str:
+async def events_of(member: RunningMember, event: str) -> str:
     """The first of the broker's own records that tells such an event."""
     async with asyncio.timeout(60), AsyncClient(member.address, "events") as client:
         async for message in await client.subscribe("$SLUICE.clients", bookmark=EPOCH):

@@ -41,7 +41,7 @@ from tests.support.brokers import running_broker, until
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with
 from tests.support.stalled import StalledSubscriber
-from tests.support.steady_readers import SteadyReader, reading
+from tests.support.steady_readers import SteadyReader, reading_steadily
 
 HOST = 8 * 2**30
 START = 1_795_262_400_000
@@ -119,7 +119,7 @@ async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> 
                 await feed.publish("t", [b"x" * 5_000] * 8)
                 await asyncio.sleep(0.1)
 
-        with reading(steady):
+        with reading_steadily(steady):
             await until(lambda: len(broker.engine.roster.clients) == 9)
             task = asyncio.create_task(publish())
             try:

@@ -1,7 +1,7 @@
 """Both clients, over both transports, through a network that does everything wrong: nothing is lost, doubled
 or out of order.
 
-A publisher with a publish store and a subscriber with a bookmark store, each behind a nemesis of its own,
+A publisher with a publish store and a subscriber with a bookmark store, each behind a faulty network of its own,
 whose acts follow from a printed seed. What a flush called acknowledged is asked of the broker past the bad
 network.
 """
@@ -27,7 +27,13 @@ from broker_core.client import (
 )
 from broker_core.config import TransportSettings
 from tests.support.brokers import tcp_policy
-from tests.support.nemesis import Act, Nemesis, Way, nemesis, seed_of_the_day
+from tests.support.faulty_network import (
+    Direction,
+    FaultyNetwork,
+    NetworkFault,
+    faulty_network,
+    seed_of_the_day,
+)
 from tests.support.transports_process import broker_process
 
 TOPIC = "a"
@@ -36,7 +42,7 @@ PATIENT = ReconnectPolicy(
     first_delay=0.01, longest_delay=0.1, first_connect_timeout=120, connect_timeout=2, logon_timeout=2
 )
 FILLING = b" " * 400
-DECK = len(Act) * len(Way)
+DECK = len(NetworkFault) * len(Direction)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +58,7 @@ def seed() -> int:
     return seed_of_the_day()
 
 
-def address(kind: str, bad: Nemesis) -> str:
+def address(kind: str, bad: FaultyNetwork) -> str:
     return f"tcp://127.0.0.1:{bad.port}" if kind == "tcp" else f"ws://127.0.0.1:{bad.port}/"
 
 
@@ -76,7 +82,7 @@ class Log:
 async def test_the_async_client(ports: dict[str, int], kind: str, seed: int, tmp_path: Path) -> None:
     topic = f"async.{kind}"
     log = Log(ports["tcp"], topic)
-    with nemesis(ports[kind], seed) as up, nemesis(ports[kind], seed + 1) as down:
+    with faulty_network(ports[kind], seed) as up, faulty_network(ports[kind], seed + 1) as down:
         got: list[int] = []
 
         async def read() -> None:
@@ -107,7 +113,7 @@ async def test_the_async_client(ports: dict[str, int], kind: str, seed: int, tmp
             reconnect=PATIENT,
             heartbeat_ms=HEARTBEAT_MS,
         ) as writer:
-            while up.left or down.left:
+            while up.faults_left or down.faults_left:
                 await writer.publish_many(topic, numbers(last + 1, 20))
                 last += 20
                 await writer.flush()
@@ -123,14 +129,14 @@ async def test_the_async_client(ports: dict[str, int], kind: str, seed: int, tmp
         reading.cancel()
         await asyncio.wait([reading])
         assert got == list(range(1, last + 1))
-        assert len(set(up.played)) == len(set(down.played)) == DECK
+        assert len(set(up.injected)) == len(set(down.injected)) == DECK
 
 
 @pytest.mark.parametrize("kind", ["tcp", "websocket"])
 def test_the_sync_client(ports: dict[str, int], kind: str, seed: int, tmp_path: Path) -> None:
     topic = f"sync.{kind}"
     log = Log(ports["tcp"], topic)
-    with nemesis(ports[kind], seed) as up, nemesis(ports[kind], seed + 1) as down:
+    with faulty_network(ports[kind], seed) as up, faulty_network(ports[kind], seed + 1) as down:
         got, wanted, may_end = list[int](), 0, threading.Event()
 
         def read() -> None:
@@ -158,7 +164,7 @@ def test_the_sync_client(ports: dict[str, int], kind: str, seed: int, tmp_path: 
             reconnect=PATIENT,
             heartbeat_ms=HEARTBEAT_MS,
         ) as writer:
-            while up.left or down.left:
+            while up.faults_left or down.faults_left:
                 for body in numbers(wanted + 1, 20):
                     writer.publish(topic, body)
                 wanted += 20
@@ -171,4 +177,4 @@ def test_the_sync_client(ports: dict[str, int], kind: str, seed: int, tmp_path: 
         reading.join(60)
         assert not reading.is_alive()
         assert got == log.has() == list(range(1, wanted + 1))
-        assert len(set(up.played)) == len(set(down.played)) == DECK
+        assert len(set(up.injected)) == len(set(down.injected)) == DECK

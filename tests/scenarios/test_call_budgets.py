@@ -86,11 +86,11 @@ def counting_calls(broker: BrokerThread) -> Iterator[list[int]]:
     async def switch(on: bool) -> None:
         sys.setprofile(count if on else None)
 
-    broker.do(switch(True))
+    broker.run(switch(True))
     try:
         yield number
     finally:
-        broker.do(switch(False))
+        broker.run(switch(False))
 
 
 def test_a_message_to_one_subscriber_stays_within_its_budget_of_calls(tmp_path: Path) -> None:

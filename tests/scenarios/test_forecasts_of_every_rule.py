@@ -92,8 +92,8 @@ async def test_each_rule_has_a_time_or_a_reason_and_holds_end_when_they_were_sai
     async with running_broker(tmp_path, policy_with(*RULES)) as broker:
         stalled = await StalledSubscriber.connect(broker, "stalled", "t")
         window = await RawClient.connect(broker, "window")
-        window.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-        await window.until("processed")
+        window.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await window.read_until("processed")
         feed = await RawClient.connect(broker, "feed")
         await feed.publish("t", [b"x" * 1_000] * 300)
         for _ in range(20):

@@ -56,12 +56,12 @@ async def holding(broker: Broker) -> list[RawClient]:
     """One client for each way of keeping the log from its beginning on, and those that keep nothing."""
     feed = await RawClient.connect(broker, "feed")
     await feed.publish("t", [b"x" * 20_000] * 10, first=1)
-    await feed.until("persisted")
+    await feed.read_until("persisted")
     clients = [feed]
     for name, way in (WAYS | QUIET).items():
         client = await RawClient.connect(broker, name)
-        client.command({"c": "subscribe", "id": "s", "topic": "t", **way})
-        await client.until("processed")
+        client.send_command({"c": "subscribe", "id": "s", "topic": "t", **way})
+        await client.read_until("processed")
         clients.append(client)
     await until(lambda: all(held(broker, name) > 2 * LIMIT for name in WAYS))
     await until(lambda: broker.engine.roster.clients["follower"].subscriptions["s"].cursor.is_live)
@@ -75,8 +75,8 @@ async def test_every_way_of_keeping_the_log_is_seen_and_acted_on_as_the_preview_
         assert {name: held(broker, name) for name in WAYS} == dict.fromkeys(WAYS, whole)
         assert {held(broker, name) for name in QUIET} == {0}
         second = {"c": "subscribe", "id": "2", "topic": "t", **WAYS["pause"]}
-        clients[1].command(second)
-        await clients[1].until("processed")
+        clients[1].send_command(second)
+        await clients[1].read_until("processed")
         assert held(broker, "pause") == whole, "what two keep is one log"
         for revision, (case, policy) in enumerate(POLICIES.items(), 2):
             await comes_true(broker, case, replace(policy, revision=revision))
@@ -111,15 +111,15 @@ async def test_a_pause_that_outgrows_the_quota_by_what_others_publish_is_warned_
 ) -> None:
     async with running_broker(tmp_path, POLICIES["the quota"]) as broker:
         holder, feed = await RawClient.connect(broker, "holder"), await RawClient.connect(broker, "feed")
-        holder.command({"c": "subscribe", "id": "s", "topic": "t", **WAYS["pause"]})
-        await holder.until("processed")
+        holder.send_command({"c": "subscribe", "id": "s", "topic": "t", **WAYS["pause"]})
+        await holder.read_until("processed")
         await feed.publish("t", [b"x" * 20_000] * 3, first=1)
-        await feed.until("persisted")
+        await feed.read_until("persisted")
         assert 60_000 < held(broker, "holder") < LIMIT
         await feed.publish("t", [b"x" * 20_000] * 3, first=4)
-        warning = await holder.until("notice")
+        warning = await holder.read_until("notice")
         assert warning["code"] == "slow_client_pinned" and warning["observed"] > LIMIT == warning["limit"]
-        holder.command({"c": "resume", "ids": ["s"]})
+        holder.send_command({"c": "resume", "ids": ["s"]})
         assert len(await holder.deliveries(6)) == 6
         await until(lambda: held(broker, "holder") == 0)
         holder.close()
@@ -130,15 +130,15 @@ async def test_who_is_there_is_warned_of_what_its_user_holds_while_others_publis
     """Names that nobody has proven to own are one user's; one that is claimed takes what it holds along."""
     async with running_broker(tmp_path, policy_with(quotas=[{"user_pinned_bytes": LIMIT}])) as broker:
         feed, away = await RawClient.connect(broker, "feed"), await RawClient.connect(broker, "away")
-        away.command({"c": "subscribe", "id": "s", "topic": "t", **WAYS["durable"]})
-        await away.until("processed")
+        away.send_command({"c": "subscribe", "id": "s", "topic": "t", **WAYS["durable"]})
+        await away.read_until("processed")
         away.close()
         await until(lambda: broker.engine.guard.usage_of("away") is None)
         there = await RawClient.connect(broker, "there")
         use = broker.engine.guard.usage_of("there")
         assert use is not None
         await feed.publish("t", [b"x" * 20_000] * 10, first=1)
-        warning = await there.until("notice")
+        warning = await there.read_until("notice")
         assert warning["code"] == "slow_client_pinned" and warning["observed"] > LIMIT == warning["limit"]
         assert use.pinned_bytes == 0 and use.user_pinned_bytes > 2 * LIMIT
         broker.engine.owners.claim("away", "ann")

@@ -12,7 +12,7 @@ from broker_core.config import PolicyDocument
 from console.services import policy_import
 from tests.support.brokers import running_broker, tcp_policy, until
 from tests.support.raw import RawClient
-from tests.support.steady_readers import SteadyReader, reading
+from tests.support.steady_readers import SteadyReader, reading_steadily
 
 RULE = "activemq.max_time_since_last_ack"
 
@@ -30,8 +30,8 @@ def imported(strategy: str) -> PolicyDocument:
 
 async def subscriber(broker: Broker, name: str, topic: str = "t") -> RawClient:
     made = await RawClient.connect(broker, name)
-    made.command({"c": "subscribe", "id": "s", "topic": topic, "ack": "client", "prefetch": 100})
-    await made.until("processed")
+    made.send_command({"c": "subscribe", "id": "s", "topic": topic, "ack": "client", "prefetch": 100})
+    await made.read_until("processed")
     return made
 
 
@@ -40,7 +40,7 @@ async def acknowledge_each(client: RawClient, seconds: float) -> None:
     await client.deliveries(40)
     for number in range(1, 41):
         await asyncio.sleep(seconds)
-        client.command({"c": "ack", "id": "s", "upto": number})
+        client.send_command({"c": "ack", "id": "s", "upto": number})
 
 
 def decided(broker: Broker) -> set[tuple[str, str, str]]:
@@ -60,13 +60,15 @@ async def test_consumers_that_stop_acknowledging_are_aborted_and_no_others(
         ]
         rare = await subscriber(broker, "rare", "another")
         feed = await RawClient.connect(broker, "feed")
-        with reading([SteadyReader(broker.statistics.transports[0]["port"], 0, 8_192)]) as (stopped,):
+        with reading_steadily([SteadyReader(broker.statistics.transports[0]["port"], 0, 8_192)]) as (
+            stopped,
+        ):
             await until(lambda: stopped.name in broker.engine.roster.clients)
             for number in range(40):
                 await feed.publish("t", [b"x" * 1_000], number)
                 await asyncio.sleep(0.002)
             await idle.deliveries(40)
-            idle.command({"c": "ack", "id": "s", "upto": 40})
+            idle.send_command({"c": "ack", "id": "s", "upto": 40})
             tasks = [asyncio.create_task(acknowledge_each(*one)) for one in ((steady, 0.5), (slow, 9))]
             wanted = {(name, RULE, action) for name in ("silent", "slow", stopped.name)}
             await until(lambda: decided(broker) >= wanted, 30)

@@ -46,8 +46,8 @@ async def test_a_stopped_consumer_loses_what_it_would_lose_there(
 ) -> None:
     async with running_broker(tmp_path, imported(STOCK)) as broker:
         raw = await RawClient.connect(broker, "stopped")
-        raw.command({"c": "subscribe", "id": "s", "topic": "prices", **({"ack": ack} if ack else {})})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "prices", **({"ack": ack} if ack else {})})
+        await raw.read_until("processed")
         raw._reader._transport.pause_reading()  # type: ignore[attr-defined]
         await publish(broker, number)
         await asyncio.sleep(1.5)  # a look or two of the rules
@@ -70,10 +70,10 @@ async def test_a_slow_consumer_is_removed_alone_or_left_as_there(tmp_path: Path,
     text = f"<x><policyEntry topic='prices' topicPrefetch='2'>{inner}</policyEntry></x>"
     async with running_broker(tmp_path, imported(text)) as broker:
         client = await RawClient.connect(broker, "slow")
-        client.command({"c": "subscribe", "id": "s", "topic": "prices", "ack": "client"})
-        await client.until("processed")
-        client.command({"c": "subscribe", "id": "other", "topic": "news"})
-        await client.until("processed")
+        client.send_command({"c": "subscribe", "id": "s", "topic": "prices", "ack": "client"})
+        await client.read_until("processed")
+        client.send_command({"c": "subscribe", "id": "other", "topic": "news"})
+        await client.read_until("processed")
         await publish(broker, 100)
         if aborts:
             await until(lambda: len(broker.engine.roster.clients["slow"].subscriptions) == 1, seconds=30)

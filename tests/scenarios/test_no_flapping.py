@@ -9,20 +9,20 @@ import random
 
 from broker_core.config.rule_terms import PolicyAction
 from broker_core.delivery.lifecycle import ClientState
-from tests.support.slow_clients import Scene, policy
+from tests.support.broker_simulation import BrokerSimulation, policy
 
 MESSAGE = 1_000
 LIMIT = 100 * MESSAGE
 """Of one client, in memory: half the pool."""
 
 
-def scene() -> Scene:
-    made = Scene(policy({"message_memory_limit": 2 * LIMIT, "message_disk_limit": 1 << 30}))
+def scene() -> BrokerSimulation:
+    made = BrokerSimulation(policy({"message_memory_limit": 2 * LIMIT, "message_disk_limit": 1 << 30}))
     made.connect("c")
     return made
 
 
-def offlined(made: Scene) -> int:
+def offlined(made: BrokerSimulation) -> int:
     return sum(decision.action is PolicyAction.OFFLINE for decision in made.decisions)
 
 
@@ -60,8 +60,8 @@ def test_each_time_offline_takes_a_whole_limit_of_new_backlog() -> None:
     assert 2 < offlined(made) <= published // LIMIT
     made.read("c")
     assert (
-        made.clients["c"].got == sorted(made.clients["c"].got)
-        and len(made.clients["c"].got) == published // MESSAGE
+        made.clients["c"].written_sequences == sorted(made.clients["c"].written_sequences)
+        and len(made.clients["c"].written_sequences) == published // MESSAGE
     )
 
 
@@ -73,6 +73,6 @@ def test_a_client_that_has_caught_up_is_live_before_the_next_tick() -> None:
     made.read("c", 149)
     assert made.clients["c"].state is ClientState.DRAINING, "it isn't live while anything is in its spool"
     made.read("c", 1)
-    assert made.clients["c"].state is ClientState.LIVE and not made.clients["c"].held.is_offlined
+    assert made.clients["c"].state is ClientState.LIVE and not made.clients["c"].usage.is_offlined
     made.publish(MESSAGE)
     assert not made.clients["c"].spool, "what is new goes by memory again"

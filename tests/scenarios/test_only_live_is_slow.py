@@ -32,8 +32,8 @@ async def test_who_is_not_live_reads_the_log_and_who_is_can_have_all_of_it_again
         writer = await RawClient.connect(broker, "writer")
         for start in range(0, MESSAGES, 20):
             await writer.publish("t", [b'{"n":%08d,"x":"%s"}' % (n, BODY) for n in range(start, start + 20)])
-        writer.command({"c": "flush", "id": "f"})
-        await writer.until("completed")
+        writer.send_command({"c": "flush", "id": "f"})
+        await writer.read_until("completed")
         await until(lambda: "live" not in broker.engine.roster.clients)
         notice = next(one for one in await readers.pop("live").read_commands() if one["c"] == "notice")
         await until(lambda: broker.engine.ledger.recent)
@@ -47,7 +47,7 @@ async def test_who_is_not_live_reads_the_log_and_who_is_can_have_all_of_it_again
         for entry in await ask(broker, "clients"):
             assert entry["lost_messages"] == 0, entry["name"]
         again = await RawClient.connect(broker, "live")
-        again.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": notice["resume"]})
+        again.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": notice["resume"]})
         missed = await again.deliveries(notice["kept"])
         assert [int(body[5:13]) for body in missed[: notice["kept"]]] == list(range(notice["kept"]))
 

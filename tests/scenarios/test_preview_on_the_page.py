@@ -46,7 +46,7 @@ def real(db: None, instance: Instance, tmp_path: Path) -> Iterator[BrokerThread]
     policy = PolicyDocument.from_dict(policies.document_in_force(instance.name))
     socket = Path(django_settings.SLUICE_RUN_DIRECTORY) / f"{instance.name}.sock"
     with broker_thread(tmp_path, policy, socket) as running:
-        clients = running.do(stall(running.broker))
+        clients = running.run(stall(running.broker))
         yield running
         assert len(clients) == len(STALLED) + 1
 
@@ -68,7 +68,7 @@ def acts(running: BrokerThread) -> set[tuple[str, str, str]]:
         recent = running.broker.engine.decisions.recent
         return {(one.client, one.action, one.mode) for one in recent if one.revision > 2}
 
-    found: set[tuple[str, str, str]] = running.do(look())
+    found: set[tuple[str, str, str]] = running.run(look())
     return found
 
 
@@ -124,15 +124,15 @@ def test_a_rollout_with_a_brake_says_on_the_page_that_more_would_match(
 
 async def subscribe_to_the_log(broker: Any) -> RawClient:
     client = await RawClient.connect(broker, "reader")
-    client.command({"c": "subscribe", "id": "s", "topic": "prices.a", "bookmark": "0"})
-    await client.until("processed")
+    client.send_command({"c": "subscribe", "id": "s", "topic": "prices.a", "bookmark": "0"})
+    await client.read_until("processed")
     return client
 
 
 def test_readers_of_topics_that_are_no_longer_journaled_are_named_on_the_page_and_need_the_tick(
     real: BrokerThread, browser: Client, actor: Actor
 ) -> None:
-    reader = real.do(subscribe_to_the_log(real.broker))
+    reader = real.run(subscribe_to_the_log(real.broker))
     draft = drafts.create_draft(actor, "fewer topics")
     drafts.edit_draft(actor, draft.pk, {"instance": {"journaled_topics": ["orders.>"]}})
     page = browser.post(
@@ -146,5 +146,5 @@ def test_readers_of_topics_that_are_no_longer_journaled_are_named_on_the_page_an
     browser.post("/tray/apply/", {"reason": "now", "plan": plan})
     assert policies.newest_revision(draft.instance).number == 2, "the tick is needed"
     browser.post("/tray/apply/", {"reason": "now", "plan": plan, "confirmed": "on"})
-    notice = real.do(reader.until("notice"))
+    notice = real.run(reader.read_until("notice"))
     assert (notice["code"], notice["details"]["topic"]) == ("no_longer_journaled", "prices.a")

@@ -88,8 +88,8 @@ async def behind(broker: Broker) -> tuple[Any, ...]:
     broker.statistics.transports.reverse()
     assert broker.engine.roster.clients["second"].transport == "side" and len(ports) == 2
     window = await RawClient.connect(broker, "window")
-    window.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-    await window.until("processed")
+    window.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+    await window.read_until("processed")
     feed = await RawClient.connect(broker, "feed")
     for _ in range(15):
         await feed.publish("t", [BODY] * 20)

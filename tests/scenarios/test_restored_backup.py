@@ -15,7 +15,7 @@ import pytest
 from broker_core.client import AsyncClient, FileBookmarkStore, FilePublishStore, ReconnectPolicy
 from broker_core.config import TransportSettings
 from tests.support.brokers import running_broker, tcp_policy, until
-from tests.support.engines import free_ports
+from tests.support.nats_servers import free_ports
 
 QUICK = ReconnectPolicy(first_delay=0.02, longest_delay=0.1, first_connect_timeout=30)
 

@@ -28,8 +28,8 @@ async def publish(writer: RawClient, topic: str, keys: range, times: int = 1) ->
         for start in range(keys.start, keys.stop, 10):
             part = range(start, min(start + 10, keys.stop))
             await writer.publish(topic, [b'{"id":1%05d,"x":"%s"}' % (key, BODY) for key in part])
-    writer.command({"c": "flush", "id": "f"})
-    await writer.until("completed")
+    writer.send_command({"c": "flush", "id": "f"})
+    await writer.read_until("completed")
 
 
 def keys_of(bodies: list[bytes]) -> list[int]:
@@ -62,9 +62,9 @@ async def test_a_range_that_is_over_has_lost_nothing(tmp_path: Path) -> None:
         writer = await RawClient.connect(broker, "writer")
         await publish(writer, "t", range(300))
         reader = await RawClient.connect(broker, "reader")
-        reader.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "[0:0|1|)"})
+        reader.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "[0:0|1|)"})
         assert keys_of(await reader.deliveries(300)) == list(range(300))
-        assert (await reader.until("completed"))["ended"]
+        assert (await reader.read_until("completed"))["ended"]
         connection = broker.engine.roster.clients["reader"]
 
         def all_taken() -> bool:
@@ -109,15 +109,15 @@ async def test_a_window_whose_first_messages_no_journal_keeps_is_told_where_the_
     policy = replace(policy, instance=replace(policy.instance, journaled_topics=(JournaledTopic("t"),)))
     async with running_broker(tmp_path, policy) as broker:
         writer, reader = await RawClient.connect(broker, "writer"), await RawClient.connect(broker, "reader")
-        reader.command({"c": "subscribe", "id": "s", "topic": ">", "ack": "client", "prefetch": 90})
-        await reader.until("processed")
+        reader.send_command({"c": "subscribe", "id": "s", "topic": ">", "ack": "client", "prefetch": 90})
+        await reader.read_until("processed")
         for number, topic in enumerate(("scratch", "t", "scratch", "t")):
             await publish(writer, topic, range(number * 10, number * 10 + 10))
         await reader.deliveries(40)
-        reader.command({"c": "unsubscribe", "id": "s"})
-        answer = await reader.until("processed")
+        reader.send_command({"c": "unsubscribe", "id": "s"})
+        answer = await reader.read_until("processed")
         assert (answer["kept"], answer["lost"], answer["bookmark"]) == (20, 20, "test-1|0|")
-        reader.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": answer["bookmark"]})
+        reader.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": answer["bookmark"]})
         assert keys_of(await reader.deliveries(20)) == [*range(10, 20), *range(30, 40)]
 
 
@@ -126,12 +126,12 @@ async def test_a_replay_that_is_ended_says_where_it_stood(tmp_path: Path) -> Non
         writer = await RawClient.connect(broker, "writer")
         await publish(writer, "t", range(300))
         reader = await RawClient.connect(broker, "reader")
-        reader.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0|1|", "paused": True})
-        await reader.until("processed")
+        reader.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0|1|", "paused": True})
+        await reader.read_until("processed")
         await publish(writer, "t", range(300, 310))
-        reader.command({"c": "unsubscribe", "id": "s"})
-        answer = await reader.until("processed")
-        reader.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": answer["bookmark"]})
+        reader.send_command({"c": "unsubscribe", "id": "s"})
+        answer = await reader.read_until("processed")
+        reader.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": answer["bookmark"]})
         assert keys_of(await reader.deliveries(10)) == list(range(300, 310))
 
 

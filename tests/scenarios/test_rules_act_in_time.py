@@ -41,8 +41,8 @@ async def decided(tmp_path: Path, *rules: dict[str, Any], **presets: Any) -> tup
         AsyncClient(address_of(broker), "writer") as writer,
     ):
         slow = await RawClient.connect(broker, "slow")
-        slow.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-        await slow.until("processed")
+        slow.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await slow.read_until("processed")
         late = [0.0]
         watching = asyncio.create_task(watch(late))
         before = time.time_ns() // 1_000_000

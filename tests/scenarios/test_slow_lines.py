@@ -17,7 +17,7 @@ from broker_core.client import AsyncClient
 from broker_core.config import PolicyDocument, TransportSettings
 from broker_core.protocols.native import PUBLISH, encode_command, encode_frame_header
 from tests.support.brokers import tcp_policy
-from tests.support.slow_line import slow_line
+from tests.support.throttled_proxy import throttled_proxy
 from tests.support.transports_process import broker_process
 
 HEARTBEAT_MS = 200
@@ -56,7 +56,7 @@ def address(kind: str, port: int) -> str:
 async def test_a_large_batch_is_published_over_a_slow_line_on_one_connection(
     ports: dict[str, int], kind: str
 ) -> None:
-    with slow_line(ports[kind], BYTES_PER_SECOND) as line:
+    with throttled_proxy(ports[kind], BYTES_PER_SECOND) as line:
         async with AsyncClient(address(kind, line.port), f"up-{kind}", heartbeat_ms=HEARTBEAT_MS) as client:
             await client.publish(f"up.{kind}", BODY)
             async with asyncio.timeout(60):
@@ -68,7 +68,7 @@ async def test_a_large_batch_is_published_over_a_slow_line_on_one_connection(
 async def test_a_large_delivery_arrives_over_a_slow_line_on_one_connection(
     ports: dict[str, int], kind: str
 ) -> None:
-    with slow_line(ports[kind], BYTES_PER_SECOND) as line:
+    with throttled_proxy(ports[kind], BYTES_PER_SECOND) as line:
         async with (
             AsyncClient(address(kind, line.port), f"down-{kind}", heartbeat_ms=HEARTBEAT_MS) as reader,
             AsyncClient(address("tcp", ports["tcp"]), f"writer-{kind}") as writer,
@@ -124,7 +124,7 @@ async def stomp(kind: str, port: int) -> AsyncIterator[StompBytes]:
 
 @pytest.mark.parametrize("kind", ["stomp", "stomp-ws"])
 async def test_a_large_send_of_stomp_arrives_over_a_slow_line(ports: dict[str, int], kind: str) -> None:
-    with slow_line(ports[kind], BYTES_PER_SECOND) as line:
+    with throttled_proxy(ports[kind], BYTES_PER_SECOND) as line:
         async with stomp(kind, line.port) as client:
             await client.send(b"CONNECT\naccept-version:1.2\nhost:here\nheart-beat:1000,0\n\n\0")
             await client.until(b"CONNECTED")
@@ -139,7 +139,7 @@ async def test_a_stomp_client_that_takes_a_large_message_slowly_is_alive(
     ports: dict[str, int], kind: str
 ) -> None:
     """The client says nothing itself meanwhile: its kernel acknowledges what the broker sends."""
-    with slow_line(ports[kind], BYTES_PER_SECOND) as line:
+    with throttled_proxy(ports[kind], BYTES_PER_SECOND) as line:
         async with (
             stomp(kind, line.port) as client,
             AsyncClient(address("tcp", ports["tcp"]), f"sender-{kind}") as writer,

@@ -76,8 +76,8 @@ async def test_a_stopped_replay_is_within_the_smallest_limit(tmp_path: Path, lim
         stomp_client(broker, client_id="stomp") as stomp,
         stomp_client(broker, client_id="consumer") as consumer,
     ):
-        await consumer.asked("SUBSCRIBE", id="made", destination="/queue/q")
-        await consumer.asked("UNSUBSCRIBE", id="made")
+        await consumer.send_with_receipt("SUBSCRIBE", id="made", destination="/queue/q")
+        await consumer.send_with_receipt("UNSUBSCRIBE", id="made")
         await publish(address_of(broker))
         await publish(address_of(broker), "queue.q")
         early = {"early": await StalledSubscriber.connect(broker, "early", "t", bookmark="0")}
@@ -103,14 +103,14 @@ async def test_behind_a_full_window_one_record_waits(tmp_path: Path) -> None:
         await publish(address_of(broker))
         reader = await RawClient.connect(broker, "reader")
         window = {"ack": "client", "prefetch": 400}
-        reader.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0", **window})
+        reader.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0", **window})
         bodies: list[bytes] = []
         while len(bodies) < NUMBER:
             bodies += await reader.deliveries(min(400, NUMBER - len(bodies)))
             backlog = broker.engine.roster.clients["reader"].backlog
             if len(bodies) < NUMBER:
                 await until(lambda backlog=backlog: backlog.messages == 1)
-            reader.command({"c": "ack", "id": "s", "upto": len(bodies)})
+            reader.send_command({"c": "ack", "id": "s", "upto": len(bodies)})
         assert bodies == BODIES
         assert await ask(broker, "decisions") == []
 

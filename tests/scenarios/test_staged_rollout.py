@@ -48,7 +48,7 @@ def real(wanted: Instance, tmp_path: Path) -> Iterator[BrokerThread]:
     with broker_thread(
         tmp_path, policy, Path(django_settings.SLUICE_RUN_DIRECTORY) / f"{NAME}.sock"
     ) as running:
-        clients = running.do(stall(running.broker))  # kept: a socket that nobody holds is closed
+        clients = running.run(stall(running.broker))  # kept: a socket that nobody holds is closed
         yield running
         assert len(clients) == len(DESKS) + 2
 
@@ -71,7 +71,7 @@ def states(running: BrokerThread) -> dict[str, str]:
     async def look() -> dict[str, str]:
         return {one.name: one.delivery for one in running.broker.statistics.snapshot().clients}
 
-    found: dict[str, str] = running.do(look())
+    found: dict[str, str] = running.run(look())
     return found
 
 
@@ -79,7 +79,7 @@ def decisions(running: BrokerThread) -> list[DecisionEntry]:
     async def look() -> list[DecisionEntry]:
         return list(running.broker.engine.decisions.recent)
 
-    found: list[DecisionEntry] = running.do(look())
+    found: list[DecisionEntry] = running.run(look())
     return found
 
 
@@ -98,7 +98,7 @@ def quiet(running: BrokerThread) -> list[DecisionEntry]:
             made = len(running.broker.engine.decisions.recent)
             await asyncio.sleep(1.5)
 
-    running.do(wait())
+    running.run(wait())
     return decisions(running)
 
 

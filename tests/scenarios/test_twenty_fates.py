@@ -72,10 +72,10 @@ class Fate:
         )
         self.raw = RawClient(*await asyncio.open_connection(sock=raw, limit=4_096))
         self.raw.name = self.name
-        self.raw.command({"c": "logon", "name": self.name})
-        await self.raw.until("processed")
-        self.raw.command({"c": "subscribe", "id": "s", **self.asked, **more})
-        await self.raw.until("processed")
+        self.raw.send_command({"c": "logon", "name": self.name})
+        await self.raw.read_until("processed")
+        self.raw.send_command({"c": "subscribe", "id": "s", **self.asked, **more})
+        await self.raw.read_until("processed")
         self.gate = asyncio.Event()
         if reading:
             self.gate.set()
@@ -95,11 +95,11 @@ class Fate:
         self.sequences += batch.sequences().tolist() if batch.first_sequence else []
         word, upto = self.asked.get("ack"), len(self.got)
         if word == "client-individual":
-            raw.command(
+            raw.send_command(
                 {"c": "ack", "id": "s", "numbers": [[n, n] for n in range(upto, upto - batch.count, -1)]}
             )
         elif word is not None:
-            raw.command({"c": "ack", "id": "s", "upto": upto})
+            raw.send_command({"c": "ack", "id": "s", "upto": upto})
 
     def told(self, what: str) -> dict[str, Any] | None:
         """The first command from the broker of that name, if any came."""
@@ -204,15 +204,15 @@ async def publish(writer: RawClient, rounds: Sequence[int]) -> None:
         for topic in TOPICS:
             bodies = [b'{"n":%06d,"x":"%s"}' % (number * EACH + row, b"x" * BODY) for row in range(EACH)]
             await writer.publish(topic, bodies)
-    writer.command({"c": "flush", "id": f"f{rounds[0]}"})
-    await writer.until("completed")
+    writer.send_command({"c": "flush", "id": f"f{rounds[0]}"})
+    await writer.read_until("completed")
 
 
 async def test_the_sums_of_twenty_fates_are_exact(tmp_path: Path) -> None:
     async with twenty(tmp_path) as (broker, fates, writer):
         first, second = range(ROUNDS // 2), range(ROUNDS // 2, ROUNDS)
         await ask(broker, "pause", name="held")
-        fates["self-paused"].raw.command({"c": "pause", "ids": ["s"]})
+        fates["self-paused"].raw.send_command({"c": "pause", "ids": ["s"]})
         await until(lambda: fates["self-paused"].told("pause"))
         await publish(writer, first)
         await look(broker)
@@ -222,13 +222,13 @@ async def test_the_sums_of_twenty_fates_are_exact(tmp_path: Path) -> None:
         for name in ("offlined", "draining"):
             await ask(broker, "offline", name=name)
         fates["killed"].kill()
-        fates["unsubscribed"].raw.command({"c": "unsubscribe", "id": "s"})
+        fates["unsubscribed"].raw.send_command({"c": "unsubscribe", "id": "s"})
         await asyncio.sleep(0.2)
         await look(broker)
         fates["draining"].gate.set()
         await publish(writer, second)
         await look(broker)
-        fates["self-paused"].raw.command({"c": "resume", "ids": ["s"]})
+        fates["self-paused"].raw.send_command({"c": "resume", "ids": ["s"]})
         await ask(broker, "resume", name="held")
         await until(lambda: not broker.engine.roster.clients["leased"].subscriptions)
         fates["trickling"].pause_s = 0

@@ -25,8 +25,17 @@ from broker_core.config import PolicyDocument
 from broker_core.errors import OperatorError
 from console.broker_addresses import BrokerAddress
 from tests.support.brokers import address_of, ask, running_broker, tcp_policy, until
-from tests.support.cables import Cable, running_cable
-from tests.support.sites import Reader, Site, free_port, secrets, shown, site, to, until_shown
+from tests.support.partition_proxy import PartitionProxy, running_partition_proxy
+from tests.support.sites import (
+    BookmarkedReader,
+    Site,
+    destination_settings,
+    free_port,
+    link_status,
+    site_policy,
+    wait_for_link_status,
+    write_link_secrets,
+)
 
 PATIENT = ReconnectPolicy(logon_timeout=60.0)
 
@@ -34,17 +43,21 @@ PATIENT = ReconnectPolicy(logon_timeout=60.0)
 def sync_policy(port: int, downgrade_after_ms: int = 600_000, **options: Any) -> PolicyDocument:
     policy = tcp_policy()
     instance = replace(policy.instance, downgrade_after_ms=downgrade_after_ms)
-    return replace(policy, instance=instance, destinations=(to("ny", port, durability="sync", **options),))
+    return replace(
+        policy,
+        instance=instance,
+        destinations=(destination_settings("ny", port, durability="sync", **options),),
+    )
 
 
 @asynccontextmanager
-async def newyork_at(home: Path) -> AsyncIterator[tuple[Site, Cable]]:
+async def newyork_at(home: Path) -> AsyncIterator[tuple[Site, PartitionProxy]]:
     """New York, and the line to it."""
     for_links = free_port()
-    there = Site(home / "newyork", site("newyork", free_port(), link_port=for_links))
+    there = Site(home / "newyork", site_policy("newyork", free_port(), link_port=for_links))
     await there.start()
     try:
-        async with running_cable(for_links) as cable:
+        async with running_partition_proxy(for_links) as cable:
             yield there, cable
     finally:
         await there.kill()
@@ -66,10 +79,10 @@ class Publishing:
 
 async def has(there: Site, number: int, seconds: float = 60.0) -> None:
     """Until a subscriber there has had that many."""
-    reader = Reader(there.address)
+    reader = BookmarkedReader(there.address)
     try:
-        await until(lambda: len(reader.had) >= number, seconds)
-        assert [n for _, n in reader.had] == list(range(1, number + 1))
+        await until(lambda: len(reader.received) >= number, seconds)
+        assert [n for _, n in reader.received] == list(range(1, number + 1))
     finally:
         await reader.close()
 
@@ -104,20 +117,22 @@ class Full:
 async def test_an_acknowledgement_waits_for_the_other_site_and_nothing_else_does(tmp_path: Path) -> None:
     async with newyork_at(tmp_path) as (newyork, cable):
         policy = sync_policy(cable.port, topic="prices.>", filter="/n < 100")
-        async with running_broker(tmp_path / "here", policy, link_secrets=secrets(tmp_path, "ny")) as broker:
+        async with running_broker(
+            tmp_path / "here", policy, link_secrets=write_link_secrets(tmp_path, "ny")
+        ) as broker:
             address = address_of(broker)
-            here, full = Reader(address), Full(address)
+            here, full = BookmarkedReader(address), Full(address)
             try:
                 async with AsyncClient(address, "feed") as feed, AsyncClient(address, "other") as other:
                     publishing = Publishing(feed)
                     await (await publishing.publish())
-                    seen = await until_shown(broker, state="carrying", mode="sync")
+                    seen = await wait_for_link_status(broker, state="carrying", mode="sync")
                     assert seen["confirmed"] >= 1
                     await has(newyork, 1)
                     await until(lambda: full.had == [1])
                     cable.answers.clear()  # New York has it, and can't say so
                     waits = await publishing.publish()
-                    await until(lambda: len(here.had) == 2)  # local subscribers don't wait
+                    await until(lambda: len(here.received) == 2)  # local subscribers don't wait
                     await has(newyork, 2)
                     for topic, body in (("news", {"n": 1}), ("prices.b", {"n": 100})):
                         await other.publish(topic, body)  # not its topic, not its filter
@@ -127,7 +142,7 @@ async def test_an_acknowledgement_waits_for_the_other_site_and_nothing_else_does
                     await asyncio.sleep(0.3)
                     assert not waits.done() and not behind.done() and full.had == [1]
                     assert broker.engine.dispatch.publisher_sequence("feed") == 1
-                    cable.mend()
+                    cable.restore()
                     async with asyncio.timeout(60):
                         await asyncio.gather(waits, behind)
                     await until(lambda: full.had == [1, 2, 100])
@@ -139,7 +154,9 @@ async def test_an_acknowledgement_waits_for_the_other_site_and_nothing_else_does
 async def test_who_comes_back_meanwhile_is_told_of_nothing_that_isnt_there(tmp_path: Path) -> None:
     async with newyork_at(tmp_path) as (newyork, cable):
         policy = sync_policy(cable.port)
-        async with running_broker(tmp_path / "here", policy, link_secrets=secrets(tmp_path, "ny")) as broker:
+        async with running_broker(
+            tmp_path / "here", policy, link_secrets=write_link_secrets(tmp_path, "ny")
+        ) as broker:
             address, store = address_of(broker), MemoryPublishStore()
             first = AsyncClient(address, "feed", publish_store=store)
             await first.start()
@@ -155,7 +172,7 @@ async def test_who_comes_back_meanwhile_is_told_of_nothing_that_isnt_there(tmp_p
                 again = asyncio.create_task(second.flush())
                 await asyncio.sleep(0.3)
                 assert not again.done(), "a repeat waits like the first"
-                cable.mend()
+                cable.restore()
                 async with asyncio.timeout(60):
                     await again
             await has(newyork, 2)
@@ -167,24 +184,26 @@ async def test_a_destination_that_is_away_is_downgraded_with_figures_and_upgrade
 ) -> None:
     async with newyork_at(tmp_path) as (newyork, cable):
         policy = sync_policy(cable.port, downgrade_after_ms=1_000, topic="prices.>")
-        async with running_broker(tmp_path / "here", policy, link_secrets=secrets(tmp_path, "ny")) as broker:
+        async with running_broker(
+            tmp_path / "here", policy, link_secrets=write_link_secrets(tmp_path, "ny")
+        ) as broker:
             async with AsyncClient(address_of(broker), "feed") as feed:
                 publishing = Publishing(feed)
                 await (await publishing.publish())
-                await until_shown(broker, mode="sync", state="carrying")
+                await wait_for_link_status(broker, mode="sync", state="carrying")
                 cable.cut()
                 began = asyncio.get_running_loop().time()
                 async with asyncio.timeout(60):
                     await (await publishing.publish())
                 assert asyncio.get_running_loop().time() - began > 0.9
-                seen = await until_shown(broker, mode="downgraded", downgraded_by="policy")
+                seen = await wait_for_link_status(broker, mode="downgraded", downgraded_by="policy")
                 assert (seen["downgrades"], seen["downgraded_at"]) == (1, None)
                 async with asyncio.timeout(60):  # nobody waits any more
                     for _ in range(50):
                         await (await publishing.publish())
                 assert await up_to_now(address_of(broker)) == list(range(1, 53))
-                cable.mend()
-                seen = await until_shown(broker, mode="sync", state="carrying", upgrades=1)
+                cable.restore()
+                seen = await wait_for_link_status(broker, mode="sync", state="carrying", upgrades=1)
                 await has(newyork, 52)
                 await (await publishing.publish())
                 await has(newyork, 53)
@@ -222,7 +241,7 @@ async def events_of(broker: Broker) -> list[tuple[str, str]]:
 async def test_by_hand_holds_over_a_restart_until_it_is_undone_by_hand(tmp_path: Path) -> None:
     async with newyork_at(tmp_path) as (newyork, cable):
         cable.cut()
-        policy, path = sync_policy(cable.port), secrets(tmp_path, "ny")
+        policy, path = sync_policy(cable.port), write_link_secrets(tmp_path, "ny")
         async with running_broker(tmp_path / "here", policy, link_secrets=path) as broker:
             async with AsyncClient(address_of(broker), "feed") as feed:
                 waits = await Publishing(feed).publish()
@@ -233,18 +252,20 @@ async def test_by_hand_holds_over_a_restart_until_it_is_undone_by_hand(tmp_path:
                 async with asyncio.timeout(60):
                     await waits
         async with running_broker(tmp_path / "here", policy, link_secrets=path) as broker:
-            again = await shown(broker)
+            again = await link_status(broker)
             assert (again["mode"], again["downgraded_by"]) == ("downgraded", "ada")
             assert again["downgraded_at"] == one["downgraded_at"]
             async with AsyncClient(address_of(broker), "feed"):
                 pass  # its logon waits for nobody
-            cable.mend()
-            await until_shown(broker, state="carrying", behind=0)
+            cable.restore()
+            await wait_for_link_status(broker, state="carrying", behind=0)
             await has(newyork, 1)
-            assert (await shown(broker))["mode"] == "downgraded", "by hand holds, also when it has caught up"
+            assert (await link_status(broker))["mode"] == "downgraded", (
+                "by hand holds, also when it has caught up"
+            )
             said = await at_the_terminal(broker, "upgrade", "ny")
             assert said.startswith("link.ny") and said.endswith("sync")
-            assert (await shown(broker))["mode"] == "sync"
+            assert (await link_status(broker))["mode"] == "sync"
             with pytest.raises(AssertionError, match="unknown_member"):
                 await ask(broker, "upgrade_link", name="paris", by="ada")
 
@@ -257,10 +278,10 @@ async def test_what_an_earlier_process_had_unconfirmed_is_told_when_it_is_there(
         at_london = free_port()
         policy = sync_policy(cable.port, topic="prices.>")
         policy = replace(policy, transports=tuple(replace(one, port=at_london) for one in policy.transports))
-        london = Site(tmp_path / "here", policy, secrets(tmp_path, "ny"))
+        london = Site(tmp_path / "here", policy, write_link_secrets(tmp_path, "ny"))
         await london.start()
         feed = AsyncClient(london.address, "feed", reconnect=PATIENT)
-        here = Reader(london.address)
+        here = BookmarkedReader(london.address)
         try:
             await feed.start()
             publishing = Publishing(feed)
@@ -268,15 +289,15 @@ async def test_what_an_earlier_process_had_unconfirmed_is_told_when_it_is_there(
             await has(newyork, 1)
             cable.cut()
             waits = await publishing.publish()
-            await until(lambda: len(here.had) == 2)  # it is on London's disk
-            await london.killed_and_back()
+            await until(lambda: len(here.received) == 2)  # it is on London's disk
+            await london.kill_and_restart()
             async with AsyncClient(london.address, "subscriber") as subscriber:
                 async for message in await subscriber.subscribe("prices.>", bookmark=EPOCH):
                     if message.data["n"] == 2:
                         break  # who hasn't published logs on, and reads
             await asyncio.sleep(1.0)
             assert not waits.done()
-            cable.mend()
+            cable.restore()
             async with asyncio.timeout(60):
                 await waits
             await has(newyork, 2)
@@ -295,10 +316,13 @@ def patient(policy: PolicyDocument) -> PolicyDocument:
 
 async def test_two_sync_links_in_opposite_directions_dont_wait_for_each_other(tmp_path: Path) -> None:
     ports = [free_port() for _ in range(4)]
-    path = secrets(tmp_path, "other")
-    east_to, west_to = to("other", ports[3], durability="sync"), to("other", ports[1], durability="sync")
-    east = Site(tmp_path / "east", patient(site("east", ports[0], east_to, link_port=ports[1])), path)
-    west = Site(tmp_path / "west", patient(site("west", ports[2], west_to, link_port=ports[3])), path)
+    path = write_link_secrets(tmp_path, "other")
+    east_to, west_to = (
+        destination_settings("other", ports[3], durability="sync"),
+        destination_settings("other", ports[1], durability="sync"),
+    )
+    east = Site(tmp_path / "east", patient(site_policy("east", ports[0], east_to, link_port=ports[1])), path)
+    west = Site(tmp_path / "west", patient(site_policy("west", ports[2], west_to, link_port=ports[3])), path)
     await east.start()
     await west.start()
     try:
@@ -309,7 +333,7 @@ async def test_two_sync_links_in_opposite_directions_dont_wait_for_each_other(tm
                     await b.publish("t", {"n": -number})
                     await asyncio.gather(a.flush(), b.flush())
         for one in (east, west):
-            reader = Reader(one.address, "t")
+            reader = BookmarkedReader(one.address, "t")
             await until(lambda reader=reader: len(reader.had) == 40)  # type: ignore[misc]
             await reader.close()
     finally:
@@ -327,7 +351,7 @@ async def test_a_destination_that_is_switched_off_or_taken_out_holds_nobody(tmp_
             await broker.apply(replace(policy, revision=2, destinations=off))
             async with asyncio.timeout(60):
                 await waits
-            assert (await shown(broker))["mode"] == "async"
+            assert (await link_status(broker))["mode"] == "async"
             await broker.apply(replace(policy, revision=3))
             waits = await Publishing(feed).publish()
             await until(lambda: broker.engine.dispatch._waits.get("feed") == 1)

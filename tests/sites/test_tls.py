@@ -17,7 +17,7 @@ from broker_core.config import AccessSettings, PolicyDocument, TransportSettings
 from broker_core.config.destinations import DestinationSettings
 from tests.support.brokers import address_of, running_broker, tcp_policy, until
 from tests.support.certificates import Authority
-from tests.support.sites import Reader, Site, free_port, shown, until_shown
+from tests.support.sites import BookmarkedReader, Site, free_port, link_status, wait_for_link_status
 
 LINK = "link@london"
 
@@ -61,13 +61,13 @@ async def test_a_link_proves_itself_by_its_certificate_over_tls(tmp_path: Path) 
     async with newyork(tmp_path, door, clients) as (there, port):
         policy = linked(port, ca=door.certificate, **own(clients))
         async with running_broker(tmp_path / "here", policy) as broker:
-            await until_shown(broker, state="carrying", instance="newyork")
+            await wait_for_link_status(broker, state="carrying", instance="newyork")
             async with AsyncClient(address_of(broker), "feed") as feed:
                 for number in range(1, 21):
                     await feed.publish("prices.a", {"n": number})
                 await feed.flush()
-            reader = Reader(there.address)
-            await until(lambda: len(reader.had) == 20)
+            reader = BookmarkedReader(there.address)
+            await until(lambda: len(reader.received) == 20)
             await reader.close()
 
 
@@ -102,5 +102,5 @@ async def test_a_wrong_certificate_is_named(tmp_path: Path, wrong: str, code: st
             files["ca"] = tmp_path / "nothing.pem"
     async with newyork(tmp_path, door, clients) as (_, port):
         async with running_broker(tmp_path / "here", linked(port, **files)) as broker:
-            await until_shown(broker, state="away", code=code)
-            assert why in (await shown(broker))["why"]
+            await wait_for_link_status(broker, state="away", code=code)
+            assert why in (await link_status(broker))["why"]

@@ -25,7 +25,7 @@ class BrokerThread:
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self.broker, self._loop = broker, loop
 
-    def do(self, work: Coroutine[Any, Any, Any], seconds: float = 30) -> Any:
+    def run(self, work: Coroutine[Any, Any, Any], seconds: float = 30) -> Any:
         """What the coroutine returns."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
 

@@ -21,7 +21,7 @@ from broker_core.control.tls_listener import ControlLinkSettings
 from broker_core.documents.instance import Snapshot
 from broker_core.journal.files import FileSystem
 from broker_core.slow_clients.rules.rulebook import StagedRevision
-from tests.support.law import Law
+from tests.support.acknowledgement_checker import AcknowledgementChecker
 
 
 def tcp_policy(name: str = "test-1", **pool: Any) -> PolicyDocument:
@@ -79,14 +79,14 @@ async def running_broker(
             policy_file=policy_file,
             set_back=set_back,
         )
-        law = Law(broker)
+        law = AcknowledgementChecker(broker)
         errors: list[str] = []
         broker.on_broken = lambda error: errors.append(error.code)
         await broker.start(on_tick, stage)
         try:
             yield broker
             assert tuple(dict.fromkeys(errors)) == broken
-            assert law.broken == []
+            assert law.violations == []
             assert broker.engine.settle.watchdog.found == standstills
         finally:
             await broker.stop()

@@ -5,16 +5,16 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-MOST_TRIES = 100
+MAX_TRIES = 100
 
 
-def copy_of_the_living(home: Path, target: Path) -> None:
+def copy_live_directory(home: Path, target: Path) -> None:
     """Copy a directory whose files are made, renamed and removed meanwhile, by other threads, into a new one.
 
     A walk isn't one moment: a file renamed during it may be found under neither of its names, or be gone when
     its turn comes. So it counts when the same names were there before and after it.
     """
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         before = _names(home)
         try:
             shutil.copytree(home, target, ignore=_sockets)

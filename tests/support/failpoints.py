@@ -36,7 +36,7 @@ class Failpoints(FileSystem):
         self.points = points
         self.calls: Counter[str] = Counter()
 
-    def _meet(self, call: str, name: str) -> None:
+    def _apply_points(self, call: str, name: str) -> None:
         met = [point for point in self.points if point.call == call and point.name in name]
         self.calls.update({f"{call} {point.name}" for point in met})
         for point in met:
@@ -46,31 +46,31 @@ class Failpoints(FileSystem):
                     raise OSError(point.errno, os.strerror(point.errno))
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-        self._meet("pwritev", _name(fd))
+        self._apply_points("pwritev", _name(fd))
         return super().pwritev(fd, buffers, offset)
 
     def fdatasync(self, fd: int) -> None:
-        self._meet("fdatasync", _name(fd))
+        self._apply_points("fdatasync", _name(fd))
         super().fdatasync(fd)
 
     def fsync(self, fd: int) -> None:
-        self._meet("fsync", _name(fd))
+        self._apply_points("fsync", _name(fd))
         super().fsync(fd)
 
     def truncate(self, fd: int, length: int) -> None:
-        self._meet("truncate", _name(fd))
+        self._apply_points("truncate", _name(fd))
         super().truncate(fd, length)
 
     def rename(self, source: Path, target: Path) -> None:
-        self._meet("rename", target.name)
+        self._apply_points("rename", target.name)
         super().rename(source, target)
 
     def sync_directory(self, directory: Path) -> None:
-        self._meet("sync_directory", directory.name)
+        self._apply_points("sync_directory", directory.name)
         super().sync_directory(directory)
 
 
-class Gate(FileSystem):
+class SyncGate(FileSystem):
     """A disk whose syncs of segments stand still while it is shut, and can be told to fail."""
 
     def __init__(self) -> None:
@@ -80,10 +80,10 @@ class Gate(FileSystem):
         """Set while a sync stands still."""
         self.error: OSError | None = None
 
-    def shut(self) -> None:
+    def block(self) -> None:
         self._open.clear()
 
-    def open(self, error: OSError | None = None) -> None:
+    def release(self, error: OSError | None = None) -> None:
         """Go on; the sync that waits fails with `error`."""
         self.error = error
         self._open.set()

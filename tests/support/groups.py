@@ -28,8 +28,8 @@ from broker_core.group.member import GroupMember, KnownGroup
 from broker_core.group.settings import GroupSettings
 from broker_core.journal.files import FileSystem
 from broker_core.journal.journal import Journal
+from tests.support.acknowledgement_checker import AcknowledgementChecker
 from tests.support.brokers import address_of, no_websocket, tcp_policy
-from tests.support.law import Law
 
 GROUP = "group"
 SERVER = multiprocessing.get_context("forkserver")
@@ -43,12 +43,12 @@ def group_policy(port: int = 0, **instance: Any) -> PolicyDocument:
     return replace(policy, instance=replace(policy.instance, name=GROUP, **instance), transports=transports)
 
 
-class Running:
+class RunningMember:
     """A member that runs in this process."""
 
     def __init__(self, broker: Broker, member: GroupMember) -> None:
         self.broker, self.member = broker, member
-        self.law = Law(broker)
+        self.acknowledgements = AcknowledgementChecker(broker)
         self.errors: list[str] = []
         broker.on_broken = lambda error: self.errors.append(error.code)
 
@@ -64,7 +64,7 @@ class Running:
     def state(self) -> str:
         return self.member.status().state
 
-    def takes_part(self) -> bool:
+    def is_taking_part(self) -> bool:
         return self.state == "taking part"
 
     async def stop(self) -> None:
@@ -84,7 +84,7 @@ async def start_member(
     ca: str = "",
     known_group: KnownGroup | None = None,
     **instance: Any,
-) -> Running:
+) -> RunningMember:
     """A member in `home`/`name`: as `manage.py runbroker` starts one.
 
     `instance` are settings of the policy's.
@@ -96,7 +96,7 @@ async def start_member(
     known = await member.identity(paths.journal, paths.archive, known_group)
     policy = group_policy(port, **instance)
     broker = Broker(policy, paths, no_websocket, known, files=files, member=member, link_secrets=link_secrets)
-    running = Running(broker, member)
+    running = RunningMember(broker, member)
     await broker.start()
     return running
 
@@ -110,12 +110,12 @@ async def running_members(
     link_secrets: Path | None = None,
     ca: str = "",
     **instance: Any,
-) -> AsyncIterator[list[Running]]:
+) -> AsyncIterator[list[RunningMember]]:
     """Members until the block ends.
 
     Nothing may have been acknowledged too early, and no log broken, by then.
     """
-    members: list[Running] = []
+    members: list[RunningMember] = []
     try:
         for name in names:
             members.append(
@@ -128,12 +128,12 @@ async def running_members(
         for one in members:
             await one.stop()
     for one in members:
-        assert one.law.broken == []
+        assert one.acknowledgements.violations == []
         assert one.errors == []
 
 
 @asynccontextmanager
-async def opened_alone(home: Path) -> AsyncIterator[str]:
+async def standalone_broker(home: Path) -> AsyncIterator[str]:
     """A broker of the same instance without a group; its address."""
     with tempfile.TemporaryDirectory(prefix="sluice-") as place:
         paths = replace(BrokerPaths.in_home(home, GROUP), control=Path(place) / "control.sock")
@@ -200,18 +200,18 @@ class MemberProcess:
             clock.write(ahead_ns.to_bytes(8, "little", signed=True))
 
     @property
-    def ended_with(self) -> int | None:
+    def exit_code(self) -> int | None:
         """The exit code of one that ended by itself."""
         return None if self._process is None else self._process.exitcode
 
-    def opened(self) -> Journal:
+    def open_journal(self) -> Journal:
         """Its journal, while no process has it."""
         assert self._process is None
         paths = BrokerPaths.in_home(self._home / self._name, GROUP)
         return Journal.open(paths.journal, GROUP, paths.archive)
 
 
-class SetClock(SystemClock):
+class ShiftedClock(SystemClock):
     """A machine's clock that somebody sets: how far it is ahead stands in a file."""
 
     def __init__(self, file: Path) -> None:
@@ -234,7 +234,7 @@ def _run(
     log = os.open(home / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    clock: Any = lambda: SetClock(clock_file)  # noqa: E731
+    clock: Any = lambda: ShiftedClock(clock_file)  # noqa: E731
     composition.SystemClock = clock  # type: ignore[misc]
     uvloop.run(_serve(home, name, engines, hold_ms, port, instance))
 
@@ -246,7 +246,7 @@ async def _serve(
     await asyncio.Event().wait()
 
 
-def content_of(journal: Journal, upto: int | None = None) -> tuple[int, str]:
+def hash_log(journal: Journal, upto: int | None = None) -> tuple[int, str]:
     """Records of a log, all of them or up to the end of one of its batches, and a hash of these batches as
     they stand there.
     """

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 TOPIC = "numbers"
 
 
-async def with_its_result(address: str, path: str) -> None:
+async def store_bookmark_with_result(address: str, path: str) -> None:
     """Keeps each batch's numbers and the bookmark after it in one transaction."""
     database = sqlite3.connect(path, isolation_level=None)
     database.execute(
@@ -51,7 +51,7 @@ async def with_its_result(address: str, path: str) -> None:
             database.execute("COMMIT")
 
 
-async def with_a_store(address: str, path: str) -> None:
+async def store_bookmark_separately(address: str, path: str) -> None:
     """Writes each number to a file, and says that it is done."""
     bookmark_store.COMPACT_AT = 4_096  # so that it is also killed while the store is written anew
     results = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -63,7 +63,7 @@ async def with_a_store(address: str, path: str) -> None:
             subscription.done(message)
 
 
-async def publishes(address: str, path: str) -> None:
+async def publish_numbers(address: str, path: str) -> None:
     """Publishes 1, 2, 3, …; what was taken is in the store, so its last sequence is the last number."""
     store = FilePublishStore(path)
     async with AsyncClient(address, "publisher", publish_store=store) as client:
@@ -76,7 +76,8 @@ async def publishes(address: str, path: str) -> None:
 
 
 PROGRAMS: dict[str, Callable[[str, str], Coroutine[Any, Any, None]]] = {
-    program.__name__: program for program in (with_its_result, with_a_store, publishes)
+    program.__name__: program
+    for program in (store_bookmark_with_result, store_bookmark_separately, publish_numbers)
 }
 
 

@@ -9,7 +9,7 @@ class ManualClock:
     def __init__(self, now_ns: int = 1_700_000_000_000_000_000, monotonic_ns: int = 1_000_000_000) -> None:
         self._now, self._monotonic = now_ns, monotonic_ns
 
-    def passes(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         """Let time go by on both clocks."""
         nanoseconds = round(seconds * 1e9)
         self._now += nanoseconds

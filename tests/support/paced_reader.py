@@ -20,14 +20,14 @@ UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
-FIRST_WORDS = encode_command({"c": "heartbeat"})
+HEARTBEAT = encode_command({"c": "heartbeat"})
 
 
-class Moment(NamedTuple):
+class ReadSample(NamedTuple):
     at: float
     read: int
     """Bytes the client has read since it asked for them."""
-    got: int
+    received: int
     """And those that wait in its kernel."""
 
 
@@ -65,10 +65,10 @@ class PacedReader:
             while not self._read_some().endswith(b"\r\n\r\n"):
                 pass
         # Before it asks: its kernel may have got something by the time that `write` returns.
-        self.moments = [Moment(time.monotonic(), 0, 0)]
+        self.samples = [ReadSample(time.monotonic(), 0, 0)]
         mask = bytes(4)
-        self._write((bytes((0x82, 0x80 | len(FIRST_WORDS))) + mask if websocket else b"") + FIRST_WORDS)
-        self._asked_at = self.moments[0].at
+        self._write((bytes((0x82, 0x80 | len(HEARTBEAT))) + mask if websocket else b"") + HEARTBEAT)
+        self._asked_at = self.samples[0].at
         self._to_the_end = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._run)
@@ -120,22 +120,22 @@ class PacedReader:
             # Before the kernel is asked: what it says then it has by this moment or later.
             now = time.monotonic()
             waiting = fcntl.ioctl(self.socket, termios.FIONREAD, bytes(4))
-            self.moments.append(Moment(now, read, read + struct.unpack("i", waiting)[0]))
+            self.samples.append(ReadSample(now, read, read + struct.unpack("i", waiting)[0]))
         self.socket.settimeout(1)
         try:
             while not self._closing and (data := self.socket.recv(1 << 16)):
                 read += len(data)
         except (TimeoutError, ConnectionResetError):
             pass
-        self.moments.append(Moment(time.monotonic(), read, read))
+        self.samples.append(ReadSample(time.monotonic(), read, read))
 
-    def hurry(self) -> None:
+    def read_at_full_speed(self) -> None:
         """Read what comes as fast as it comes, until nothing comes for a second."""
         self._to_the_end.set()
 
-    def read_to_the_end(self) -> None:
+    def read_to_end(self) -> None:
         """Do so, and wait until it is done."""
-        self.hurry()
+        self.read_at_full_speed()
         self._thread.join()
 
     def close(self) -> None:
@@ -144,14 +144,14 @@ class PacedReader:
         self._thread.join()
         self.socket.close()
 
-    def read_at(self, at: float) -> float:
+    def bytes_read_at(self, at: float) -> float:
         """What had been read at a moment."""
-        before = max((m for m in self.moments if m.at <= at), default=self.moments[0])
-        after = min((m for m in self.moments if m.at >= at), default=self.moments[-1])
+        before = max((m for m in self.samples if m.at <= at), default=self.samples[0])
+        after = min((m for m in self.samples if m.at >= at), default=self.samples[-1])
         if after.at == before.at:
             return before.read
         return before.read + (after.read - before.read) * (at - before.at) / (after.at - before.at)
 
-    def got_by(self, at: float) -> int:
+    def kernel_bytes_at(self, at: float) -> int:
         """What its kernel had got soon after a moment."""
-        return min((m for m in self.moments if m.at >= at), default=self.moments[-1]).got
+        return min((m for m in self.samples if m.at >= at), default=self.samples[-1]).received

@@ -29,29 +29,29 @@ from broker_core.connections.admission import PendingConnections, PreLogonReadQu
 from broker_core.delivery.entries import OutboxEntry
 
 ROOT = Path(__file__).parents[2]
-LOOK_S = 0.25
+SAMPLE_INTERVAL_S = 0.25
 BATCHES = (100, 3_000, 40_000)
 """Bytes of one record's body, in turn: kernels hold small and large writes differently."""
 
 
-class Look(NamedTuple):
+class SinkSample(NamedTuple):
     """What a sink said."""
 
     at: float
-    handed: int
-    taken: int
-    lump: int
+    written: int
+    acked: int
+    window_step: int
     network_limited: bool
 
 
-class Transports:
+class TransportsProcess:
     """The process, seen from a test."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         self._process = process
         self.ports: dict[str, int] = json.loads(process.stdout.readline())
-        self.looks: dict[str, list[Look]] = {}
+        self.samples: dict[str, list[SinkSample]] = {}
         """By the client's own address."""
         self._reading = threading.Thread(target=self._read)
         self._reading.start()
@@ -61,7 +61,7 @@ class Transports:
         for line in self._process.stdout:
             told = json.loads(line)
             for remote, said in told["peers"].items():
-                self.looks.setdefault(remote, []).append(Look(told["at"], *said))
+                self.samples.setdefault(remote, []).append(SinkSample(told["at"], *said))
 
     def stop_sending(self) -> None:
         """What hasn't been handed to the sinks is never sent."""
@@ -76,7 +76,7 @@ class Transports:
 
 
 @contextmanager
-def transports_process(loop: str, *transports: TransportSettings) -> Iterator[Transports]:
+def transports_process(loop: str, *transports: TransportSettings) -> Iterator[TransportsProcess]:
     """Run transports; what they say is collected until the block ends."""
     described = json.dumps([asdict(transport) for transport in transports])
     with subprocess.Popen(
@@ -86,14 +86,14 @@ def transports_process(loop: str, *transports: TransportSettings) -> Iterator[Tr
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:
-        made = Transports(process)
+        made = TransportsProcess(process)
         try:
             yield made
         finally:
             made.end()
 
 
-class Feeder:
+class FeedingConnection:
     """A connection that sends without end, as a Connection's outbox does."""
 
     logged_on = True
@@ -127,15 +127,15 @@ class FeedingHost:
     instance = "test-1"
 
     def __init__(self) -> None:
-        self.feeders: list[Feeder] = []
+        self.feeders: list[FeedingConnection] = []
         self.anteroom = PendingConnections()
         self.door = PreLogonReadQueue(SystemClock())
 
-    def add_connection(self, _: str, sink: Any) -> Feeder:
-        self.feeders.append(Feeder(sink))
+    def add_connection(self, _: str, sink: Any) -> FeedingConnection:
+        self.feeders.append(FeedingConnection(sink))
         return self.feeders[-1]
 
-    def looks(self) -> dict[str, Any]:
+    def sample(self) -> dict[str, Any]:
         sinks = [feeder.sink for feeder in self.feeders]
         taken = [sink.acked_bytes() for sink in sinks]
         return {
@@ -163,8 +163,8 @@ async def _run(transports: list[TransportSettings]) -> None:
     print(json.dumps(ports), flush=True)
     asyncio.get_running_loop().add_reader(sys.stdin, lambda: [feeder.stop() for feeder in host.feeders])
     while True:
-        await asyncio.sleep(LOOK_S)
-        print(json.dumps(host.looks()), flush=True)
+        await asyncio.sleep(SAMPLE_INTERVAL_S)
+        print(json.dumps(host.sample()), flush=True)
 
 
 def _main(kind: str, described: str) -> None:

@@ -26,9 +26,9 @@ class RawClient:
         self._frames = FedReader()
         self._waiting: list[Any] = []
         self.name = ""
-        self.heard: list[dict[str, Any]] = []
+        self.received_commands: list[dict[str, Any]] = []
         """Every command that came."""
-        self.told: dict[str, Any] = {}
+        self.logon_reply: dict[str, Any] = {}
 
     @classmethod
     async def open(cls, broker: Broker) -> RawClient:
@@ -40,15 +40,15 @@ class RawClient:
         """Connected and logged on, with these fields of the logon; `told` is its answer."""
         made = await cls.open(broker)
         made.name = name
-        made.command({"c": "logon", "name": name, **logon})
-        made.told = await made.until("processed")
+        made.send_command({"c": "logon", "name": name, **logon})
+        made.logon_reply = await made.read_until("processed")
         return made
 
     def write(self, data: bytes) -> None:
         """Any bytes."""
         self._writer.write(data)
 
-    def command(self, command: dict[str, Any]) -> None:
+    def send_command(self, command: dict[str, Any]) -> None:
         """A command frame."""
         self.write(encode_command(command))
 
@@ -67,10 +67,12 @@ class RawClient:
                     return None
                 came = self._frames.feed(data)
                 self._waiting += came
-                self.heard += [json.loads(bytes(one.payload)) for one in came if one.kind == COMMAND]
+                self.received_commands += [
+                    json.loads(bytes(one.payload)) for one in came if one.kind == COMMAND
+                ]
         return self._waiting.pop(0)
 
-    async def ends_with(self, word: bytes, seconds: float = 10.0) -> bool:
+    async def reads_before_end(self, word: bytes, seconds: float = 10.0) -> bool:
         """Whether the word is in what comes before the end of the stream, whatever the protocol is."""
         said = b""
         async with asyncio.timeout(seconds):
@@ -78,7 +80,7 @@ class RawClient:
                 said += data
         return word in said
 
-    async def until(self, what: str) -> dict[str, Any]:
+    async def read_until(self, what: str) -> dict[str, Any]:
         """The next command whose `c` or `ack` is that; others are passed over."""
         while (frame := await self.next_frame()) is not None:
             if frame.kind == COMMAND:
@@ -87,7 +89,7 @@ class RawClient:
                     return command
         raise AssertionError(f"the connection ended before {what}")
 
-    async def command_frame(self) -> dict[str, Any]:
+    async def next_command(self) -> dict[str, Any]:
         """The next command, whatever it is."""
         while (frame := await self.next_frame()) is not None:
             if frame.kind == COMMAND:
@@ -97,9 +99,9 @@ class RawClient:
 
     async def deliveries(self, number: int) -> list[bytes]:
         """The bodies of the next deliveries, at least that many."""
-        return [body for body, _ in await self.marked(number)]
+        return [body for body, _ in await self.deliveries_with_marks(number)]
 
-    async def marked(self, number: int) -> list[tuple[bytes, str]]:
+    async def deliveries_with_marks(self, number: int) -> list[tuple[bytes, str]]:
         """The same, each with the mark of its delivery."""
         found: list[tuple[bytes, str]] = []
         while len(found) < number:

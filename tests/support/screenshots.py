@@ -39,7 +39,7 @@ from tests.support.consoles import ROOT, await_port, free_port
 
 SIZES = {1440: 900, 1024: 768, 400: 800}
 """Heights of the window by its width."""
-MOST_SCREENS = 10
+MAX_SCREENS = 10
 AWAY = ("away b", "downgraded c", "refused c", "cut off")
 """What has happened to those machines (tests/support/machines.py)."""
 MORE_PAGES = (
@@ -167,7 +167,7 @@ def _take(
         )
         if wide > width:
             wrong.append(f"{path} at {width}: {wide} wide")
-        if width == min(SIZES) and tall > MOST_SCREENS * height:
+        if width == min(SIZES) and tall > MAX_SCREENS * height:
             wrong.append(f"{path} at {width}: {tall / height:.1f} screens tall")
     context.close()
     return wrong

@@ -45,7 +45,7 @@ class SmallDisk:
         _run("umount", "-l", str(self.place))
 
 
-def why_not(home: Path) -> str:
+def unavailable_reason(home: Path) -> str:
     """Why there can't be such disks here; "" where there can."""
     if os.geteuid() != 0:
         return "only root may mount a disk"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from broker_core.protocols.native import encode_command
 
-TURN_S = 0.02
+READ_INTERVAL_S = 0.02
 SEGMENT = 1_448
 """Of a usual network: on loopback they would be of 64 KiB."""
 
@@ -34,7 +34,7 @@ class SteadyReader:
         self.socket.setblocking(False)
         self._since = time.monotonic()
 
-    def turn(self) -> None:
+    def read_due(self) -> None:
         """Read what has fallen due.
 
         What wasn't there isn't made up for: it never reads faster than its rate.
@@ -54,14 +54,14 @@ class SteadyReader:
 
 
 @contextmanager
-def reading(readers: Iterable[SteadyReader]) -> Iterator[list[SteadyReader]]:
+def reading_steadily(readers: Iterable[SteadyReader]) -> Iterator[list[SteadyReader]]:
     """They read until the block ends."""
     driven, end = list(readers), threading.Event()
 
     def drive() -> None:
-        while not end.wait(TURN_S):
+        while not end.wait(READ_INTERVAL_S):
             for one in driven:
-                one.turn()
+                one.read_due()
 
     thread = threading.Thread(target=drive)
     thread.start()

@@ -14,7 +14,7 @@ from broker_core.headers import unescape
 from tests.support.brokers import tcp_policy
 
 
-class Received(NamedTuple):
+class StompFrame(NamedTuple):
     """A frame of the broker."""
 
     command: str
@@ -44,12 +44,12 @@ class StompClient:
     def send(self, command: str, body: bytes = b"", **headers: object) -> None:
         """A frame; `_` in a header's name stands for `-`. Values are sent as they are."""
         lines = "".join(f"{name.replace('_', '-')}:{value}\n" for name, value in headers.items())
-        self.raw(f"{command}\n{lines}\n".encode() + body + b"\0")
+        self.write(f"{command}\n{lines}\n".encode() + body + b"\0")
 
-    def raw(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         self.writer.write(data)
 
-    async def read(self, seconds: float = 30.0) -> Received:
+    async def read(self, seconds: float = 30.0) -> StompFrame:
         """The next frame; heart-beats are passed over. EOFError when the broker has closed."""
         async with asyncio.timeout(seconds):
             line = b"\n"
@@ -71,23 +71,23 @@ class StompClient:
                 else await self.reader.readexactly(int(length) + 1)
             )
             assert body[-1:] == b"\0"
-            return Received(line.decode().strip(), headers, body[:-1])
+            return StompFrame(line.decode().strip(), headers, body[:-1])
 
-    async def connect(self, version: str = "1.2", **headers: object) -> Received:
+    async def connect(self, version: str = "1.2", **headers: object) -> StompFrame:
         self.version = version
         self.send("CONNECT", accept_version=version, host="here", **headers)
         answer = await self.read()
         assert answer.command == "CONNECTED", answer
         return answer
 
-    async def asked(self, command: str, body: bytes = b"", **headers: object) -> Received:
+    async def send_with_receipt(self, command: str, body: bytes = b"", **headers: object) -> StompFrame:
         """A frame with a receipt, which is waited for."""
         self.send(command, body, **headers, receipt="asked")
         answer = await self.read()
         assert (answer.command, answer.headers.get("receipt-id")) == ("RECEIPT", "asked"), answer
         return answer
 
-    async def error(self) -> Received:
+    async def read_error(self) -> StompFrame:
         """The ERROR that comes next, and behind it the end of the connection."""
         found = await self.read()
         assert found.command == "ERROR", found

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from broker_core.group.settings import NatsServerAddress
-from tests.support.cables import Cable, running_cable
-from tests.support.engines import Engines, free_ports
-from tests.support.group_load import HOLD_MS, Group
+from tests.support.group_load import HOLD_MS, LoadedGroup
 from tests.support.groups import MemberProcess
+from tests.support.nats_servers import NatsServers, free_ports
+from tests.support.partition_proxy import PartitionProxy, running_partition_proxy
 from tests.support.small_disks import SmallDisk
 from tests.torture.history import Fault, Kind
 
@@ -44,12 +44,12 @@ SYNC: Final = {
 Strike = Callable[[], Awaitable[None]]
 
 
-class CabledEngines(Engines):
+class CabledEngines(NatsServers):
     """Servers that reach each other through cables: `routes[i, j]` is how i speaks to j."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home, len(NAMES))
-        self.routes: dict[tuple[int, int], Cable] = {}
+        self.routes: dict[tuple[int, int], PartitionProxy] = {}
 
     def others_of(self, number: int) -> list[NatsServerAddress]:
         return [
@@ -65,9 +65,9 @@ class _Struck:
     def __init__(self, home: Path, chance: random.Random) -> None:
         self.home, self.chance = home, chance
         self.engines = CabledEngines(home)
-        self.lines: dict[tuple[int, int], Cable] = {}
+        self.lines: dict[tuple[int, int], PartitionProxy] = {}
         """How a member speaks to an engine."""
-        self.group = Group([])
+        self.group = LoadedGroup([])
         self.disks: dict[str, SmallDisk] = {}
         """Of members and engines, by name; none where nobody may mount any."""
         self.struck: list[str] = []
@@ -77,9 +77,9 @@ class _Struck:
         async with AsyncExitStack() as stack:
             for i, one in enumerate(self.engines.addresses):
                 for j in range(len(NAMES)):
-                    self.lines[j, i] = await stack.enter_async_context(running_cable(one.port))
+                    self.lines[j, i] = await stack.enter_async_context(running_partition_proxy(one.port))
                     if i != j:
-                        cable = await stack.enter_async_context(running_cable(one.route_port))
+                        cable = await stack.enter_async_context(running_partition_proxy(one.route_port))
                         self.engines.routes[j, i] = cable
             with suppress(RuntimeError):  # not root: then no disk is filled
                 for name in (*NAMES, *(one.name for one in self.engines.addresses)):
@@ -87,18 +87,18 @@ class _Struck:
                     stack.callback(disk.close)
             stack.callback(self.engines.kill)
             self.engines.start()
-            await self.engines.ready("other")
+            await self.engines.wait_ready("other")
             self.group.members = [self._member(j, port) for j, port in enumerate(free_ports(len(NAMES)))]
             stack.callback(self.group.kill)
             for one in self.group.members:
                 one.start()
-            self.group.load(durable=True)
+            self.group.start_loads(durable=True)
             stack.push_async_callback(self._close)
-            await self.group.goes_on()
+            await self.group.wait_progress()
             for one in [self._by_chance] * strikes if isinstance(strikes, int) else strikes:
                 await self._strike(one() if callable(one) else {one: self._named()[one]})
             await self._mend()
-            return self.faults + await self.group.judge()
+            return self.faults + await self.group.check_history()
 
     async def _close(self) -> None:
         await asyncio.gather(*(one.close() for one in self.group.loads))
@@ -144,8 +144,8 @@ class _Struck:
         await self._mend()
         try:
             for name, one in zip(NAMES, self.group.members, strict=True):
-                assert one.ended_with is None, f"{name} ended by itself with {one.ended_with}"
-            await self.group.goes_on()
+                assert one.exit_code is None, f"{name} ended by itself with {one.exit_code}"
+            await self.group.wait_progress()
         except (TimeoutError, AssertionError) as problem:
             self.faults.append(Fault(Kind.UNEXPLAINED, f"nobody gets on after {chosen}: {problem!r}"))
             raise
@@ -161,7 +161,7 @@ class _Struck:
 
     async def _stop_member(self) -> None:
         one = self.chance.choice(self.group.members)
-        assert one.ended_with is None, f"a member ended by itself with {one.ended_with}"
+        assert one.exit_code is None, f"a member ended by itself with {one.exit_code}"
         one.freeze()
         await self._stopped()
         one.thaw()
@@ -217,7 +217,7 @@ class _Struck:
         self.engines.thaw(number)
 
     async def _stop_leader(self) -> None:
-        number = self.engines.number_of((await self.engines.ready()).leader)
+        number = self.engines.number_of((await self.engines.wait_ready()).leader)
         self.engines.freeze(number)
         await self._stopped()
         self.engines.thaw(number)
@@ -251,7 +251,7 @@ class _Struck:
 
     async def _mend(self) -> None:
         for cable in (*self.lines.values(), *self.engines.routes.values()):
-            cable.mend()
+            cable.restore()
 
 
 async def run_group(
@@ -268,7 +268,7 @@ async def run_group(
         found = struck.faults or [Fault(Kind.UNEXPLAINED, f"it came to no end: {problem!r}")]
     if not found:
         shutil.rmtree(home, ignore_errors=True)
-    last = struck.group.last
+    last = struck.group.last_history
     return (
         found,
         struck.struck,

@@ -22,8 +22,8 @@ from broker_core.client import EPOCH, AsyncClient, ReconnectPolicy
 from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.config import AccessSettings, EntitlementSettings, PolicyDocument
 from tests.support.brokers import until
-from tests.support.cables import running_cable
-from tests.support.sites import Site, free_port, secrets, site, to
+from tests.support.partition_proxy import running_partition_proxy
+from tests.support.sites import Site, destination_settings, free_port, site_policy, write_link_secrets
 from tests.torture.history import Fault, History, Kind, Reader, body_of, check, topic_of
 
 STRIKES: Final = 8
@@ -58,13 +58,15 @@ class _Struck:
         """What was wrong."""
         for_links = free_port()
         async with AsyncExitStack() as stack:
-            self._cable = await stack.enter_async_context(running_cable(for_links))
+            self._cable = await stack.enter_async_context(running_partition_proxy(for_links))
             self._newyork = Site(
-                self._home / "newyork", _policy(site("newyork", free_port(), link_port=for_links))
+                self._home / "newyork", _policy(site_policy("newyork", free_port(), link_port=for_links))
             )
-            link = to("ny", self._cable.port, durability="sync")
-            kept = secrets(self._home, "ny")
-            self._london = Site(self._home / "london", _policy(site("london", free_port(), link)), kept)
+            link = destination_settings("ny", self._cable.port, durability="sync")
+            kept = write_link_secrets(self._home, "ny")
+            self._london = Site(
+                self._home / "london", _policy(site_policy("london", free_port(), link)), kept
+            )
             for one in (self._newyork, self._london):
                 await one.start()
                 stack.push_async_callback(one.kill)
@@ -126,8 +128,8 @@ class _Struck:
 
     async def _strike(self) -> None:
         strikes: dict[str, Strike] = {
-            "kill london": self._london.killed_and_back,
-            "kill newyork": self._newyork.killed_and_back,
+            "kill london": self._london.kill_and_restart,
+            "kill newyork": self._newyork.kill_and_restart,
             "kill both": self._kill_both,
             "cut the line": self._cut,
             "freeze the line": lambda: self._hold("requests", "answers"),
@@ -139,14 +141,14 @@ class _Struck:
         self.struck.append(chosen)
         await asyncio.sleep(self._chance.uniform(0.0, 0.3))
         await strikes[chosen]()
-        self._cable.mend()
+        self._cable.restore()
         try:
             await self._goes_on()
         except TimeoutError:
             raise AssertionError(f"nobody gets on after {chosen}") from None
 
     async def _kill_both(self) -> None:
-        await asyncio.gather(self._london.killed_and_back(), self._newyork.killed_and_back())
+        await asyncio.gather(self._london.kill_and_restart(), self._newyork.kill_and_restart())
 
     async def _cut(self) -> None:
         self._cable.cut()
@@ -161,7 +163,7 @@ class _Struck:
     async def _cut_and_kill(self) -> None:
         self._cable.cut()
         await asyncio.sleep(self._chance.uniform(0.0, 0.5))
-        await self._london.killed_and_back()
+        await self._london.kill_and_restart()
 
     async def _judge(self) -> list[Fault]:
         """London is lost while its publishers go on; then it is read as a whole, by itself."""
@@ -174,7 +176,7 @@ class _Struck:
         alone = replace(self.history, log=there.records, readers=[self._there])
         found = [Fault(one.kind, f"newyork: {one.sentence}") for one in self._complete(alone)]
         await self._london.start()
-        self._cable.mend()
+        self._cable.restore()
         await self._read_all(self._london, here)
         # What London had accepted and couldn't carry comes when it is back.
         last = here.records[-1].sequence

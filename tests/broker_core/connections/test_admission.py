@@ -37,16 +37,16 @@ async def test_a_large_frame_before_the_logon_is_refused_by_its_header(tmp_path:
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.open(broker)
         raw.write(encode_frame_header(kind, 0, BEFORE_LOGON + 1))
-        error = await raw.until("error")
+        error = await raw.read_until("error")
         assert (error["code"], error["details"]["limit"]) == ("frame_too_large", BEFORE_LOGON)
-        assert (await raw.until("closing"))["code"] == "frame_too_large"
+        assert (await raw.read_until("closing"))["code"] == "frame_too_large"
 
 
 async def test_after_the_logon_frames_may_be_large(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.connect(broker, "p")
         await raw.publish("a", [b"x" * 4_000_000], first=1)
-        assert (await raw.until("persisted"))["sequence"] == 1
+        assert (await raw.read_until("persisted"))["sequence"] == 1
         assert broker.engine.anteroom.held == 0 < broker.engine.anteroom.input
         raw.close()
         await until(lambda: broker.engine.anteroom.input == 0)
@@ -62,7 +62,7 @@ async def test_unfinished_frames_before_the_logon_have_one_budget_and_others_go_
             raw = await RawClient.open(broker)
             raw.write(HALF_A_FRAME)
             held.append(raw)
-        refused = [asyncio.create_task(raw.until("closing")) for raw in held]
+        refused = [asyncio.create_task(raw.read_until("closing")) for raw in held]
         await until(lambda: sum(task.done() for task in refused) >= 15)
         # Where bytes were left unread, the kernel may say so before the last word is read.
         done = [task for task in refused if task.done() and task.exception() is None]
@@ -101,7 +101,7 @@ async def test_what_comes_behind_a_logon_that_is_checked_shares_the_budget(
         before = hall.held
         many.write(logon + 200 * tiny)
         try:
-            assert await many.ends_with(b"input_full")
+            assert await many.reads_before_end(b"input_full")
             assert hall.held == before, "of who was turned away nothing stays, whether or not it reads"
         finally:
             may_end.set()
@@ -117,7 +117,7 @@ async def test_the_oldest_that_has_not_logged_on_makes_room_and_who_logs_on_come
     async with running_broker(tmp_path) as broker:
         silent = [await RawClient.open(broker) for _ in range(5)]
         for told in silent[:2]:
-            assert (await told.until("closing"))["code"] == "too_many_connections"
+            assert (await told.read_until("closing"))["code"] == "too_many_connections"
         async with AsyncClient(address_of(broker), "good") as good:
             await good.publish_many("a", [b"1"])
             await good.flush()
@@ -194,7 +194,7 @@ async def test_an_address_has_its_share_of_the_connections(
     async with running_broker(tmp_path) as broker:
         first, second = [await RawClient.connect(broker, name) for name in ("a", "b")]
         third = await RawClient.open(broker)
-        assert (await third.until("closing"))["code"] == "too_many_connections"
+        assert (await third.read_until("closing"))["code"] == "too_many_connections"
         first.close()
         await until(lambda: "a" not in broker.engine.roster.clients)
         await RawClient.connect(broker, "c")
@@ -227,8 +227,8 @@ def test_no_more_addresses_are_remembered_than_are_counted(monkeypatch: pytest.M
 async def test_a_name_of_dots_alone_is_no_name(tmp_path: Path, name: str) -> None:
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.open(broker)
-        raw.command({"c": "logon", "name": name})
-        assert (await raw.until("error"))["code"] == "bad_client_name"
+        raw.send_command({"c": "logon", "name": name})
+        assert (await raw.read_until("error"))["code"] == "bad_client_name"
 
 
 async def test_connections_leave_the_log_the_files_that_it_needs(tmp_path: Path) -> None:
@@ -287,12 +287,12 @@ async def test_unfinished_frames_after_the_logon_have_a_pool_and_a_healthy_publi
             await until(lambda name=raw.name: name not in roster.clients or holds(roster, name))  # type: ignore[misc]
             assert hall.pool.nbytes <= 8_000_000
             await healthy.publish("a", [b"x" * 1_000_000], first=number + 1)
-            assert (await healthy.until("persisted"))["sequence"] == number + 1
+            assert (await healthy.read_until("persisted"))["sequence"] == number + 1
         assert "healthy" in roster.clients
         left = {name for name in roster.clients if name.startswith("stalled")}
         assert 0 < len(left) < 8
         assert "stalled-0" not in left and "stalled-19" in left
-        assert (await stalled[0].until("closing"))["code"] == "input_full"
+        assert (await stalled[0].read_until("closing"))["code"] == "input_full"
         for raw in (*stalled, healthy):
             raw.close()
         await until(lambda: hall.pool.nbytes == 0 == hall.input)

@@ -40,12 +40,12 @@ async def raw(broker: Broker) -> AsyncIterator[RawClient]:
 async def said(raw: RawClient, *words: dict[str, Any]) -> list[dict[str, Any]]:
     """What is answered to commands, and nothing else: up to a flush behind them."""
     for command in words:
-        raw.command(command)
+        raw.send_command(command)
     return await answered(raw)
 
 
 async def answered(raw: RawClient) -> list[dict[str, Any]]:
-    raw.command({"c": "flush", "id": "end"})
+    raw.send_command({"c": "flush", "id": "end"})
     heard: list[dict[str, Any]] = []
     while (frame := await raw.next_frame()) is not None:
         if frame.kind == COMMAND:
@@ -174,8 +174,8 @@ async def test_a_command_is_answered_as_documented(raw: RawClient, name: str) ->
 async def test_what_cannot_be_done_is_an_error_that_names_its_command_and_loses_nothing(
     raw: RawClient, name: str, fields: dict[str, Any], code: str
 ) -> None:
-    raw.command({"c": name, **fields})
-    reply = await raw.until("error")
+    raw.send_command({"c": name, **fields})
+    reply = await raw.read_until("error")
     assert (reply["code"], reply["of"]) == (code, name)
     assert reply["message"] and reply["fix"]
     assert reply.get("id") == (fields.get("id") or ("t" if code == "unknown_subscription" else None))
@@ -186,8 +186,8 @@ async def test_what_cannot_be_done_is_an_error_that_names_its_command_and_loses_
 async def test_before_a_logon_every_other_command_ends_the_connection(broker: Broker, name: str) -> None:
     words, _ = EXAMPLES[name]
     raw = await RawClient.open(broker)
-    raw.command(words[0])
-    assert [(await raw.until(what))["code"] for what in ("error", "closing")] == ["not_logged_on"] * 2
+    raw.send_command(words[0])
+    assert [(await raw.read_until(what))["code"] for what in ("error", "closing")] == ["not_logged_on"] * 2
     assert await raw.next_frame() is None
 
 
@@ -224,7 +224,7 @@ async def test_a_command_for_many_is_done_for_all_or_for_none(raw: RawClient) ->
     await said(raw, SUBSCRIBED)
     refused = await said(raw, {"c": "pause", "ids": ["s", "nobody"]})
     assert [(reply["c"], reply.get("id")) for reply in refused] == [("error", "nobody")]
-    raw.command({"c": "publish", "topic": "a", "data": 1})
+    raw.send_command({"c": "publish", "topic": "a", "data": 1})
     assert await raw.deliveries(1) == [b"1"], "it wasn't paused"
 
 
@@ -235,21 +235,21 @@ async def test_a_durable_subscription_starts_at_a_moment_and_one_to_come_is_now(
     raw: RawClient, bookmark: str, bodies: list[bytes]
 ) -> None:
     await said(raw, *({"c": "publish", "topic": "a", "data": number} for number in (1, 2)))
-    raw.command({"c": "subscribe", "id": "d", "topic": "a", "durable": "kept", "bookmark": bookmark})
-    await raw.until("processed")
-    raw.command({"c": "publish", "topic": "a", "data": 3})
+    raw.send_command({"c": "subscribe", "id": "d", "topic": "a", "durable": "kept", "bookmark": bookmark})
+    await raw.read_until("processed")
+    raw.send_command({"c": "publish", "topic": "a", "data": 3})
     assert await raw.deliveries(len(bodies)) == bodies
 
 
 async def test_the_broker_speaks_as_often_as_it_was_asked_to(broker: Broker, raw: RawClient) -> None:
     """It looks once a second: so it speaks a second early rather than late."""
     other = await RawClient.open(broker)
-    other.command({"c": "logon", "name": "other", "heartbeat_ms": 1_500})
-    await other.until("processed")
+    other.send_command({"c": "logon", "name": "other", "heartbeat_ms": 1_500})
+    await other.read_until("processed")
     connection = broker.engine.roster.clients["other"]
     connection.spoke_at = broker.engine.clock.monotonic_ms() - 600
     broker.engine.tick()
-    assert (await other.until("heartbeat")) == {"c": "heartbeat"}
+    assert (await other.read_until("heartbeat")) == {"c": "heartbeat"}
 
 
 def test_there_is_an_example_and_a_mistake_for_every_command() -> None:

@@ -25,10 +25,10 @@ def numbered(number: int) -> list[bytes]:
 async def test_nothing_is_sent_beyond_the_credit_but_for_the_delivery_that_passes_it(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "scratch.t", "credit": 25_000})
-        raw.command({"c": "subscribe", "id": "all", "topic": "scratch.u"})
-        await raw.until("processed")
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "scratch.t", "credit": 25_000})
+        raw.send_command({"c": "subscribe", "id": "all", "topic": "scratch.u"})
+        await raw.read_until("processed")
+        await raw.read_until("processed")
         for body in numbered(5):
             await writer.publish("scratch.t", body)
             await writer.flush()
@@ -36,10 +36,10 @@ async def test_nothing_is_sent_beyond_the_credit_but_for_the_delivery_that_passe
         assert await raw.deliveries(3) == [*numbered(2), b"end"], "two pass the credit, and the others wait"
         backlog = broker.engine.roster.clients["reader"].backlog
         assert backlog.messages == 3 and backlog.lanes[1].spent_since
-        raw.command({"c": "credit", "id": "s", "upto": 45_000})
+        raw.send_command({"c": "credit", "id": "s", "upto": 45_000})
         assert await raw.deliveries(1) == numbered(3)[2:]
-        raw.command({"c": "credit", "id": "s", "upto": 1})  # less than before takes nothing back
-        raw.command({"c": "credit", "id": "s", "upto": 1_000_000})
+        raw.send_command({"c": "credit", "id": "s", "upto": 1})  # less than before takes nothing back
+        raw.send_command({"c": "credit", "id": "s", "upto": 1_000_000})
         assert await raw.deliveries(2) == numbered(5)[3:]
         raw.close()
 

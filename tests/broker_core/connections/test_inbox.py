@@ -38,7 +38,7 @@ class Peer:
 
     def take(self, item: Item) -> None:
         self.taken.append(item)
-        self.clock.passes(SLOW)
+        self.clock.advance(SLOW)
         if item == "logon":
             self.inbox.pause(InputHold.LOGON)
         if item == "publish":
@@ -96,13 +96,13 @@ async def test_many_reads_in_one_turn_share_its_budget(peer: Peer) -> None:
 async def test_time_in_which_others_had_their_turn_gives_the_budget_back(peer: Peer) -> None:
     for number in range(12):
         peer.inbox.put([str(number)])
-        peer.clock.passes(SLOW)
+        peer.clock.advance(SLOW)
     assert len(peer.taken) == 12 and peer.reading
 
 
 async def test_a_long_command_is_finished_and_the_next_has_its_own_turn(peer: Peer) -> None:
     peer.inbox.put(["1", "2", "3", "4"])
-    peer.clock.passes(60)
+    peer.clock.advance(60)
     peer.inbox.put(["5"])
     assert peer.taken[-1] == "5", "an old turn is over"
 
@@ -184,7 +184,7 @@ async def test_many_clients_that_leave_together_end_a_budget_a_turn() -> None:
     turns, ended = WorkScheduler(clock), list[int]()
 
     def leave(number: int) -> None:
-        clock.passes(SLOW)
+        clock.advance(SLOW)
         ended.append(number)
 
     for number in range(10):

@@ -162,7 +162,7 @@ async def test_who_waits_for_the_password_isnt_driven_out_and_whoever_comes_agai
         )
         silent = [await RawClient.open(broker) for _ in range(6)]
         for raw in silent[:3]:
-            assert (await raw.until("closing"))["code"] == "too_many_connections"
+            assert (await raw.read_until("closing"))["code"] == "too_many_connections"
         assert doorway.guests == 3
         may_end.set()
         await asyncio.gather(*starting)

@@ -68,7 +68,7 @@ def test_who_costs_more_than_a_turns_budget_is_heard_alone(
 
         def costly() -> None:
             heard.append(0)
-            clock.passes(TURN_NS / 1e9)
+            clock.advance(TURN_NS / 1e9)
 
         for peer, own in crowd[:6]:
             peer.send(b"x")

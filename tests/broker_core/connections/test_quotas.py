@@ -29,8 +29,8 @@ def limited(*entries: dict[str, Any]) -> PolicyDocument:
 
 
 async def refused(raw: RawClient, command: dict[str, Any]) -> dict[str, Any]:
-    raw.command(command)
-    error = await raw.until("error")
+    raw.send_command(command)
+    error = await raw.read_until("error")
     assert error["code"] == "over_quota" and error["of"] == command["c"] and error["fix"], error
     details: dict[str, Any] = error["details"]
     return details
@@ -42,21 +42,21 @@ async def test_the_next_subscription_is_refused_with_figure_and_limit_until_one_
     ) as broker:
         raw, other = await RawClient.connect(broker, "a"), await RawClient.connect(broker, "b")
         for number in range(2):
-            raw.command({"c": "subscribe", "id": str(number), "topic": "t"})
-            await raw.until("processed")
+            raw.send_command({"c": "subscribe", "id": str(number), "topic": "t"})
+            await raw.read_until("processed")
         third = {"c": "subscribe", "id": "2", "topic": "t"}
         assert await refused(raw, third) == {
             "quota": "client_subscriptions", "used": 2, "limit": 2, "unit": "subscriptions",
         }  # fmt: skip
-        other.command({"c": "subscribe", "id": "x", "topic": "t"})
-        await other.until("processed")
+        other.send_command({"c": "subscribe", "id": "x", "topic": "t"})
+        await other.read_until("processed")
         assert (await refused(other, {"c": "subscribe", "id": "y", "topic": "t"}))[
             "quota"
         ] == "user_subscriptions"
-        raw.command({"c": "unsubscribe", "id": "0"})
-        await raw.until("processed")
-        other.command({"c": "subscribe", "id": "y", "topic": "t"})
-        await other.until("processed")
+        raw.send_command({"c": "unsubscribe", "id": "0"})
+        await raw.read_until("processed")
+        other.send_command({"c": "subscribe", "id": "y", "topic": "t"})
+        await other.read_until("processed")
         raw.close()
         other.close()
 
@@ -92,20 +92,20 @@ async def test_durables_and_replays_are_the_owners_and_those_that_are_there_go_o
     made = limited({"user_durables": 2, "client_replays": 1})
     async with running_broker(tmp_path, made) as broker:
         raw, other = await RawClient.connect(broker, "a"), await RawClient.connect(broker, "b")
-        raw.command({"c": "subscribe", "id": "1", "topic": "t", "durable": "one"})
-        await raw.until("processed")
-        other.command({"c": "subscribe", "id": "2", "topic": "t", "durable": "two"})
-        await other.until("processed")
+        raw.send_command({"c": "subscribe", "id": "1", "topic": "t", "durable": "one"})
+        await raw.read_until("processed")
+        other.send_command({"c": "subscribe", "id": "2", "topic": "t", "durable": "two"})
+        await other.read_until("processed")
         third = {"c": "subscribe", "id": "3", "topic": "t", "durable": "three"}
         assert await refused(other, third) == {
             "quota": "user_durables", "used": 2, "limit": 2, "unit": "subscriptions",
         }  # fmt: skip
-        other.command({"c": "unsubscribe", "id": "2"})
-        await other.until("processed")
-        other.command({"c": "subscribe", "id": "2", "topic": "t", "durable": "two"})
-        await other.until("processed")
-        raw.command({"c": "subscribe", "id": "r", "topic": "t", "bookmark": EPOCH, "managed": "r1"})
-        await raw.until("processed")
+        other.send_command({"c": "unsubscribe", "id": "2"})
+        await other.read_until("processed")
+        other.send_command({"c": "subscribe", "id": "2", "topic": "t", "durable": "two"})
+        await other.read_until("processed")
+        raw.send_command({"c": "subscribe", "id": "r", "topic": "t", "bookmark": EPOCH, "managed": "r1"})
+        await raw.read_until("processed")
         fourth = {"c": "subscribe", "id": "r2", "topic": "t", "bookmark": EPOCH, "managed": "r2"}
         assert (await refused(raw, fourth))["quota"] == "client_replays"
         raw.close()
@@ -116,8 +116,8 @@ async def test_shared_subscriptions_are_nobodys_and_count_as_one_users(tmp_path:
     async with running_broker(tmp_path, limited({"client_durables": 1, "user_durables": 2})) as broker:
         raw = await RawClient.connect(broker, "a")
         for name in ("q.1", "q.2"):
-            raw.command({"c": "subscribe", "id": name, "topic": name, "durable": name, "shared": True})
-            await raw.until("processed")
+            raw.send_command({"c": "subscribe", "id": name, "topic": name, "durable": name, "shared": True})
+            await raw.read_until("processed")
         third = {"c": "subscribe", "id": "3", "topic": "q.3", "durable": "q.3", "shared": True}
         assert (await refused(raw, third))["quota"] == "user_durables"
         raw.close()
@@ -126,16 +126,16 @@ async def test_shared_subscriptions_are_nobodys_and_count_as_one_users(tmp_path:
 async def test_what_holds_too_much_of_the_log_gets_no_company(tmp_path: Path) -> None:
     async with running_broker(tmp_path, limited({"client_pinned_bytes": 100_000})) as broker:
         raw = await RawClient.connect(broker, "a")
-        raw.command({"c": "subscribe", "id": "1", "topic": "t", "durable": "one", "ack": "client"})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "1", "topic": "t", "durable": "one", "ack": "client"})
+        await raw.read_until("processed")
         await raw.publish("t", [b"x" * 200_000], first=1)
-        await raw.until("persisted")
+        await raw.read_until("persisted")
         details = await refused(raw, {"c": "subscribe", "id": "2", "topic": "t", "durable": "two"})
         assert details["quota"] == "client_pinned_bytes" and details["used"] > 200_000
         paused = {"c": "subscribe", "id": "3", "topic": "t", "bookmark": EPOCH, "paused": True}
         assert (await refused(raw, paused))["quota"] == "client_pinned_bytes"
-        raw.command({"c": "subscribe", "id": "4", "topic": "t", "bookmark": EPOCH})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "4", "topic": "t", "bookmark": EPOCH})
+        await raw.read_until("processed")
         raw.close()
 
 
@@ -197,8 +197,8 @@ async def test_a_revision_is_in_force_at_once_and_effective_settings_say_so(tmp_
         assert await effective(broker, "client_subscriptions") == (1_000, "default")
         await ask(broker, "apply", policy={**limited({"client_subscriptions": 1}).to_dict(), "revision": 2})
         assert await effective(broker, "client_subscriptions") == (1, "quotas")
-        raw.command({"c": "subscribe", "id": "1", "topic": "t"})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "1", "topic": "t"})
+        await raw.read_until("processed")
         assert (await refused(raw, {"c": "subscribe", "id": "2", "topic": "t"}))["limit"] == 1
         raw.close()
 

@@ -20,16 +20,16 @@ def numbered(start: int, count: int) -> list[bytes]:
 async def test_no_more_than_the_window_is_sent_before_an_acknowledgement(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 3})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 3})
+        await raw.read_until("processed")
         await writer.publish_many("t", numbered(1, 10))
         assert await raw.deliveries(3) == numbered(1, 3)
         backlog = broker.engine.roster.clients["reader"].backlog
         await until(lambda: backlog.messages == 7)
         assert backlog.lanes[1].window.unacked_messages == 3 and backlog.lanes[1].full_since
-        raw.command({"c": "ack", "id": "s", "upto": 2})
+        raw.send_command({"c": "ack", "id": "s", "upto": 2})
         assert await raw.deliveries(2) == numbered(4, 2)
-        raw.command({"c": "ack", "id": "s", "bookmark": "test-1|4|"})
+        raw.send_command({"c": "ack", "id": "s", "bookmark": "test-1|4|"})
         assert await raw.deliveries(2) == numbered(6, 2)
         assert backlog.lanes[1].window.unacked_messages == 3
         raw.close()
@@ -38,13 +38,13 @@ async def test_no_more_than_the_window_is_sent_before_an_acknowledgement(tmp_pat
 async def test_single_acknowledgements_make_room_one_by_one(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "reader")
-        raw.command(
+        raw.send_command(
             {"c": "subscribe", "id": "s", "topic": "scratch.t", "ack": "client-individual", "prefetch": 2}
         )
-        await raw.until("processed")
+        await raw.read_until("processed")
         await writer.publish_many("scratch.t", numbered(1, 5))
         assert await raw.deliveries(2) == numbered(1, 2)
-        raw.command({"c": "ack", "id": "s", "numbers": [[2, 2]]})
+        raw.send_command({"c": "ack", "id": "s", "numbers": [[2, 2]]})
         assert await raw.deliveries(1) == [b"3"]
         raw.close()
 
@@ -66,12 +66,12 @@ async def test_a_wrong_acknowledgement_costs_only_itself(
 ) -> None:
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.connect(broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client"})
-        raw.command({"c": "subscribe", "id": "plain", "topic": "t"})
-        raw.command(command)
-        assert (await raw.until("error"))["code"] == code
-        raw.command({"c": "heartbeat"})
-        await raw.until("heartbeat")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client"})
+        raw.send_command({"c": "subscribe", "id": "plain", "topic": "t"})
+        raw.send_command(command)
+        assert (await raw.read_until("error"))["code"] == code
+        raw.send_command({"c": "heartbeat"})
+        await raw.read_until("heartbeat")
         raw.close()
 
 

@@ -29,8 +29,8 @@ async def test_what_is_paused_waits_and_comes_in_order_after_resuming(tmp_path: 
 async def test_a_pause_by_policy_without_an_end_is_ended_by_an_operator(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("pause", for_ms=0)) as there:
         await there.publish(1, 20)
-        await there.slow.until("notice")
-        there.slow.command({"c": "ack", "id": "s", "upto": 2})
+        await there.slow.read_until("notice")
+        there.slow.send_command({"c": "ack", "id": "s", "upto": 2})
         lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
         await asyncio.sleep(0.2)
         assert lane.paused and lane.messages == 18
@@ -45,7 +45,7 @@ async def test_an_offlined_client_gets_everything_in_order_and_is_live_again(tmp
         await there.publish(31, 10)
         for upto in range(10, 41, 10):
             assert await there.slow.deliveries(10) == numbered(upto - 9, 10)
-            there.slow.command({"c": "ack", "id": "s", "upto": upto})
+            there.slow.send_command({"c": "ack", "id": "s", "upto": upto})
         await until(lambda: there.broker.engine.roster.clients["slow"].backlog.state.value == "live")
         assert there.balanced()
 

@@ -19,7 +19,7 @@ from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from broker_core.engine.enforcement import pause_subscription
 from tests.support.brokers import running_broker, until
-from tests.support.calls import counted
+from tests.support.call_counts import counting_calls
 
 AGES = {
     "lag_ms", "seconds_behind", "caught_up_in_s", "health", "write_blocked_ms", "forecast", "why_slow",
@@ -146,7 +146,7 @@ async def test_a_page_of_ten_thousand_clients_costs_the_broker_less_than_making_
         await until(lambda: len(broker.statistics._recent) == 10_000)
         spent = []
         for turn in range(5):
-            with counted() as number:
+            with counting_calls() as number:
                 found = await page(broker, sort="-lag_ms", search="client-0", offset=turn * 100, limit=100)
             spent.append(number())
             assert (found["total"], len(found["clients"])) == (10_000, 100)

@@ -70,8 +70,8 @@ async def publish(writer: AsyncClient, topic: str, number: int) -> None:
 async def test_a_client_that_keeps_up_has_all_it_was_sent(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t"})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t"})
+        await raw.read_until("processed")
         await publish(writer, "t", 200)
         await raw.deliveries(200)
         entry = agree(await entry_of(broker, "reader"))
@@ -168,8 +168,8 @@ async def test_a_replay_that_stands_lags_by_all_of_the_log_before_it(tmp_path: P
 async def test_a_replay_that_its_client_paused_counts_what_it_is_behind(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "paused")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0|1|", "paused": True})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0|1|", "paused": True})
+        await raw.read_until("processed")
         assert agree(await entry_of(broker, "paused")).lag_messages == 0
         await publish(writer, "t", 300)
         await asyncio.sleep(0.1)
@@ -180,7 +180,7 @@ async def test_a_replay_that_its_client_paused_counts_what_it_is_behind(tmp_path
             300,
         )
         assert 0.1 <= entry.seconds_behind < 60
-        raw.command({"c": "resume", "ids": ["s"]})
+        raw.send_command({"c": "resume", "ids": ["s"]})
         await raw.deliveries(300)
         await until(lambda: not broker.engine.roster.clients["paused"].subscriptions["s"].cursor.is_behind)
         assert agree(await entry_of(broker, "paused")).delivery == DeliveryState.LIVE
@@ -191,17 +191,17 @@ async def test_one_that_was_live_is_behind_by_its_own_records_and_not_by_the_log
     """Paused, and read again while others' records come: what is told is what its client then gets."""
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "paused")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "filter": "/n > 9", "bookmark": "0|1|"})
-        await raw.until("completed")
-        raw.command({"c": "pause", "ids": ["s"]})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "filter": "/n > 9", "bookmark": "0|1|"})
+        await raw.read_until("completed")
+        raw.send_command({"c": "pause", "ids": ["s"]})
+        await raw.read_until("processed")
         for number in range(30):
             await writer.publish("t", {"n": number})
         await publish(writer, "other", 500)
         entry = agree(await entry_of(broker, "paused"))
         assert (entry.lag_messages, entry.waiting_messages, entry.matched_messages) == (20, 20, 20)
         assert not entry.lag_at_most and entry.caught_up_why_none == "it is paused"
-        raw.command({"c": "resume", "ids": ["s"]})
+        raw.send_command({"c": "resume", "ids": ["s"]})
         assert len(await raw.deliveries(20)) == 20
         client = broker.engine.roster.clients["paused"]
         await until(lambda: client.subscriptions["s"].cursor.is_live and not client.account.owed.messages)
@@ -214,8 +214,8 @@ async def test_a_pause_by_an_operator_is_one_too_and_another_subscription_goes_o
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "paused")
         for id, topic in (("s", "t"), ("other", "u")):
-            raw.command({"c": "subscribe", "id": id, "topic": topic})
-            await raw.until("processed")
+            raw.send_command({"c": "subscribe", "id": id, "topic": topic})
+            await raw.read_until("processed")
         await ask(broker, "pause", name="paused", subscription="s")
         await publish(writer, "t", 100)
         await publish(writer, "u", 200)
@@ -239,8 +239,8 @@ async def test_the_lag_of_two_is_the_greater_one(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "slow")
         for id, topic in (("s", "t"), ("other", "u")):
-            raw.command({"c": "subscribe", "id": id, "topic": topic, "ack": "client", "prefetch": 10})
-            await raw.until("processed")
+            raw.send_command({"c": "subscribe", "id": id, "topic": topic, "ack": "client", "prefetch": 10})
+            await raw.read_until("processed")
         await publish(writer, "t", 100)
         await publish(writer, "u", 300)
         await until(lambda: broker.engine.roster.clients["slow"].backlog.messages == 380)
@@ -270,8 +270,8 @@ async def test_what_is_gone_is_told_by_its_cause(tmp_path: Path) -> None:
     async with running_broker(tmp_path, policy_with(rule("discard_oldest", 3))) as broker:
         async with AsyncClient(address_of(broker), "writer") as writer:
             raw = await RawClient.connect(broker, "slow")
-            raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-            await raw.until("processed")
+            raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+            await raw.read_until("processed")
             await writer.publish_many("t", [BODY] * 9)
             await until(lambda: broker.engine.roster.clients["slow"].account.lost_volume.messages)
             entry = agree(await entry_of(broker, "slow"))
@@ -282,8 +282,8 @@ async def test_what_is_gone_is_told_by_its_cause(tmp_path: Path) -> None:
 async def test_lists_and_snapshots_say_the_same_as_one_client(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "paused")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0|1|", "paused": True})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0|1|", "paused": True})
+        await raw.read_until("processed")
         await publish(writer, "t", 100)
         page: dict[str, Any] = await ask(broker, "clients_page", delivery="paused", health="paused")
         assert (page["total"], page["clients"][0]["lag_messages"]) == (1, 100)
@@ -298,11 +298,11 @@ async def test_lists_and_snapshots_say_the_same_as_one_client(tmp_path: Path) ->
 async def test_an_account_adds_up_in_bytes_of_bodies_too(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "slow")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 10})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 10})
+        await raw.read_until("processed")
         await publish(writer, "t", 300)
         await until(lambda: broker.engine.roster.clients["slow"].backlog.messages == 290)
-        raw.command({"c": "ack", "id": "s", "upto": 4})
+        raw.send_command({"c": "ack", "id": "s", "upto": 4})
         await until(lambda: broker.engine.roster.clients["slow"].backlog.messages == 286)
         entry = agree(await entry_of(broker, "slow"))
         for one in (entry, *entry.subscriptions):
@@ -327,14 +327,14 @@ async def test_what_ended_subscriptions_lost_stays_in_their_client_s_account_by_
     async with running_broker(tmp_path, policy_with(rule("discard_oldest", 3))) as broker:
         async with AsyncClient(address_of(broker), "writer") as writer:
             raw = await RawClient.connect(broker, "slow")
-            raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-            raw.command({"c": "subscribe", "id": "other", "topic": "u"})
-            await raw.until("processed")
-            await raw.until("processed")
+            raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+            raw.send_command({"c": "subscribe", "id": "other", "topic": "u"})
+            await raw.read_until("processed")
+            await raw.read_until("processed")
             await writer.publish_many("t", [BODY] * 9)
             await until(lambda: broker.engine.roster.clients["slow"].account.lost_volume.messages == 6)
-            raw.command({"c": "unsubscribe", "id": "s"})
-            await raw.until("processed")
+            raw.send_command({"c": "unsubscribe", "id": "s"})
+            await raw.read_until("processed")
             entry = await entry_of(broker, "slow")
             assert entry.gone == {"discarded": 6, "unsubscribed": 3}
             assert entry.matched_messages == 9 == entry.lost_messages and not entry.in_flight_messages

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from broker_core.client import AsyncClient
 from broker_core.delivery.latency import SPAN_S, LatencyPercentiles, LatencyTracker
+from tests.support.broker_simulation import START, outbox_entry
 from tests.support.brokers import address_of, ask, running_broker, until
-from tests.support.slow_clients import START, entry
 
 US = 1_000
 
 
 def handed(delays: LatencyTracker, microseconds: int, messages: int = 1) -> None:
-    one = entry(1, at=START)
+    one = outbox_entry(1, at=START)
     one.batch.header = one.batch.header._replace(accepted_at=START)
     delays.record_handover(one, messages, START + US * microseconds)
 

@@ -12,7 +12,7 @@ from broker_core.delivery.entries import OutboxEntry
 from broker_core.delivery.subscription_queues import SubscriptionQueue
 from broker_core.delivery.window import AckMode, AckWindow
 from tests.broker_core.delivery.test_backlog_law import Scene, Subscriber
-from tests.support.calls import calls
+from tests.support.call_counts import count_calls
 
 
 def figures(backlog: Backlog) -> tuple[int, ...]:
@@ -47,6 +47,6 @@ async def test_a_thousand_subscriptions_are_read_as_one_is(windowed: bool, tmp_p
             scene.socket.room = 0 if not windowed else scene.socket.room
         backlog.update_progress()
         assert figures(backlog) == (batch.nbytes * number, number, 2 * number, 2 * number, 6, 5, 1)
-        costs.append(calls(lambda: figures(backlog)))  # noqa: B023
+        costs.append(count_calls(lambda: figures(backlog)))  # noqa: B023
         backlog.close()
     assert costs[0] == costs[1]

@@ -23,8 +23,8 @@ async def test_a_client_s_story_is_published_in_order(tmp_path: Path) -> None:
         events = await watcher.subscribe("$SLUICE.clients", bookmark="0|1|")
         async with AsyncClient(address_of(broker), "writer") as writer:
             slow = await RawClient.connect(broker, "slow")
-            slow.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-            await slow.until("processed")
+            slow.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+            await slow.read_until("processed")
             await writer.publish_many("t", [b"x"] * 9)
             await writer.flush()
             await until(

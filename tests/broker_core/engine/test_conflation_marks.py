@@ -28,7 +28,7 @@ async def publish(there: Fixture, numbers: Sequence[int]) -> None:
 
 
 async def read(raw: RawClient, number: int) -> list[tuple[int, str]]:
-    return [(json.loads(body)["n"], mark) for body, mark in await raw.marked(number)]
+    return [(json.loads(body)["n"], mark) for body, mark in await raw.deliveries_with_marks(number)]
 
 
 async def conflated(there: Fixture, lost: int = 6) -> None:
@@ -38,7 +38,7 @@ async def conflated(there: Fixture, lost: int = 6) -> None:
 
 
 def acknowledge(there: Fixture, upto: int) -> None:
-    there.slow.command({"c": "ack", "id": "s", "upto": upto})
+    there.slow.send_command({"c": "ack", "id": "s", "upto": upto})
 
 
 async def read_all(there: Fixture, number: int) -> list[tuple[int, str]]:
@@ -77,8 +77,8 @@ async def test_another_client_of_the_same_batches_sees_no_mark(tmp_path: Path) -
         tmp_path, rule("conflate", scope={"client": "slow", "topic": "t"}), snapshot_key="/k"
     ) as there:
         other = await RawClient.connect(there.broker, "other")
-        other.command({"c": "subscribe", "id": "s", "topic": "t"})
-        await other.until("processed")
+        other.send_command({"c": "subscribe", "id": "s", "topic": "t"})
+        await other.read_until("processed")
         await publish(there, range(11))
         await conflated(there)
         await publish(there, [11])

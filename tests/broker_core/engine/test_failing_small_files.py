@@ -22,10 +22,10 @@ async def test_a_durable_subscription_that_the_disk_refuses_is_refused_and_can_b
     async with running_broker(tmp_path, files=files) as broker:
         raw = await RawClient.connect(broker, "c")
         asked = {"c": "subscribe", "id": "s", "topic": "a", "durable": "d"}
-        raw.command(asked)
-        assert (await raw.until("error"))["code"] == "not_kept"
-        raw.command(asked)
-        assert (await raw.until("processed"))["of"] == "subscribe"
+        raw.send_command(asked)
+        assert (await raw.read_until("error"))["code"] == "not_kept"
+        raw.send_command(asked)
+        assert (await raw.read_until("processed"))["of"] == "subscribe"
         assert ("c", "d") in broker.engine.kept.durables
         assert files.calls["rename .kept.json"] >= 2
         raw.close()

@@ -34,8 +34,8 @@ def named(effect: dict[str, Any]) -> set[tuple[str, str, str, bool, str]]:
 
 async def subscriber(broker: Any, name: str, **asked: Any) -> RawClient:
     client = await RawClient.connect(broker, name)
-    client.command({"c": "subscribe", "id": "s", **asked})
-    await client.until("processed")
+    client.send_command({"c": "subscribe", "id": "s", **asked})
+    await client.read_until("processed")
     return client
 
 
@@ -53,7 +53,7 @@ async def test_the_preview_names_who_reads_topics_that_would_not_be_journaled(tm
         away.close()
         managed.close()
         async with stomp_client(broker, client_id="worker") as worker:
-            await worker.asked("SUBSCRIBE", id="1", destination="/queue/jobs")
+            await worker.send_with_receipt("SUBSCRIBE", id="1", destination="/queue/jobs")
             await until(lambda: {"away", "managed"}.isdisjoint(broker.engine.roster.clients))
             effect = await ask(broker, "preview", policy=FEWER.to_dict())
             found = named(effect)
@@ -88,7 +88,7 @@ async def test_each_reader_is_told_and_its_state_says_why(tmp_path: Path) -> Non
             (wide, ">", "part"),
             (durable, "prices.b", "all"),
         ):
-            notice = await one.until("notice")
+            notice = await one.read_until("notice")
             assert notice["code"] == "no_longer_journaled"
             assert notice["details"] == {"id": "s", "topic": topic, "extent": extent}
         entries = {one["name"]: one for one in await ask(broker, "clients")}
@@ -102,7 +102,7 @@ async def test_each_reader_is_told_and_its_state_says_why(tmp_path: Path) -> Non
         assert (subscription["unrecorded"], subscription["health"]) == ("", "keeps up")
         (kept,) = await ask(broker, "durables")
         assert kept["unrecorded"] is True
-        assert not [one for one in fine.heard if one["c"] == "notice"]
+        assert not [one for one in fine.received_commands if one["c"] == "notice"]
 
         # The next revision is no news to who was told, and one that journals them again clears the state.
         await ask(broker, "apply", policy=replace(FEWER, revision=3).to_dict())
@@ -112,7 +112,7 @@ async def test_each_reader_is_told_and_its_state_says_why(tmp_path: Path) -> Non
         anna = await RawClient.connect(broker, "anna")
         await anna.publish("prices.a", [b"again"], 1)
         assert await client.deliveries(1) == [b"again"]
-        assert len([one for one in client.heard if one["c"] == "notice"]) == 1
+        assert len([one for one in client.received_commands if one["c"] == "notice"]) == 1
         (kept,) = await ask(broker, "durables")
         assert kept["unrecorded"] is False
 
@@ -124,16 +124,16 @@ async def test_stomp_clients_are_told_with_an_error_or_with_the_next_message(tmp
         stomp_client(broker, client_id="wide") as wide,
         stomp_client(broker, client_id="plain") as plain,
     ):
-        await worker.asked("SUBSCRIBE", id="1", destination="/queue/jobs")
-        await wide.asked("SUBSCRIBE", id="1", destination="/topic/>", x_sluice_bookmark="0")
-        await plain.asked("SUBSCRIBE", id="1", destination="/topic/prices.a")
+        await worker.send_with_receipt("SUBSCRIBE", id="1", destination="/queue/jobs")
+        await wide.send_with_receipt("SUBSCRIBE", id="1", destination="/topic/>", x_sluice_bookmark="0")
+        await plain.send_with_receipt("SUBSCRIBE", id="1", destination="/topic/prices.a")
         await ask(broker, "apply", policy=FEWER.to_dict())
-        error = await worker.error()
+        error = await worker.read_error()
         assert error.headers["message"] == "no_longer_journaled" and b"queue.jobs" in error.body
-        await plain.asked("SEND", b"o", destination="/topic/orders.a")
+        await plain.send_with_receipt("SEND", b"o", destination="/topic/orders.a")
         message = await wide.read()
         assert (message.body, message.headers["x-sluice-notice"]) == (b"o", "no_longer_journaled")
-        await plain.asked("SEND", b"p", destination="/topic/orders.a")
+        await plain.send_with_receipt("SEND", b"p", destination="/topic/orders.a")
         assert "x-sluice-notice" not in (await wide.read()).headers
         plain.send("SEND", b"still", destination="/topic/prices.a")
         assert (await plain.read()).body == b"still", "a topic is delivered, journaled or not"

@@ -62,7 +62,7 @@ class Three:
             await self.writer.publish_many("a", [body])
             await self.writer.flush()
             assert [await self.raw[name].deliveries(1) for name in ("first", "last")] == [[body], [body]]
-        assert (await self.raw["bad"].until("closing"))["code"] == "internal_error"
+        assert (await self.raw["bad"].read_until("closing"))["code"] == "internal_error"
         assert "bad" not in self.broker.engine.roster.clients
         assert self.broker.engine.guard.usage_of("bad") is None
 
@@ -76,8 +76,8 @@ async def three(tmp_path: Path, **options: Any) -> AsyncIterator[Three]:
         made = Three(broker, writer, {})
         for name in ("first", "bad", "last"):
             raw = made.raw[name] = await RawClient.connect(broker, name)
-            raw.command({"c": "subscribe", "id": "s", "topic": "a"})
-            await raw.until("processed")
+            raw.send_command({"c": "subscribe", "id": "s", "topic": "a"})
+            await raw.read_until("processed")
         yield made
 
 
@@ -220,8 +220,8 @@ async def test_a_spool_that_cannot_be_written_ends_a_client_of_two_subscriptions
 ) -> None:
     async with three(tmp_path) as clients:
         bad = clients.connection("bad")
-        clients.raw["bad"].command({"c": "subscribe", "id": "second", "topic": "a"})
-        await clients.raw["bad"].until("processed")
+        clients.raw["bad"].send_command({"c": "subscribe", "id": "second", "topic": "a"})
+        await clients.raw["bad"].read_until("processed")
         await until(lambda: bad.sink.is_writable)
         bad.sink.is_writable = False
         offline_client(clients.broker.engine.enforcement, bad)
@@ -235,7 +235,7 @@ async def test_a_spool_that_cannot_be_written_ends_a_client_of_two_subscriptions
         await clients.writer.publish_many("a", [b"1"])
         await clients.writer.flush()
         assert [await clients.raw[name].deliveries(1) for name in ("first", "last")] == [[b"1"], [b"1"]]
-        assert (await clients.raw["bad"].until("closing"))["code"] == "spool_failed"
+        assert (await clients.raw["bad"].read_until("closing"))["code"] == "spool_failed"
 
 
 async def test_a_decision_of_a_client_that_left_does_not_fall_on_the_next_of_its_name(tmp_path: Path) -> None:
@@ -259,8 +259,8 @@ async def test_a_replay_that_dies_tells_its_client_and_lets_go_of_the_log(
         await clients.writer.publish_many("a", [b"1"])
         await clients.writer.flush()
         raw = await RawClient.connect(clients.broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0"})
-        assert (await raw.until("closing"))["code"] == "internal_error"
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0"})
+        assert (await raw.read_until("closing"))["code"] == "internal_error"
         assert clients.broker.engine.share.replays == 0
         assert not any("reader" in pin.owner for pin in clients.broker.engine.journal.pins())
 
@@ -274,8 +274,8 @@ async def test_a_subscribe_whose_preparation_dies_is_answered(
     async with three(tmp_path) as clients:
         monkeypatch.setattr(subscription_setup.SubscribePreparation, "_position", broken)
         raw = await RawClient.connect(clients.broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "a", **options})
-        assert (await raw.until("closing"))["code"] == "internal_error"
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "a", **options})
+        assert (await raw.read_until("closing"))["code"] == "internal_error"
 
 
 @pytest.mark.parametrize(
@@ -292,11 +292,11 @@ async def test_a_durable_subscribe_whose_position_cannot_be_stored_is_refused_an
 
         with monkeypatch.context() as patched:
             patched.setattr(store, "replace_durably", fails)
-            raw.command({"c": "subscribe", "id": "s", "topic": "a", "durable": "d"})
-            error = await raw.until("error")
+            raw.send_command({"c": "subscribe", "id": "s", "topic": "a", "durable": "d"})
+            error = await raw.read_until("error")
             assert (error["code"], error["id"]) == ("not_kept", "s")
-        raw.command({"c": "subscribe", "id": "s", "topic": "a", "durable": "d"})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "a", "durable": "d"})
+        await raw.read_until("processed")
         assert (tmp_path / "journal" / "test-1.kept.json").stat().st_size
 
 
@@ -308,8 +308,8 @@ async def test_subscribes_that_are_prepared_at_once_do_not_pass_the_limit(
     async with three(tmp_path) as clients:
         raw = await RawClient.connect(clients.broker, "reader")
         for number in range(5):
-            raw.command({"c": "subscribe", "id": str(number), "topic": "a", "snapshot_key": "topic"})
-        assert [(await raw.until("error"))["code"] for _ in range(2)] == ["too_many_subscriptions"] * 2
+            raw.send_command({"c": "subscribe", "id": str(number), "topic": "a", "snapshot_key": "topic"})
+        assert [(await raw.read_until("error"))["code"] for _ in range(2)] == ["too_many_subscriptions"] * 2
         assert len(clients.connection("reader").subscriptions) == 3
 
 

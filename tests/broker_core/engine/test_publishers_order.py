@@ -20,7 +20,7 @@ from broker_core.broker import Broker
 from broker_core.config import JournaledTopic
 from broker_core.protocols.native import PUBLISH, encode_frame_header
 from tests.support.brokers import running_broker, tcp_policy, until
-from tests.support.failpoints import Gate
+from tests.support.failpoints import SyncGate
 from tests.support.raw import RawClient
 
 POLICY = replace(
@@ -50,8 +50,8 @@ class Watcher:
     @classmethod
     async def begin(cls, broker: Broker, name: str, **asked: object) -> Watcher:
         client = await RawClient.connect(broker, name)
-        client.command({"c": "subscribe", "id": "s", **asked})
-        await client.until("processed")
+        client.send_command({"c": "subscribe", "id": "s", **asked})
+        await client.read_until("processed")
         return cls(client)
 
     async def expect(self, numbers: Sequence[int]) -> None:
@@ -62,7 +62,7 @@ class Watcher:
 
 
 async def run(directory: Path, steps: Sequence[list[int] | str], numbered: bool) -> None:
-    gate = Gate()
+    gate = SyncGate()
     async with running_broker(directory, POLICY, files=gate) as broker:
         everything = await Watcher.begin(broker, "everything", topic=">")
         another = await Watcher.begin(broker, "another", topic=">")
@@ -74,9 +74,9 @@ async def run(directory: Path, steps: Sequence[list[int] | str], numbered: bool)
         kinds: list[int] = []
         for step in steps:
             if step == "shut":
-                gate.shut()
+                gate.block()
             elif step == "open":
-                gate.open()
+                gate.release()
                 await asyncio.sleep(0.005)
             else:
                 numbers = range(len(kinds), len(kinds) + len(step))
@@ -90,7 +90,7 @@ async def run(directory: Path, steps: Sequence[list[int] | str], numbered: bool)
                 anna.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
                 kinds += step
         await until(lambda: broker.engine.dispatch.messages_in == len(kinds))
-        gate.open()
+        gate.release()
         of_all = list(range(len(kinds)))
         await everything.expect(of_all)
         await another.expect(of_all)
@@ -133,25 +133,25 @@ async def test_what_waits_for_others_word_holds_up_no_order(
         await watcher.expect([0, 1, 2, 3, 4])
         await anna.publish("scratch.b", [body_of(5, 1)], 6)
         await watcher.expect([5])
-        said = [one for one in anna.heard if one.get("ack") == "persisted"]
+        said = [one for one in anna.received_commands if one.get("ack") == "persisted"]
         assert said == [], "delivered, and not confirmed"
         dispatch.on_confirmed(broker.engine.frontier.durable)
-        while (await anna.until("persisted"))["sequence"] < 5:
+        while (await anna.read_until("persisted"))["sequence"] < 5:
             pass
         assert dispatch._behind_bytes == 0 and not dispatch.numbers.under_way
 
 
 async def test_nothing_of_a_batch_is_delivered_when_the_disk_refuses_it(tmp_path: Path) -> None:
-    gate = Gate()
+    gate = SyncGate()
     async with running_broker(tmp_path, POLICY, files=gate, broken=("journal_failed",)) as broker:
         watcher = await Watcher.begin(broker, "everything", topic=">")
         anna, bob = await RawClient.connect(broker, "anna"), await RawClient.connect(broker, "bob")
-        gate.shut()
+        gate.block()
         await anna.publish("by.content", [body_of(0, 2), body_of(1, 3)], 1)
         await anna.publish("scratch.b", [body_of(2, 1)], 3)
         await until(lambda: broker.engine.dispatch._behind_bytes > 0)
-        gate.open(OSError(5, "put in by the test"))
-        assert (await anna.until("error"))["code"] == "journal_failed"
+        gate.release(OSError(5, "put in by the test"))
+        assert (await anna.read_until("error"))["code"] == "journal_failed"
         assert broker.engine.dispatch._behind_bytes == 0
         await bob.publish("scratch.b", [body_of(9, 1)], 1)
         await watcher.expect([9])

@@ -54,8 +54,8 @@ async def subscribed(broker: Broker) -> dict[str, RawClient]:
     for state, options in STATES.items():
         for number in range(EACH):
             raw = raws[f"{state}-{number}"] = await RawClient.connect(broker, f"{state}-{number}")
-            raw.command({"c": "subscribe", "id": "s", "topic": "a", **options})
-            await raw.until("processed")
+            raw.send_command({"c": "subscribe", "id": "s", "topic": "a", **options})
+            await raw.read_until("processed")
     return raws
 
 
@@ -80,7 +80,7 @@ async def test_two_hundred_clients_in_all_states(tmp_path: Path, caplog: pytest.
                 # Read in part, and said so in part.
                 durable = raws[f"durable-{number}"]
                 assert (await durable.deliveries(100))[0][:6] == b"000100"
-                durable.command({"c": "ack", "id": "s", "upto": 1 + number})
+                durable.send_command({"c": "ack", "id": "s", "upto": 1 + number})
             await until(
                 lambda: all(
                     connections[f"durable-{number}"].account.acknowledged.messages == 1 + number

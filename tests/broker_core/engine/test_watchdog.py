@@ -47,15 +47,15 @@ class Watched:
     def looks(self, number: int) -> int:
         """So many seconds pass, with a look at everybody at each; how often it has barked altogether."""
         for _ in range(number):
-            self.clock.passes(1)
+            self.clock.advance(1)
             self.watchdog.start_round()
             for connection in self.broker.engine.roster.clients.values():
                 self.watchdog.check_client(connection)
         return self.watchdog.found
 
     async def subscribe(self, **options: Any) -> None:
-        self.raw.command({"c": "subscribe", "id": "s", "topic": "a", **options})
-        await self.raw.until("processed")
+        self.raw.send_command({"c": "subscribe", "id": "s", "topic": "a", **options})
+        await self.raw.read_until("processed")
 
     async def publish(self, *bodies: bytes, topic: str = "a") -> None:
         await self.writer.publish_many(topic, list(bodies))
@@ -103,8 +103,8 @@ async def test_the_brokers_own_watchdog_finds_it_within_seconds_and_the_status_s
         AsyncClient(address_of(broker), "writer") as writer,
     ):
         raw = await RawClient.connect(broker, "reader")
-        raw.command({"c": "subscribe", "id": "s", "topic": "a"})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "a"})
+        await raw.read_until("processed")
         sink = broker.engine.roster.clients["reader"].sink
         sink.is_writable = False
         await writer.publish_many("a", [b"1"])
@@ -166,7 +166,7 @@ async def test_a_replay_that_does_not_move_and_one_whose_task_is_gone(
             await one.subscribe(bookmark="0")
         assert one.looks(SAMPLES + 3) == 1, "once, however long it stands"
         other = await RawClient.connect(one.broker, "other")
-        other.command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0", "managed": "kept"})
+        other.send_command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0", "managed": "kept"})
         assert await other.deliveries(1)
         target = one.broker.engine.roster.clients["other"].subscriptions["s"]
         replay = target.serving
@@ -204,15 +204,15 @@ async def test_no_bark_at_clients_that_wait_for_a_reason(tmp_path: Path) -> None
         clients = {}
         for name, options in subscriptions.items():
             clients[name] = await RawClient.connect(one.broker, name)
-            clients[name].command({"c": "subscribe", "id": "s", "topic": "a", **options})
-            await clients[name].until("processed")
+            clients[name].send_command({"c": "subscribe", "id": "s", "topic": "a", **options})
+            await clients[name].read_until("processed")
         connections = one.broker.engine.roster.clients
         await one.subscribe()
         pause_by_policy(one.connection, one.connection.subscriptions["s"])
         await one.publish(b"a", b"b", b"c")
         stopped = await RawClient.connect(one.broker, "stopped")
-        stopped.command({"c": "subscribe", "id": "s", "topic": "a"})
-        await stopped.until("processed")
+        stopped.send_command({"c": "subscribe", "id": "s", "topic": "a"})
+        await stopped.read_until("processed")
         connections["stopped"].sink.is_writable = False
         await one.publish(b"d", b"e")
         offline_client(one.broker.engine.enforcement, connections["stopped"])

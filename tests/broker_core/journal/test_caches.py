@@ -22,7 +22,7 @@ from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.journal.publisher_sequences import publisher_sequences_path, read_publisher_sequences
 from broker_core.journal.publishers import Publishers, SessionNumber
 from broker_core.journal.segment_index import SegmentIndex
-from tests.support.calls import counted
+from tests.support.call_counts import counting_calls
 
 from .support import INSTANCE, SMALL, batch_for, fill, flip, open_journal, read_all
 
@@ -228,7 +228,7 @@ def test_a_thousand_segments_open_without_being_read(tmp_path):
         journal.finish_sealed()
     newest = journal.next_sequence
     journal.close()
-    with counted() as number:
+    with counting_calls() as number:
         journal = open_journal(tmp_path, options)
     assert journal.recovery.scanned_segments == 1
     assert journal.next_sequence == newest

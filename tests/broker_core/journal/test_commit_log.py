@@ -191,7 +191,7 @@ def takes(bench: Bench, seconds: float) -> None:
     applied = bench.outlet.on_durable
 
     def slow(group: Sequence[Said], positions: Sequence[BatchPosition]) -> None:
-        bench.clock.passes(seconds * len(group))
+        bench.clock.advance(seconds * len(group))
         applied(group, positions)
 
     bench.outlet.on_durable = slow  # type: ignore[method-assign]
@@ -244,10 +244,10 @@ async def test_a_group_is_stamped_with_the_moment_of_its_turn(bench: Bench) -> N
     began = bench.clock.now_ns()
     bench.append("1")
     await turns()
-    bench.clock.passes(3)
+    bench.clock.advance(3)
     bench.append("2")
     await turns()
-    bench.clock.passes(3)
+    bench.clock.advance(3)
     await bench.write()
     assert bench.outlet.stamps == [(1, began), (3, began + 3_000_000_000)]
 
@@ -255,7 +255,7 @@ async def test_a_group_is_stamped_with_the_moment_of_its_turn(bench: Bench) -> N
 async def test_moments_never_go_back_although_the_clock_does(bench: Bench) -> None:
     began = bench.clock.now_ns()
     for seconds in (10, -7, 2, 8):
-        bench.clock.passes(seconds)
+        bench.clock.advance(seconds)
         bench.append("1")
         await bench.write()
     ahead = began + 10_000_000_000

@@ -190,12 +190,12 @@ async def test_a_broker_tells_who_reads_it_and_does_not_start_on_it(tmp_path: Pa
     async with running_broker(tmp_path / "mine") as broker:
         put(archived, mine)
         reader = await RawClient.connect(broker, "reader")
-        reader.command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0"})
-        assert str(mine) in (await reader.until("error"))["message"]
-        assert (await reader.until("closing"))["code"] == "other_log"
+        reader.send_command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0"})
+        assert str(mine) in (await reader.read_until("error"))["message"]
+        assert (await reader.read_until("closing"))["code"] == "other_log"
         live = await RawClient.connect(broker, "live")
-        live.command({"c": "subscribe", "id": "s", "topic": "a"})
-        await live.until("processed")
+        live.send_command({"c": "subscribe", "id": "s", "topic": "a"})
+        await live.read_until("processed")
         await live.publish("a", [b"goes on"], first=1)
         assert await live.deliveries(1) == [b"goes on"]
     with pytest.raises(OperatorError, match="other_log"):

@@ -14,7 +14,7 @@ from broker_core.errors import ClientError
 from broker_core.replay.positions import store
 from tests.broker_core.journal.support import FailingFiles
 from tests.support.brokers import address_of, ask, running_broker, until
-from tests.support.crash_copy import copy_of_the_living
+from tests.support.crash_copy import copy_live_directory
 from tests.support.raw import RawClient
 
 
@@ -110,12 +110,12 @@ async def test_unsubscribing_keeps_it_and_deleting_does_not(tmp_path: Path) -> N
 async def test_a_client_is_told_that_it_is_deleted_when_the_disk_knows(tmp_path: Path) -> None:
     async with running_broker(tmp_path / "home") as broker:
         reader = await RawClient.connect(broker, "reader")
-        reader.command({"c": "subscribe", "id": "s", "topic": "t", "durable": "orders"})
-        await reader.until("processed")
-        reader.command({"c": "unsubscribe", "id": "s", "delete": True})
-        assert (await reader.until("processed"))["of"] == "unsubscribe"
+        reader.send_command({"c": "subscribe", "id": "s", "topic": "t", "durable": "orders"})
+        await reader.read_until("processed")
+        reader.send_command({"c": "unsubscribe", "id": "s", "delete": True})
+        assert (await reader.read_until("processed"))["of"] == "unsubscribe"
         # What a crash in this moment would leave.
-        copy_of_the_living(tmp_path / "home", tmp_path / "crashed")
+        copy_live_directory(tmp_path / "home", tmp_path / "crashed")
     async with running_broker(tmp_path / "crashed") as broker:
         assert await ask(broker, "durables") == []
 
@@ -126,11 +126,11 @@ async def test_one_that_an_operator_deletes_leaves_its_subscription_and_its_clie
     async with running_broker(tmp_path) as broker:
         client = await RawClient.connect(broker, "reader")
         for id in ("s", "other"):
-            client.command({"c": "subscribe", "id": id, "topic": "t", "durable": id})
-            await client.until("processed")
+            client.send_command({"c": "subscribe", "id": id, "topic": "t", "durable": id})
+            await client.read_until("processed")
         await ask(broker, "durable_delete", client="reader", name="s")
-        client.command({"c": "unsubscribe", "id": "s", "delete": True})
-        assert (await client.until("processed"))["of"] == "unsubscribe"
+        client.send_command({"c": "unsubscribe", "id": "s", "delete": True})
+        assert (await client.read_until("processed"))["of"] == "unsubscribe"
         assert set(broker.engine.roster.clients["reader"].subscriptions) == {"other"}
         assert [one["name"] for one in await ask(broker, "durables")] == ["other"]
         client.close()
@@ -141,20 +141,20 @@ async def test_the_subscription_of_one_that_another_member_deleted_moves_no_late
 ) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         client = await RawClient.connect(broker, "reader")
-        client.command({"c": "subscribe", "id": "s", "topic": "t", "durable": "orders", "ack": "client"})
-        await client.until("processed")
+        client.send_command({"c": "subscribe", "id": "s", "topic": "t", "durable": "orders", "ack": "client"})
+        await client.read_until("processed")
         kept = broker.engine.kept
         former = kept.durables["reader", "orders"]
         kept.remove(former, tell=False)
         kept.add_replicated(msgspec.structs.replace(former, position=1, created_at=former.created_at + 1))
         await writer.publish_many("t", numbered(1, 5))
         await client.deliveries(5)
-        client.command({"c": "ack", "id": "s", "upto": 5})
-        client.command({"c": "heartbeat"})
-        await client.until("heartbeat")
+        client.send_command({"c": "ack", "id": "s", "upto": 5})
+        client.send_command({"c": "heartbeat"})
+        await client.read_until("heartbeat")
         await broker.engine.durables.record_positions()
-        client.command({"c": "unsubscribe", "id": "s", "delete": True})
-        assert (await client.until("processed"))["of"] == "unsubscribe"
+        client.send_command({"c": "unsubscribe", "id": "s", "delete": True})
+        assert (await client.read_until("processed"))["of"] == "unsubscribe"
         assert [one["bookmark"] for one in await ask(broker, "durables")] == ["test-1|0|"]
         client.close()
 

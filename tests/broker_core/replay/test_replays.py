@@ -23,7 +23,7 @@ from broker_core.protocols.native import COMMAND
 from tests.broker_core.test_broker import numbered, take
 from tests.support.brokers import address_of, ask, running_broker, tcp_policy, until
 from tests.support.raw import RawClient
-from tests.support.reader import Reader
+from tests.support.recording_client import RecordingClient
 from tests.support.stalled import StalledSubscriber
 
 SECOND = 10**9
@@ -226,10 +226,10 @@ async def test_a_pattern_that_can_name_no_journaled_topic_is_refused(
     policy = tcp_policy()
     instance = replace(policy.instance, unjournaled_topics=("scratch.>", "*.tmp"))
     async with running_broker(tmp_path, replace(policy, instance=instance)) as broker:
-        reader = await Reader.connect(broker)
-        (refused,) = await reader.ask(c="subscribe", id="s", topic=pattern, **options)
+        reader = await RecordingClient.connect(broker)
+        (refused,) = await reader.request(c="subscribe", id="s", topic=pattern, **options)
         assert (refused["code"], refused["id"]) == ("not_journaled", "s")
-        (taken,) = await reader.ask(c="subscribe", id="s", topic="*.a", **options)
+        (taken,) = await reader.request(c="subscribe", id="s", topic="*.a", **options)
         assert taken["ack"] == "processed"
         reader.close()
 
@@ -287,7 +287,7 @@ async def test_live_subscribers_are_told_when_what_they_got_was_not_stored(
         patched.setattr(there.broker.engine.journal._files, "pwritev", full)
         raw = await RawClient.connect(there.broker, "other")
         await raw.publish("a", [b"lost"], first=1)
-        assert (await raw.until("error"))["code"] == "disk_full"
+        assert (await raw.read_until("error"))["code"] == "disk_full"
     await until(lambda: any(notice.code == "not_stored" for notice in there.reader.notices))
     assert (await take(subscription, 2))[:2] == [*numbered(0, 1), b"lost"]
     await publish(there.writer, 1, 2)
@@ -298,8 +298,10 @@ async def test_fully_durable_says_that_it_is_the_default_while_nothing_replicate
     await there.reader.subscribe("a", bookmark="0", durability="fully_durable")
     assert there.reader.notices[-1].code == "fully_durable_is_persisted"
     raw = await RawClient.connect(there.broker, "raw")
-    raw.command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0", "durability": "fully_durable"})
-    assert (await raw.until("processed"))["durability"] == "persisted"
+    raw.send_command(
+        {"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0", "durability": "fully_durable"}
+    )
+    assert (await raw.read_until("processed"))["durability"] == "persisted"
 
 
 @pytest.mark.parametrize(
@@ -316,8 +318,8 @@ async def test_options_that_make_no_sense_are_refused_by_name(
     there: Fixture, options: dict[str, str], field: str
 ) -> None:
     raw = await RawClient.connect(there.broker, "raw")
-    raw.command({"c": "subscribe", "id": "s", "topic": "a", **options})
-    error = await raw.until("error")
+    raw.send_command({"c": "subscribe", "id": "s", "topic": "a", **options})
+    error = await raw.read_until("error")
     assert (error["code"], error["details"]["field"]) == ("bad_command", field)
 
 
@@ -350,13 +352,13 @@ async def test_persisted_acks_come_only_when_the_point_has_moved_and_never_pass_
     there: Fixture,
 ) -> None:
     raw = await RawClient.connect(there.broker, "raw")
-    raw.command({"c": "subscribe", "id": "s", "topic": "a", "filter": "/n = -1", "bookmark": "0"})
-    await raw.until("completed")
+    raw.send_command({"c": "subscribe", "id": "s", "topic": "a", "filter": "/n = -1", "bookmark": "0"})
+    await raw.read_until("completed")
     await there.records(3)
     engine = there.broker.engine
     for _ in range(3):
         engine.subscriptions.acknowledge()
-    raw.command({"c": "flush", "id": "f"})
+    raw.send_command({"c": "flush", "id": "f"})
     acks = []
     while (frame := await raw.next_frame()).kind == COMMAND and b'"flush"' not in bytes(frame.payload):
         acks.append(bytes(frame.payload))

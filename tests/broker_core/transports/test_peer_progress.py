@@ -24,7 +24,12 @@ from broker_core.transports.peer_progress import (
 )
 from tests.support.certificates import Authority
 from tests.support.paced_reader import READS_A_SECOND, PacedReader
-from tests.support.progress_process import LOOK_S, Look, Transports, transports_process
+from tests.support.progress_process import (
+    SAMPLE_INTERVAL_S,
+    SinkSample,
+    TransportsProcess,
+    transports_process,
+)
 
 RATES = (1_000, 10_000, 20_000, 50_000, 100_000)
 BUFFERS = (8 * 1024, 32 * 1024, None)
@@ -218,36 +223,38 @@ def transports(authority: Authority, *names: str) -> list[TransportSettings]:
     ]
 
 
-def reader(authority: Authority, made: Transports, name: str, rate: int, buffer: int | None) -> PacedReader:
+def reader(
+    authority: Authority, made: TransportsProcess, name: str, rate: int, buffer: int | None
+) -> PacedReader:
     tls = tls_context(authority.certificate) if name in ("tcps", "wss") else None
     return PacedReader(made.ports[name], rate, buffer, websocket=name.startswith("ws"), tls=tls)
 
 
-def rates(looks: list[Look], at_least_s: float) -> Iterator[float]:
+def rates(looks: list[SinkSample], at_least_s: float) -> Iterator[float]:
     """Bytes a second from the end of one step to the end of a later one."""
     ends = [
         now
         for before, now, after in zip(looks, looks[1:], looks[2:], strict=False)
-        if before.taken < now.taken == after.taken
+        if before.acked < now.acked == after.acked
     ]
     for first in ends:
         last = next((end for end in ends if end.at >= first.at + at_least_s), None)
         if last is not None:
-            yield (last.taken - first.taken) / (last.at - first.at)
+            yield (last.acked - first.acked) / (last.at - first.at)
 
 
-def check(reader: PacedReader, looks: list[Look]) -> int:
+def check(reader: PacedReader, looks: list[SinkSample]) -> int:
     """Hold what was said of a reader against what it read; how many rates were compared."""
-    assert all(before.taken <= now.taken <= now.handed for before, now in pairwise(looks))
-    newest = reader.moments[-1].at  # of what came since nobody knows what its kernel has
+    assert all(before.acked <= now.acked <= now.written for before, now in pairwise(looks))
+    newest = reader.samples[-1].at  # of what came since nobody knows what its kernel has
     for look in looks:
-        assert look.at > newest or look.taken <= reader.got_by(look.at), "more than its kernel had"
-    known = [look for look in looks if look.lump]
+        assert look.at > newest or look.acked <= reader.kernel_bytes_at(look.at), "more than its kernel had"
+    known = [look for look in looks if look.window_step]
     assert known, "its window was never seen shut"
-    lump = known[-1].lump
+    lump = known[-1].window_step
     # One law: what was taken runs ahead of what was read by an amount that varies by a lump at most.
-    ahead = [look.taken - reader.read_at(look.at) for look in known]
-    unseen = reader.rate * (LOOK_S + 1 / READS_A_SECOND)
+    ahead = [look.acked - reader.bytes_read_at(look.at) for look in known]
+    unseen = reader.rate * (SAMPLE_INTERVAL_S + 1 / READS_A_SECOND)
     assert max(ahead) - min(ahead) <= lump + unseen
     if reader.rate * READ_FOR_S > 3 * lump:
         assert lump <= 2 * (max(ahead) - min(ahead) + unseen), "a lump far beyond what it is"
@@ -262,7 +269,7 @@ def check(reader: PacedReader, looks: list[Look]) -> int:
 def test_progress_is_that_of_the_reader_whatever_its_pace_its_buffer_and_the_transport(
     authority: Authority,
 ) -> None:
-    compared, readers = 0, list[tuple[Transports, str, PacedReader]]()
+    compared, readers = 0, list[tuple[TransportsProcess, str, PacedReader]]()
     with (
         transports_process("uvloop", *transports(authority, "tcp", "tcps", "ws", "wss")) as usual,
         transports_process("asyncio", *transports(authority, "tcp", "tcps")) as plain,
@@ -281,20 +288,20 @@ def test_progress_is_that_of_the_reader_whatever_its_pace_its_buffer_and_the_tra
             time.sleep(READ_FOR_S)
             for made, name, one in readers:
                 try:
-                    compared += check(one, list(made.looks[one.address]))
+                    compared += check(one, list(made.samples[one.address]))
                 except AssertionError as problem:
                     raise AssertionError(f"{name}, {one}: {problem}") from problem
             assert compared > 5 * len(readers)
             for made in (usual, plain):
                 made.stop_sending()
             for _, _, one in readers:
-                one.hurry()
+                one.read_at_full_speed()
             for made, name, one in readers:
-                one.read_to_the_end()
-                wait_for(lambda made=made, one=one: made.looks[one.address][-1].at > one.moments[-1].at)
-                last, read = made.looks[one.address][-1], one.moments[-1].read
-                assert last.taken == last.handed <= read, f"{name}, {one}: it has read everything"
-                assert name != "tcp" or last.taken == read
+                one.read_to_end()
+                wait_for(lambda made=made, one=one: made.samples[one.address][-1].at > one.samples[-1].at)
+                last, read = made.samples[one.address][-1], one.samples[-1].read
+                assert last.acked == last.written <= read, f"{name}, {one}: it has read everything"
+                assert name != "tcp" or last.acked == read
         finally:
             for _, _, one in readers:
                 one.close()
@@ -325,21 +332,23 @@ def test_a_network_that_carries_nothing_is_told_from_a_peer_that_does_not_read(
         fast = [reader(authority, made, name, 4_000_000, 1 << 18) for name in ("tcp", "ws")]
         still = [reader(authority, made, name, 0, 8 * 1024) for name in ("tcp", "ws")]
         try:
-            wait_for(lambda: all(made.looks.get(one.address, [SILENT])[-1].taken > 1_000_000 for one in fast))
-            wait_for(lambda: all(made.looks.get(one.address, [SILENT])[-1].lump for one in still))
+            wait_for(
+                lambda: all(made.samples.get(one.address, [SILENT])[-1].acked > 1_000_000 for one in fast)
+            )
+            wait_for(lambda: all(made.samples.get(one.address, [SILENT])[-1].window_step for one in still))
             for one in fast:
                 cut(one)
-            wait_for(lambda: all(made.looks[one.address][-1].network_limited for one in fast))
-            assert not any(look.network_limited for one in still for look in made.looks[one.address])
+            wait_for(lambda: all(made.samples[one.address][-1].network_limited for one in fast))
+            assert not any(look.network_limited for one in still for look in made.samples[one.address])
             for one in fast:
                 mend(one)
-            wait_for(lambda: not any(made.looks[one.address][-1].network_limited for one in fast))
+            wait_for(lambda: not any(made.samples[one.address][-1].network_limited for one in fast))
             for one in still:
                 cut(one)
-            wait_for(lambda: all(made.looks[one.address][-1].network_limited for one in still))
+            wait_for(lambda: all(made.samples[one.address][-1].network_limited for one in still))
         finally:
             for one in (*fast, *still):
                 one.close()
 
 
-SILENT = Look(0.0, 0, 0, 0, False)
+SILENT = SinkSample(0.0, 0, 0, 0, False)

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from tests.support.postgres import Cluster, running_cluster
-from tests.support.small_disks import SmallDisk, why_not
+from tests.support.small_disks import SmallDisk, unavailable_reason
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
@@ -77,7 +77,7 @@ def test_postgresql_locked_read_only_and_stopped(cluster: Cluster, tmp_path: Pat
 
 def test_postgresql_whose_disk_is_full(tmp_path: Path) -> None:
     """Room inside the table of the probe, which vacuum has freed, is no room for anything else."""
-    if why := why_not(tmp_path):
+    if why := unavailable_reason(tmp_path):
         pytest.skip(why)
     with tempfile.TemporaryDirectory(prefix="sluice-", dir="/tmp") as home:
         Path(home).chmod(0o755)  # PostgreSQL runs as another user
@@ -111,7 +111,7 @@ def test_sqlite_locked_and_read_only(tmp_path: Path) -> None:
 
 
 def test_sqlite_whose_disk_is_full(tmp_path: Path) -> None:
-    if why := why_not(tmp_path):
+    if why := unavailable_reason(tmp_path):
         pytest.skip(why)
     disk = SmallDisk(tmp_path / "disk", 16)
     try:

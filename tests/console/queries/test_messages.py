@@ -32,7 +32,7 @@ def publish(real: BrokerThread, *bodies: tuple[str, object]) -> None:
                 await client.publish(topic, body)
             await client.flush()
 
-    real.do(work())
+    real.run(work())
 
 
 def numbers(found: list[BrowsedMessage]) -> list[object]:

@@ -72,7 +72,7 @@ async def test_start_logon_message_and_end_become_runs(tmp_path: Path) -> None:
     async with reported(tmp_path) as (broker, _):
         client = await RawClient.connect(broker, "feed")
         await client.publish("flights.AA", [b'{"delay": 5}', b'{"delay": 15}'], 1)
-        await client.until("persisted")
+        await client.read_until("persisted")
         await until_runs(3)
         other = await RawClient.connect(broker, "board")
         other.close()

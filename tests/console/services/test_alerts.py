@@ -21,7 +21,7 @@ from console.queries import system_conditions
 from console.services import alerts
 from console.services.actors import Actor
 from tests.support.fake_broker import FakeBroker
-from tests.support.sinks import Hook, Mailbox, mail_server, web_sink
+from tests.support.receiving_servers import Hook, Mailbox, mail_server, web_sink
 
 NOW = datetime(2026, 11, 22, 3, 12, tzinfo=UTC)
 

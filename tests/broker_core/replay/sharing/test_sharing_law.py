@@ -29,7 +29,7 @@ from broker_core.journal.journal import Journal, JournalOptions
 from broker_core.protocols import commands
 from broker_core.protocols.replies import ErrorReply, Reply
 from broker_core.replay.positions.file import SHARED_OWNER
-from tests.support.crash_copy import copy_of_the_living
+from tests.support.crash_copy import copy_live_directory
 
 HUGE = 1 << 40
 KEY = SHARED_OWNER, "jobs"
@@ -188,7 +188,7 @@ class World:
     async def crash(self) -> None:
         """What is on the disk now is all that the next life has."""
         await self.engine.dispatch.barrier()
-        copy_of_the_living(self.home / str(self.lives), self.home / str(self.lives + 1))
+        copy_live_directory(self.home / str(self.lives), self.home / str(self.lives + 1))
         self.consumers.clear()
         await self.engine.close()
         self.acked = set(self.saved)

@@ -14,7 +14,7 @@ from broker_core.config.rule_terms import EnforcementMode
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.rules.rulebook import StagedRevision, parse_stage
 from tests.broker_core.slow_clients.accounts.test_coming_into_force import BIG, NOTIFY
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 
 OLD = {
     "name": "old",
@@ -27,9 +27,9 @@ OLD = {
 
 def waiting(names: str, **rules: Any) -> SlowClientGuard:
     """A guard of clients for which something has waited for a minute."""
-    made = guard(policy(BIG, **rules))
+    made = make_guard(policy(BIG, **rules))
     for name in names:
-        made.on_queued(made.register(name, "tcp", Still(START - 60 * SECOND)), 10, START)
+        made.on_queued(made.register(name, "tcp", FixedBacklog(START - 60 * SECOND)), 10, START)
     return made
 
 
@@ -99,7 +99,7 @@ def test_the_same_stage_again_gives_no_new_allowance() -> None:
     made.apply_policy(policy(BIG), staged(2))
     assert len(made.tick(START)) == 2
     made.apply_policy(policy(BIG), staged(2))
-    made.on_queued(made.register("c", "tcp", Still(START - 60 * SECOND)), 10, START)
+    made.on_queued(made.register("c", "tcp", FixedBacklog(START - 60 * SECOND)), 10, START)
     assert [one.held_at for one in made.tick(START + SECOND)] == [2]
 
 

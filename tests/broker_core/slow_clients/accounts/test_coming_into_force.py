@@ -16,8 +16,8 @@ from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signals import BacklogCounts
 from broker_core.slow_clients.rules.rulebook import StagedRevision
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 from tests.support.signals import SubscriptionSignals
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 BIG = {"message_memory_limit": 10**9, "message_disk_limit": 10**9}
 NOTIFY = [{"action": "notify"}]
@@ -114,9 +114,9 @@ def at(ms: int) -> int:
 
 
 def scene(document: PolicyDocument, clients: list[Any]) -> SlowClientGuard:
-    made = guard(document)
+    made = make_guard(document)
     for number, (memory, disk, age, blocked, owed, offlined, subscriptions) in enumerate(clients):
-        backlog = Still(0, BacklogCounts(owed, disk // 40, owed // 2, "s|3|"))
+        backlog = FixedBacklog(0, BacklogCounts(owed, disk // 40, owed // 2, "s|3|"))
         backlog.blocked_since, backlog.owed_messages = at(blocked), owed
         use = made.register(f"c{number}", "ab"[number % 2], backlog)
         for place, (topic, durable, messages, unacked, old, full, prefetch) in enumerate(subscriptions):
@@ -187,8 +187,8 @@ def test_a_preview_is_what_then_happens(
 def test_it_acts_at_once_on_the_quiet_too(
     rules: dict[str, Any], expected: PolicyAction, staged: bool
 ) -> None:
-    made = guard(policy(BIG))
-    backlog = Still()
+    made = make_guard(policy(BIG))
+    backlog = FixedBacklog()
     backlog.owed_messages, backlog.blocked_since = 9, at(700)
     made.subscribe(made.register("c", "tcp", backlog), SubscriptionSignals(
         "s", "quiet", prefetch=9, backlog_messages=9, unacked_messages=9, window_full_since=at(40_000)
@@ -207,8 +207,8 @@ def test_a_rule_that_leaves_shadow_acts_on_whom_it_spoke_of_and_its_hold_has_run
         "hold_ms": 3_000,
         "ladder": NOTIFY,
     }
-    made = guard(policy(BIG, rules=[own]))
-    made.on_queued(made.register("c", "tcp", Still(START)), 10, START)
+    made = make_guard(policy(BIG, rules=[own]))
+    made.on_queued(made.register("c", "tcp", FixedBacklog(START)), 10, START)
     said = [one for second in range(8) for one in made.tick(START + second * SECOND)]
     assert [one.mode for one in said] == [EnforcementMode.SHADOW]
     enforced = policy(BIG, rules=[own | {"mode": "enforce"}])
@@ -221,8 +221,8 @@ def test_a_rule_that_leaves_shadow_acts_on_whom_it_spoke_of_and_its_hold_has_run
 
 def test_another_limit_begins_anew() -> None:
     own = {"name": "r", "mode": "enforce", "signal": "oldest_age", "limit": 2_000, "ladder": NOTIFY}
-    made = guard(policy(BIG, rules=[own]))
-    made.on_queued(made.register("c", "tcp", Still(START)), 10, START)
+    made = make_guard(policy(BIG, rules=[own]))
+    made.on_queued(made.register("c", "tcp", FixedBacklog(START)), 10, START)
     assert len([one for second in range(4) for one in made.tick(START + second * SECOND)]) == 1
     apply(made, policy(BIG, rules=[own | {"limit": 1_000}]))
     assert len(made.tick(START + 4 * SECOND)) == 1

@@ -8,8 +8,8 @@ import pytest
 
 from broker_core.documents.clients import ForecastEntry
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 from tests.support.signals import SubscriptionSignals
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 NOTIFY = [{"action": "notify"}]
 
@@ -29,9 +29,9 @@ def own(signal: str, limit: int, **more: Any) -> dict[str, Any]:
     ("outbound_messages", "outbox_messages"), ("conflation_bytes", "conflation_bytes"),
 ])  # fmt: skip
 def test_a_subscription_that_fills_up(signal: str, field: str) -> None:
-    made = guard(policy(rules=[own(signal, 100, scope={"topic": ">"})]))
+    made = make_guard(policy(rules=[own(signal, 100, scope={"topic": ">"})]))
     one = SubscriptionSignals("s", "t")
-    made.subscribe(made.register("c", "tcp", Still(START)), one)
+    made.subscribe(made.register("c", "tcp", FixedBacklog(START)), one)
     for second in range(4):
         setattr(one, field, 10 + 10 * second)
         made.tick(START + second * SECOND)
@@ -44,8 +44,8 @@ def test_a_subscription_that_fills_up(signal: str, field: str) -> None:
 
 
 def test_what_is_in_flight_of_a_client_fills_up() -> None:
-    made = guard(policy(rules=[own("backlog_messages", 100)]))
-    backlog = Still()
+    made = make_guard(policy(rules=[own("backlog_messages", 100)]))
+    backlog = FixedBacklog()
     made.register("c", "tcp", backlog)
     for second in range(4):
         backlog.owed_messages = 10 + 10 * second
@@ -54,8 +54,8 @@ def test_what_is_in_flight_of_a_client_fills_up() -> None:
 
 
 def test_a_rate_that_falls_to_its_floor() -> None:
-    made = guard(policy(xap=[{"enabled": True}]))
-    backlog = Still(START - 60 * SECOND)
+    made = make_guard(policy(xap=[{"enabled": True}]))
+    backlog = FixedBacklog(START - 60 * SECOND)
     made.on_queued(made.register("c", "tcp", backlog), 100_000, START)
     for second in range(6):
         backlog.acked_bytes += 20_000 - 1_000 * second
@@ -65,8 +65,8 @@ def test_a_rate_that_falls_to_its_floor() -> None:
 
 
 def test_of_a_pool_that_fills_up_only_the_one_who_would_be_chosen_has_a_time() -> None:
-    made = guard(policy({"message_memory_limit": 100_000, "message_disk_limit": 10**9}, 100))
-    uses = {name: made.register(name, "tcp", Still(START)) for name in ("big", "small", "idle")}
+    made = make_guard(policy({"message_memory_limit": 100_000, "message_disk_limit": 10**9}, 100))
+    uses = {name: made.register(name, "tcp", FixedBacklog(START)) for name in ("big", "small", "idle")}
     for second in range(4):
         made.on_queued(uses["big"], 6_000, START)
         made.on_queued(uses["small"], 4_000, START)
@@ -83,8 +83,8 @@ def test_of_a_pool_that_fills_up_only_the_one_who_would_be_chosen_has_a_time() -
 
 
 def test_who_would_be_chosen_first_is_somebody_who_is_there() -> None:
-    made = guard(policy({"message_memory_limit": 100_000, "message_disk_limit": 10**9}, 100))
-    uses = {name: made.register(name, "tcp", Still(START)) for name in ("big", "middle", "small")}
+    made = make_guard(policy({"message_memory_limit": 100_000, "message_disk_limit": 10**9}, 100))
+    uses = {name: made.register(name, "tcp", FixedBacklog(START)) for name in ("big", "middle", "small")}
     for second in range(4):
         for name, size in (("big", 6_000), ("middle", 5_000), ("small", 4_000)):
             made.on_queued(uses[name], size, START)
@@ -99,8 +99,8 @@ def test_the_protected_are_not_chosen_and_who_comes_after_them_is() -> None:
     pool = own(
         "pool_memory", 50_000, choose="largest_in_pool", shape="largest_when_pool_over", protected=["ops*"]
     )
-    made = guard(policy({"message_memory_limit": 10**9, "message_disk_limit": 10**9}, rules=[pool]))
-    uses = [made.register(name, "tcp", Still(START)) for name in ("ops-1", "next")]
+    made = make_guard(policy({"message_memory_limit": 10**9, "message_disk_limit": 10**9}, rules=[pool]))
+    uses = [made.register(name, "tcp", FixedBacklog(START)) for name in ("ops-1", "next")]
     for second in range(4):
         for use, size in zip(uses, (6_000, 4_000), strict=True):
             made.on_queued(use, size, START)
@@ -110,8 +110,8 @@ def test_the_protected_are_not_chosen_and_who_comes_after_them_is() -> None:
 
 
 def test_who_isnt_there_has_none() -> None:
-    made = guard(policy())
+    made = make_guard(policy())
     assert made.forecasts("nobody", START) == [] and made.forecast("nobody", START) is None
-    made.register("c", "tcp", Still())
+    made.register("c", "tcp", FixedBacklog())
     assert made.forecast("c", START) is None, "nothing of any limit is used"
     assert all(one.why_none for one in made.forecasts("c", START))

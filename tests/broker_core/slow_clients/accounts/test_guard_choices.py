@@ -11,8 +11,8 @@ from broker_core.documents.system_records import DecisionCandidate
 from broker_core.slow_clients.accounts.client_usage import ClientUsage
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.signals import BacklogCounts
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 from tests.support.signals import SubscriptionSignals
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 SMALL = {"message_memory_limit": 1_000, "message_disk_limit": 4_000}
 PART = SECOND // 40
@@ -25,7 +25,7 @@ def warns(signal: str, limit: int, **more: object) -> dict[str, object]:
 
 
 def registered(made: SlowClientGuard, *names: str) -> list[ClientUsage]:
-    return [made.register(name, "tcp", Still(START, BacklogCounts(3, 0, 0, "s|3|"))) for name in names]
+    return [made.register(name, "tcp", FixedBacklog(START, BacklogCounts(3, 0, 0, "s|3|"))) for name in names]
 
 
 def offlined(made: SlowClientGuard, use: ClientUsage, memory: int) -> None:
@@ -42,7 +42,7 @@ def spooled(made: SlowClientGuard, use: ClientUsage, disk: int) -> None:
 
 
 def test_memory_on_its_way_to_disk_is_not_in_what_is_observed() -> None:
-    made = guard(policy(SMALL, 100))
+    made = make_guard(policy(SMALL, 100))
     leaving, largest, other = registered(made, "leaving", "largest", "other")
     offlined(made, leaving, 1_001)
     assert made.on_queued(largest, 700, START) is None
@@ -55,7 +55,7 @@ def test_memory_on_its_way_to_disk_is_not_in_what_is_observed() -> None:
 
 @pytest.mark.parametrize("grown", [201, 300])
 def test_who_grew_beyond_the_largest_spool_since_it_was_ranked_is_chosen(grown: int) -> None:
-    made = guard(policy(SMALL, 100))
+    made = make_guard(policy(SMALL, 100))
     first, second = registered(made, "first", "second")
     spooled(made, first, 1_800)
     spooled(made, second, 2_000)
@@ -70,7 +70,7 @@ def test_who_grew_beyond_the_largest_spool_since_it_was_ranked_is_chosen(grown: 
 
 
 def test_a_disk_that_is_just_full_is_within() -> None:
-    made = guard(policy(SMALL, 100))
+    made = make_guard(policy(SMALL, 100))
     first, second = registered(made, "first", "second")
     spooled(made, first, 1_900)
     spooled(made, second, 2_100)
@@ -82,7 +82,7 @@ def test_a_disk_that_is_just_full_is_within() -> None:
 
 
 def test_part_of_a_tick_finds_what_a_new_policy_made_too_much_and_says_each_choice() -> None:
-    made = guard(policy({"message_memory_limit": 10_000, "message_disk_limit": 10_000}, 100))
+    made = make_guard(policy({"message_memory_limit": 10_000, "message_disk_limit": 10_000}, 100))
     for use, memory in zip(registered(made, *"abcd"), (400, 300, 200, 100), strict=True):
         assert made.on_queued(use, memory, START) is None
     made.apply_policy(policy({"message_memory_limit": 450, "message_disk_limit": 10_000}, 100, revision=2))
@@ -92,7 +92,7 @@ def test_part_of_a_tick_finds_what_a_new_policy_made_too_much_and_says_each_choi
 
 
 def test_the_disk_is_judged_before_the_memory_and_whoever_is_disconnected_leaves_both() -> None:
-    made = guard(policy({"message_memory_limit": 10_000, "message_disk_limit": 10_000}, 100))
+    made = make_guard(policy({"message_memory_limit": 10_000, "message_disk_limit": 10_000}, 100))
     a, b, c = registered(made, "a", "b", "c")
     for use, disk in ((a, 2_900), (b, 1_000)):
         offlined(made, use, 10_001)
@@ -107,13 +107,13 @@ def test_the_disk_is_judged_before_the_memory_and_whoever_is_disconnected_leaves
 
 
 def test_a_rule_of_ones_own_about_a_pool_speaks_in_part_of_a_tick_too() -> None:
-    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
+    made = make_guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
     a, b = registered(made, "a", "b")
     made.on_queued(a, 400, START)
     made.on_queued(b, 101, START)
     found = [d for part in range(1, 90) for d in made.tick_part(START + part * PART)]
     assert found and {(d.rule, d.client, d.action) for d in found} == {("own", "a", PolicyAction.WARN)}
-    quiet = guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
+    quiet = make_guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
     made.on_queued(registered(quiet, "a")[0], 500, START)
     assert [d for part in range(1, 90) for d in quiet.tick_part(START + part * PART)] == []
 
@@ -128,7 +128,7 @@ def both(document_mode: str) -> tuple[SlowClientGuard, ClientUsage]:
         {"name": "two", "mode": document_mode, "signal": "outbound_bytes", "limit": 100,
             "ladder": [{"action": "offline"}]},
     ]  # fmt: skip
-    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=rules))
+    made = make_guard(policy({"message_memory_limit": 10_000}, 100, rules=rules))
     (use,) = registered(made, "a")
     decision = made.on_queued(use, 101, START)
     assert decision is not None and decision.mode is EnforcementMode.ENFORCE
@@ -153,12 +153,12 @@ def test_what_was_decided_about_others_stays() -> None:
     made, use = both("enforce")
     (other,) = registered(made, "b")
     made.unregister(other)
-    made.unregister(ClientUsage("a", "tcp", "", Still(), use.pool, 99, lambda name: 0))
+    made.unregister(ClientUsage("a", "tcp", "", FixedBacklog(), use.pool, 99, lambda name: 0))
     assert [d.client for d in made.tick(START)] == ["a"], "neither another name's end nor another a's"
 
 
 def test_a_subscription_that_has_ended_is_judged_no_more() -> None:
-    made = guard(policy({}, rules=[warns("unacked_messages", 1)]))
+    made = make_guard(policy({}, rules=[warns("unacked_messages", 1)]))
     (use,) = registered(made, "a")
     view = SubscriptionSignals("s", "t", unacked_messages=9)
     watched = made.subscribe(use, view)
@@ -172,13 +172,13 @@ def test_a_subscription_that_has_ended_is_judged_no_more() -> None:
 
 
 def test_a_preview_looks_at_what_peers_have_taken_before_it_judges() -> None:
-    class Looked(Still):
+    class Looked(FixedBacklog):
         looks = 0
 
         def update_progress(self) -> None:
             self.looks += 1
 
-    made = guard(policy(SMALL))
+    made = make_guard(policy(SMALL))
     backlog, idle = Looked(START), Looked(START)
     made.on_queued(made.register("a", "tcp", backlog), 300, START)
     made.register("idle", "tcp", idle)
@@ -187,7 +187,7 @@ def test_a_preview_looks_at_what_peers_have_taken_before_it_judges() -> None:
 
 
 def test_a_preview_counts_offlined_clients_and_leaves_out_who_would_be_closed_before() -> None:
-    made = guard(policy(SMALL, 100))
+    made = make_guard(policy(SMALL, 100))
     spool, small, memory, other = registered(made, "spool", "small", "memory", "other")
     spooled(made, spool, 2_000)
     spooled(made, small, 1_500)
@@ -208,7 +208,7 @@ def test_a_preview_counts_offlined_clients_and_leaves_out_who_would_be_closed_be
 
 
 def test_a_preview_judges_subscriptions_by_the_rules_they_would_get() -> None:
-    made = guard(policy({}))
+    made = make_guard(policy({}))
     (use,) = registered(made, "a")
     made.on_queued(use, 10, START)
     made.subscribe(use, SubscriptionSignals("s", "orders.eu", backlog_messages=50, unacked_messages=50))
@@ -227,7 +227,7 @@ def test_a_preview_judges_subscriptions_by_the_rules_they_would_get() -> None:
 
 
 def test_what_leaves_a_spool_leaves_its_pool() -> None:
-    made = guard(policy(SMALL, 100))
+    made = make_guard(policy(SMALL, 100))
     a, b = registered(made, "a", "b")
     spooled(made, a, 1_000)
     spooled(made, b, 500)
@@ -240,7 +240,7 @@ def test_what_leaves_a_spool_leaves_its_pool() -> None:
 
 
 def test_from_when_a_client_is_offlined_is_said() -> None:
-    made = guard(policy(SMALL, 100))
+    made = make_guard(policy(SMALL, 100))
     (use,) = registered(made, "a")
     assert made.on_queued(use, 1_001, START + 7) is not None
     assert use.offlined_at == START + 7
@@ -251,13 +251,13 @@ OWN_POOL = warns("pool_memory", 500, choose="largest_in_pool", shape="largest_wh
 
 def test_a_rule_about_a_pool_knows_its_own_clients_alone() -> None:
     transports = {"a": {"pool": {"message_memory_limit": 20_000}}, "b": {}}
-    made = guard(policy({"message_memory_limit": 10_000}, 100, transports=transports, rules=[OWN_POOL]))
-    there = made.register("there", "a", Still(START))
-    here, other = (made.register(name, "b", Still(START)) for name in ("here", "other"))
+    made = make_guard(policy({"message_memory_limit": 10_000}, 100, transports=transports, rules=[OWN_POOL]))
+    there = made.register("there", "a", FixedBacklog(START))
+    here, other = (made.register(name, "b", FixedBacklog(START)) for name in ("here", "other"))
     made.on_queued(there, 9_000, START)
     made.on_queued(here, 300, START)
     made.on_queued(other, 250, START)
-    made.register("idle", "b", Still(START))
+    made.register("idle", "b", FixedBacklog(START))
     found = [d for part in range(1, 90) for d in made.tick_part(START + part * PART)]
     by_pool = {
         (d.client, d.observed, d.chosen_over and d.chosen_over.client) for d in found if d.rule == "own"
@@ -267,7 +267,7 @@ def test_a_rule_about_a_pool_knows_its_own_clients_alone() -> None:
 
 
 def test_a_rule_about_a_pool_forgets_that_it_was_passed() -> None:
-    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
+    made = make_guard(policy({"message_memory_limit": 10_000}, 100, rules=[OWN_POOL]))
     (use,) = registered(made, "a")
     pool = made.pool_of("tcp")
 
@@ -283,7 +283,7 @@ def test_a_rule_about_a_pool_forgets_that_it_was_passed() -> None:
 
 
 def test_a_word_of_warning_is_said_once_while_it_holds() -> None:
-    made = guard(policy({"message_memory_limit": 10_000}, 100, rules=[warns("outbound_bytes", 100)]))
+    made = make_guard(policy({"message_memory_limit": 10_000}, 100, rules=[warns("outbound_bytes", 100)]))
     (use,) = registered(made, "a")
     assert made.on_queued(use, 101, START) is not None and list(use.rule_states) == [("own", "")]
     assert made.on_queued(use, 50, START) is None and made.tick(START + SECOND) == []
@@ -293,7 +293,7 @@ def test_a_word_of_warning_is_said_once_while_it_holds() -> None:
 
 
 def test_an_offlined_client_isnt_ranked_by_memory_whatever_else_is_said_of_it() -> None:
-    made = guard(policy(SMALL, 100, rules=[warns("spool_bytes", 100)]))
+    made = make_guard(policy(SMALL, 100, rules=[warns("spool_bytes", 100)]))
     (use,) = registered(made, "a")
     spooled(made, use, 50)
     decision = made.on_spooled(use, 51, START)
@@ -307,9 +307,9 @@ HELD = warns("oldest_age", 1_000, hold_ms=400, shape="soft_for")
 
 @pytest.mark.parametrize("whole", [True, False], ids=["after a whole round", "after its own moment"])
 def test_a_hold_that_ends_before_a_clients_next_moment_is_looked_at_when_it_ends(whole: bool) -> None:
-    made = guard(policy({"message_memory_limit": 10_000}, rules=[HELD]))
+    made = make_guard(policy({"message_memory_limit": 10_000}, rules=[HELD]))
     for number in range(1, 30):
-        made.register(f"idle{number}", "tcp", Still())
+        made.register(f"idle{number}", "tcp", FixedBacklog())
     (use,) = registered(made, "c30")
     made.on_queued(use, 10, START)  # whose moment is the thirtieth of forty
     begin = START + 2 * SECOND
@@ -325,7 +325,7 @@ def test_a_hold_that_ends_before_a_clients_next_moment_is_looked_at_when_it_ends
 
 
 def test_a_subscription_over_its_alarm_is_acted_on_at_once() -> None:
-    made = guard(policy({}, qpid=[{"topic": "t", "message_count": 40}]))
+    made = make_guard(policy({}, qpid=[{"topic": "t", "message_count": 40}]))
     (use,) = registered(made, "a")
     view = SubscriptionSignals("s", "t", backlog_messages=40)
     watched = made.subscribe(use, view)
@@ -336,7 +336,7 @@ def test_a_subscription_over_its_alarm_is_acted_on_at_once() -> None:
 
 
 def test_whose_spool_was_within_again_is_judged_at_once_when_it_passes_its_limit_once_more() -> None:
-    made = guard(policy({"message_disk_limit": 100_000}, 100, rules=[warns("spool_bytes", 1_000)]))
+    made = make_guard(policy({"message_disk_limit": 100_000}, 100, rules=[warns("spool_bytes", 1_000)]))
     (use,) = registered(made, "a")
     first = made.on_spooled(use, 1_001, START)
     assert first is not None and first.rule == "own"

@@ -26,7 +26,7 @@ from broker_core.slow_clients.evaluate.wording import (
     format_quantity,
     notice_fields,
 )
-from tests.support.slow_clients import START
+from tests.support.broker_simulation import START
 
 AGE = Decision(
     START, "fix-1", "tcp", "instance", PolicyAction.DISCONNECT, DecisionReason.AGE,

@@ -18,8 +18,8 @@ from broker_core.slow_clients.evaluate.signals import BacklogCounts, PoolSignals
 from broker_core.slow_clients.rules.rule import Rule
 from broker_core.slow_clients.rules.rulebook import RuleBook
 from broker_core.slow_clients.rules.scopes import RuleSubject
+from tests.support.broker_simulation import START, policy, rule_book
 from tests.support.signals import ClientSignals, SubscriptionSignals, evaluate
-from tests.support.slow_clients import START, policy, rule_book
 
 MEMORY, DISK = 1_000, 4_000
 

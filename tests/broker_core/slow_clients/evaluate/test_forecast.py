@@ -18,7 +18,7 @@ from broker_core.slow_clients.evaluate.rule_state import NO_HOLD, RuleState
 from broker_core.slow_clients.evaluate.signal_table import READINGS
 from broker_core.slow_clients.evaluate.signals import ClientSample
 from broker_core.slow_clients.rules.rule import Rule
-from tests.support.slow_clients import SECOND, START
+from tests.support.broker_simulation import SECOND, START
 
 
 def rule(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker_core.slow_clients.evaluate.samples import ClientRates, RateMeter
-from tests.support.slow_clients import SECOND, START
+from tests.support.broker_simulation import SECOND, START
 
 
 def test_a_burst_is_seen_against_what_is_usual() -> None:

@@ -21,8 +21,8 @@ from broker_core.slow_clients.evaluate.signal_table import (
 )
 from broker_core.slow_clients.evaluate.signals import PoolSignals
 from broker_core.slow_clients.rules.rule import Rule
+from tests.support.broker_simulation import SECOND, START
 from tests.support.signals import ClientSignals, SubscriptionSignals
-from tests.support.slow_clients import SECOND, START
 
 SLOW = SubscriptionSignals(
     "s", "t", prefetch=5, backlog_bytes=11, backlog_messages=12, outbox_bytes=13, outbox_messages=14,

@@ -12,8 +12,8 @@ from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.wording import decision_sentence
 from broker_core.slow_clients.rules.presets import ACTIVEMQ_DEFAULTS, looks_until_abort
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 from tests.support.signals import SubscriptionSignals
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 GRID = START - START % (30 * SECOND)
 
@@ -21,8 +21,8 @@ GRID = START - START % (30 * SECOND)
 def scene(
     *entries: dict[str, Any], **subscription: Any
 ) -> tuple[SlowClientGuard, ClientUsage, WatchedSubscription]:
-    made = guard(policy(activemq=list(entries)))
-    account = made.register("c", "tcp", Still(START))
+    made = make_guard(policy(activemq=list(entries)))
+    account = made.register("c", "tcp", FixedBacklog(START))
     return made, account, made.subscribe(account, SubscriptionSignals("s1", "prices.usd", **subscription))
 
 
@@ -184,12 +184,12 @@ def test_minus_one_and_nothing_are_any_number_of_times_and_any_duration(never: i
 
 @pytest.mark.parametrize(("topic", "limit"), [("prices.usd", 5), ("prices.eur", 7), ("fx.eur", 9)])
 def test_the_most_specific_policy_entry_wins_field_by_field(topic: str, limit: int) -> None:
-    made = guard(policy(activemq=[
+    made = make_guard(policy(activemq=[
         {"topic": "prices.usd", "constant_pending_message_limit_strategy": 5},
         {"topic": ">", "constant_pending_message_limit_strategy": 9, "prefetch": 11},
         {"topic": "prices.>", "constant_pending_message_limit_strategy": 7},
     ]))  # fmt: skip
-    account = made.register("c", "tcp", Still())
+    account = made.register("c", "tcp", FixedBacklog())
     one = made.subscribe(account, SubscriptionSignals("s", topic))
     assert one.alarm_messages == 11 + limit and made.prefetch_of(account, topic) == 11
 

@@ -9,7 +9,7 @@ from broker_core.config.rule_terms import DecisionReason, EnforcementMode, Polic
 from broker_core.slow_clients.rules.presets import client_rules, pool_rules, resolve_pools
 from broker_core.slow_clients.rules.rule import INSTANCE, ClientLimits, Rule, client_limits
 from broker_core.slow_clients.rules.scopes import RuleSubject
-from tests.support.slow_clients import policy, rule_book
+from tests.support.broker_simulation import policy, rule_book
 
 GIB = 1 << 30
 

@@ -16,8 +16,8 @@ from broker_core.slow_clients.accounts.client_usage import WatchedSubscription
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signals import BacklogCounts
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 from tests.support.signals import SubscriptionSignals
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 
 def scene(
@@ -25,8 +25,8 @@ def scene(
 ) -> tuple[SlowClientGuard, WatchedSubscription]:
     own = {"name": "own", "signal": signal, "limit": limit, "mode": mode, "scope": {"topic": ">"},
            "ladder": [{"action": action}]}  # fmt: skip
-    made = guard(policy(rules=[own]))
-    use = made.register("c", "tcp", Still(START, BacklogCounts(5, 0, 0, "")))
+    made = make_guard(policy(rules=[own]))
+    use = made.register("c", "tcp", FixedBacklog(START, BacklogCounts(5, 0, 0, "")))
     return made, made.subscribe(use, SubscriptionSignals("s", "t", **figures))
 
 
@@ -67,9 +67,9 @@ def test_an_early_rung_discards_nothing_while_the_limit_is_not_passed() -> None:
     own = {"name": "own", "signal": "backlog_messages", "limit": 20, "mode": "enforce",
         "scope": {"topic": ">"},
            "ladder": [{"action": "discard_oldest", "at_percent": 50}]}  # fmt: skip
-    made = guard(policy(rules=[own]))
+    made = make_guard(policy(rules=[own]))
     made.subscribe(
-        made.register("c", "tcp", Still(START)),
+        made.register("c", "tcp", FixedBacklog(START)),
         SubscriptionSignals("s", "t", backlog_messages=15, outbox_messages=15),
     )
     assert made.tick(START) == []

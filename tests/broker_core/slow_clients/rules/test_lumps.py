@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.rules.rule import SAMPLES
 from broker_core.slow_clients.rules.scopes import RuleSubject
-from tests.support.slow_clients import SECOND, START, Still, guard, policy, rule_book
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy, rule_book
 
 FLOOR = 5_000
 KIB = 1 << 10
 
 
-class Reader(Still):
+class Reader(FixedBacklog):
     """Takes `rate` bytes a second, but its window opens by a lump at a time.
 
     `arriving` bytes a second come for it.
@@ -38,7 +38,7 @@ class Reader(Still):
 
 def acted_after(reader: Reader, seconds: float) -> float | None:
     """Seconds until the guard acts; None: not within this time. Looked at eight times a second."""
-    made: SlowClientGuard = guard(policy(xap=[{"enabled": True, "throughput": FLOOR}]))
+    made: SlowClientGuard = make_guard(policy(xap=[{"enabled": True, "throughput": FLOOR}]))
     made.on_queued(made.register("c", "tcp", reader), 50_000, START)
     for part in range(int(seconds * 8)):
         now = START + part * SECOND // 8
@@ -89,7 +89,7 @@ def test_after_an_idle_time_a_burst_is_not_held_against_a_reader() -> None:
     """For longer than the look-back little came and all of it was taken: it is behind from the burst on, not
     before.
     """
-    made = guard(policy(xap=[{"enabled": True}]))
+    made = make_guard(policy(xap=[{"enabled": True}]))
     reader = Reader(10_000, 400_000, 0.0, arriving=50_000)
     use = made.register("c", "tcp", reader)
     made.on_queued(use, 10, START)
@@ -108,7 +108,7 @@ def test_after_an_idle_time_a_burst_is_not_held_against_a_reader() -> None:
 
 
 def test_the_memory_of_a_client_stays_within_two_and_three_quarters_kib() -> None:
-    made = guard(policy(xap=[{"enabled": True}]))
+    made = make_guard(policy(xap=[{"enabled": True}]))
     reader = Reader(10_000, 400_000, 0.0, arriving=50_000)
     use = made.register("c", "tcp", reader)
     made.on_queued(use, 100_000, START)

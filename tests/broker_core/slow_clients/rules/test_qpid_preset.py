@@ -12,8 +12,8 @@ from broker_core.slow_clients.accounts.client_usage import ClientUsage, WatchedS
 from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.wording import decision_sentence
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 from tests.support.signals import SubscriptionSignals
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
 
 STOCKS = {"topic": "stocks.us.*", "depth": 4_235_264, "message_age": 600_000, "message_count": 50}
 
@@ -21,8 +21,8 @@ STOCKS = {"topic": "stocks.us.*", "depth": 4_235_264, "message_age": 600_000, "m
 def scene(
     *topics: dict[str, Any], topic: str = "stocks.us.ibm", **subscription: Any
 ) -> tuple[SlowClientGuard, ClientUsage, WatchedSubscription]:
-    made = guard(policy(qpid=list(topics)))
-    account = made.register("c", "tcp", Still(START))
+    made = make_guard(policy(qpid=list(topics)))
+    account = made.register("c", "tcp", FixedBacklog(START))
     return made, account, made.subscribe(account, SubscriptionSignals("s1", topic, **subscription))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker_core.slow_clients.rules.review import PolicyFinding, Severity, review_policy
-from tests.support.slow_clients import policy
+from tests.support.broker_simulation import policy
 
 OWN = {"name": "own", "signal": "oldest_age", "limit": 5_000, "ladder": [{"action": "disconnect"}]}
 ABORT = {"topic": ">", "abort_slow_consumer_strategy": True}

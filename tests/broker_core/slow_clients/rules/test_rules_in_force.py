@@ -16,8 +16,8 @@ from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.signals import BacklogCounts, PoolSignals
 from broker_core.slow_clients.evaluate.wording import decision_sentence
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy, rule_book
 from tests.support.signals import ClientSignals, SubscriptionSignals, evaluate
-from tests.support.slow_clients import SECOND, START, Still, guard, policy, rule_book
 
 BIG = {"message_memory_limit": 10**9, "message_disk_limit": 10**9}
 
@@ -39,9 +39,9 @@ def do(action: str, **more: int) -> dict[str, Any]:
 
 def scene(
     *rules: dict[str, Any], waiting: BacklogCounts | None = None
-) -> tuple[SlowClientGuard, ClientUsage, Still]:
-    made = guard(policy(BIG, rules=list(rules)))
-    backlog = Still(START, waiting or BacklogCounts(5, 0, 0, "s|3|"))
+) -> tuple[SlowClientGuard, ClientUsage, FixedBacklog]:
+    made = make_guard(policy(BIG, rules=list(rules)))
+    backlog = FixedBacklog(START, waiting or BacklogCounts(5, 0, 0, "s|3|"))
     return made, made.register("c", "tcp", backlog, user="ann"), backlog
 
 
@@ -152,9 +152,9 @@ def test_a_subscription_that_ends_is_forgotten() -> None:
 def test_the_pools_own_rule_spares_the_protected_and_acts_on_the_largest() -> None:
     own = rule("pool_memory", 1_000, do("warn"), choose="largest_in_pool", shape="largest_when_pool_over",
                protected=["ops-*"])  # fmt: skip
-    made = guard(policy(BIG, rules=[own]))
+    made = make_guard(policy(BIG, rules=[own]))
     for name, size in (("ops-1", 900), ("big", 300), ("small", 100)):
-        made.on_queued(made.register(name, "tcp", Still(START)), size, START)
+        made.on_queued(made.register(name, "tcp", FixedBacklog(START)), size, START)
     (decision,) = made.tick(START)
     assert (decision.client, decision.chosen_over and decision.chosen_over.client) == ("big", "small")
     assert decision.observed == 1_300 and made.tick(START + SECOND) == [], "once"
@@ -174,7 +174,7 @@ def test_users_and_client_names_have_their_own_limits() -> None:
         {"name": "own", "scope": {"user": "ann"}, "limit": 5_000},
     )
     assert made.on_queued(account, 4_000, START) is None
-    other = made.register("d", "tcp", Still(START), user="bob")
+    other = made.register("d", "tcp", FixedBacklog(START), user="bob")
     assert made.on_queued(other, 4_000, START) is not None
     found = made.effective("c")
     assert {one.setting: (one.value, one.origin) for one in found}["own.limit"] == (
@@ -194,9 +194,9 @@ def test_the_forecast_of_a_client_that_fills_up() -> None:
 
 
 def test_in_parts_a_round_looks_at_everybody_once_a_second() -> None:
-    made = guard(policy(BIG, rules=[rule("oldest_age", 1_000, do("notify"))]))
+    made = make_guard(policy(BIG, rules=[rule("oldest_age", 1_000, do("notify"))]))
     for number in range(100):
-        made.on_queued(made.register(f"c{number}", "tcp", Still(START)), 10, START)
+        made.on_queued(made.register(f"c{number}", "tcp", FixedBacklog(START)), 10, START)
     seen: list[str] = []
     most = 0
     for part in range(40):

@@ -20,7 +20,7 @@ from broker_core.slow_clients.rules.scopes import (
     sort_by_specificity,
     topic_pattern_covers,
 )
-from tests.support.slow_clients import policy, rule_book
+from tests.support.broker_simulation import policy, rule_book
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import msgspec
 
 from broker_core.documents.clients import EffectiveSetting
 from broker_core.slow_clients.rules.rulebook import StagedRevision
+from tests.support.broker_simulation import START, FixedBacklog, make_guard, policy
 from tests.support.signals import SubscriptionSignals
-from tests.support.slow_clients import START, Still, guard, policy
 
 BEHIND = {
     "name": "behind",
@@ -37,8 +37,8 @@ def of(found: list[EffectiveSetting], subscription: str) -> dict[str, tuple[Any,
 
 
 def test_each_value_with_its_unit_and_where_it_comes_from() -> None:
-    made = guard(DOCUMENT)
-    use = made.register("desk-1", "tcp", Still(START), "ann")
+    made = make_guard(DOCUMENT)
+    use = made.register("desk-1", "tcp", FixedBacklog(START), "ann")
     for identity, topic in (("1", "bulk.a"), ("2", "other")):
         made.subscribe(use, SubscriptionSignals(identity, topic))
     found = made.effective("desk-1")
@@ -67,9 +67,9 @@ def test_each_value_with_its_unit_and_where_it_comes_from() -> None:
 
 
 def test_who_is_judged_by_a_staged_revision_has_its_values_and_who_isnt_there_has_none() -> None:
-    made = guard(DOCUMENT)
+    made = make_guard(DOCUMENT)
     for name in ("desk-1", "other"):
-        made.register(name, "tcp", Still(START))
+        made.register(name, "tcp", FixedBacklog(START))
     staged = policy(capacity=20, revision=5)
     made.apply_policy(DOCUMENT, StagedRevision(staged, client="desk-*"))
     told = {}

@@ -7,7 +7,7 @@ from typing import Any
 from broker_core.config.rule_terms import PolicyAction
 from broker_core.slow_clients.rules.scopes import RuleSubject
 from broker_core.slow_clients.rules.worst_case import worst_case_actions
-from tests.support.slow_clients import policy, rule_book
+from tests.support.broker_simulation import policy, rule_book
 
 RULES: list[dict[str, Any]] = [
     {"name": "behind", "mode": "enforce", "signal": "oldest_age", "shape": "soft_for", "limit": 5_000,

@@ -14,19 +14,19 @@ from broker_core.slow_clients.accounts.guard import SlowClientGuard
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.wording import decision_sentence
 from broker_core.slow_clients.rules.scopes import RuleSubject
-from tests.support.slow_clients import SECOND, START, Still, guard, policy, rule_book
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy, rule_book
 
 PART = SECOND // 8
 
 
-def scene(**settings: Any) -> tuple[SlowClientGuard, ClientUsage, Still]:
-    made = guard(policy(xap=[{"enabled": True, **settings}]))
-    backlog = Still(START)
+def scene(**settings: Any) -> tuple[SlowClientGuard, ClientUsage, FixedBacklog]:
+    made = make_guard(policy(xap=[{"enabled": True, **settings}]))
+    backlog = FixedBacklog(START)
     return made, made.register("c", "tcp", backlog), backlog
 
 
 def run(
-    made: SlowClientGuard, backlog: Still, seconds: float, rate: int, start: float = 0
+    made: SlowClientGuard, backlog: FixedBacklog, seconds: float, rate: int, start: float = 0
 ) -> list[tuple[float, Decision]]:
     """Let the client take `rate` bytes a second, with the guard's eight looks a second."""
     acts = []

@@ -9,7 +9,7 @@ from types import FrameType
 
 
 @contextmanager
-def counted() -> Iterator[Callable[[], int]]:
+def counting_calls() -> Iterator[Callable[[], int]]:
     """How many functions, Python's and C's, this thread calls in the block, whichever task; asked inside or
     behind it.
     """
@@ -26,8 +26,8 @@ def counted() -> Iterator[Callable[[], int]]:
         sys.setprofile(None)
 
 
-def calls(work: Callable[[], object]) -> int:
+def count_calls(work: Callable[[], object]) -> int:
     """How many of them a piece of work calls."""
-    with counted() as number:
+    with counting_calls() as number:
         work()
     return number()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 
-class Wire:
+class CuttableProxy:
     """While it is cut, what is open is reset and whoever comes is turned away."""
 
     def __init__(self, target: tuple[str, int], host: str = "127.0.0.1") -> None:
@@ -26,7 +26,7 @@ class Wire:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
-    def join(self) -> None:
+    def restore(self) -> None:
         """It is whole again."""
         self._is_cut = False
 
@@ -68,9 +68,9 @@ class Wire:
 
 
 @contextmanager
-def wire_to(host: str, port: int) -> Iterator[Wire]:
+def cuttable_proxy_to(host: str, port: int) -> Iterator[CuttableProxy]:
     """One until the block ends."""
-    wire = Wire((host, port))
+    wire = CuttableProxy((host, port))
     try:
         yield wire
     finally:

@@ -13,15 +13,15 @@ from broker_core.journal.commit_log import PendingBatch
 from broker_core.protocols import replies
 
 
-class Law:
+class AcknowledgementChecker:
     """Watches a broker's acknowledgements.
 
     `broken` has what was said too early; `said` how many were looked at.
     """
 
     def __init__(self, broker: Broker) -> None:
-        self.broken: list[str] = []
-        self.said = 0
+        self.violations: list[str] = []
+        self.checked = 0
         self._journal = broker.engine.journal
         self._taken: list[PendingBatch[Any]] = []
         dispatch: Any = broker.engine.dispatch
@@ -63,19 +63,19 @@ class Law:
 
         def watched(answer: replies.Reply) -> None:
             if isinstance(answer, replies.Ack) and answer.sequence and answer.ack != "processed":
-                self._look(connection.name, answer.ack, answer.sequence, connection.publishing.session)
+                self._check(connection.name, answer.ack, answer.sequence, connection.publishing.session)
             elif isinstance(answer, replies.Ack) and answer.of == "logon":
-                self._look(connection.name, "logon", answer.sequence or 0)
+                self._check(connection.name, "logon", answer.sequence or 0)
             reply(answer)
 
         connection.reply = watched  # type: ignore[method-assign]
         return connection
 
-    def _look(self, name: str, what: str, sequence: int, session: int | None = None) -> None:
-        self.said += 1
+    def _check(self, name: str, what: str, sequence: int, session: int | None = None) -> None:
+        self.checked += 1
         for one in self._taken:
             first = one.batch.first_publisher_sequence
             if session is not None and one.batch.session != session:
                 continue  # numbers of another session mean other records
             if one.batch.publisher_name == name and 0 < first <= sequence and self._is_under_way(one):
-                self.broken.append(f"{what} {sequence} to {name} while {first} isn't on disk")
+                self.violations.append(f"{what} {sequence} to {name} while {first} isn't on disk")

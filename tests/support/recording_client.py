@@ -14,52 +14,52 @@ from tests.support.brokers import until
 from tests.support.raw import RawClient
 
 
-class Reader:
+class RecordingClient:
     """`got` is what it was delivered, in order, as (stream, sequence, body); `moments` when."""
 
     def __init__(self, raw: RawClient) -> None:
         self.raw = raw
-        self.got: list[tuple[int, int, bytes]] = []
-        self.moments: list[float] = []
-        self.answers: list[dict[str, Any]] = []
+        self.deliveries: list[tuple[int, int, bytes]] = []
+        self.delivered_at: list[float] = []
+        self.replies: list[dict[str, Any]] = []
         self._task = asyncio.get_running_loop().create_task(self._read())
 
     @classmethod
-    async def connect(cls, broker: Broker, name: str = "reader") -> Reader:
+    async def connect(cls, broker: Broker, name: str = "reader") -> RecordingClient:
         """Connected and logged on."""
         return cls(await RawClient.connect(broker, name))
 
     async def _read(self) -> None:
         while (frame := await self.raw.next_frame(60)) is not None:
             if frame.kind == COMMAND:
-                self.answers.append(json.loads(bytes(frame.payload)))
+                self.replies.append(json.loads(bytes(frame.payload)))
             elif frame.kind == DELIVER:
                 records = list(Batch.parse(frame.payload).records())
-                self.got += [(frame.stream, record.sequence, record.body) for record in records]
-                self.moments += [time.monotonic()] * len(records)
+                self.deliveries += [(frame.stream, record.sequence, record.body) for record in records]
+                self.delivered_at += [time.monotonic()] * len(records)
 
-    async def ask(self, **command: Any) -> list[dict[str, Any]]:
+    async def request(self, **command: Any) -> list[dict[str, Any]]:
         """Send a command and wait for its acknowledgements, or its error."""
-        wanted, before = max(1, len(command.get("ids", []))), len(self.answers)
-        self.raw.command(command)
+        wanted, before = max(1, len(command.get("ids", []))), len(self.replies)
+        self.raw.send_command(command)
 
         def answered() -> list[dict[str, Any]]:
             return [
                 one
-                for one in self.answers[before:]
+                for one in self.replies[before:]
                 if one.get("of") == command["c"] and one.get("ack") != "completed"
             ]
 
         await until(lambda: len(answered()) >= wanted or any(one["c"] == "error" for one in answered()))
         return answered()
 
-    def sequences(self, stream: int = 1) -> list[int]:
+    def sequences_of(self, stream: int = 1) -> list[int]:
         """What came on a stream."""
-        return [sequence for of, sequence, _ in self.got if of == stream]
+        return [sequence for of, sequence, _ in self.deliveries if of == stream]
 
-    def completed(self) -> list[str]:
+    def completed_ids(self) -> list[str]:
         """The subscriptions that were said to be completed."""
-        return [one["id"] for one in self.answers if one.get("ack") == "completed"]
+        return [one["id"] for one in self.replies if one.get("ack") == "completed"]
 
     def close(self) -> None:
         """Leave."""

@@ -28,7 +28,7 @@ def free_ports(number: int) -> list[int]:
     return ports
 
 
-class Engines:
+class NatsServers:
     """The servers of a group, by number from 0."""
 
     def __init__(self, home: Path, number: int) -> None:
@@ -38,7 +38,7 @@ class Engines:
             NatsServerAddress(f"engine-{one + 1}", "127.0.0.1", ports[2 * one], ports[2 * one + 1])
             for one in range(number)
         ]
-        self.written: Callable[[str], str] = lambda text: text
+        self.edit_config: Callable[[str], str] = lambda text: text
         """What is made of a server's configuration, from its next start on."""
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -50,15 +50,15 @@ class Engines:
         """Start these, or all."""
         for number in numbers or range(len(self.addresses)):
             own = self.addresses[number]
-            others = self.others_of(number)
+            others = self.other_servers(number)
             file = self.home / f"{own.name}.conf"
-            file.write_text(self.written(nats_config(own, others, self.home / own.name)))
+            file.write_text(self.edit_config(nats_config(own, others, self.home / own.name)))
             with (self.home / f"{own.name}.log").open("ab") as log:
                 self._processes[number] = subprocess.Popen(
                     [str(SERVER), "-c", str(file)], stdout=log, stderr=log
                 )
 
-    def others_of(self, number: int) -> list[NatsServerAddress]:
+    def other_servers(self, number: int) -> list[NatsServerAddress]:
         """How one reaches the others."""
         own = self.addresses[number]
         return [one for one in self.addresses if one is not own]
@@ -83,7 +83,7 @@ class Engines:
         """Which one bears a name."""
         return next(number for number, one in enumerate(self.addresses) if one.name == leader)
 
-    async def ready(self, instance: str = "group") -> StreamInfo:
+    async def wait_ready(self, instance: str = "group") -> StreamInfo:
         """Wait until the servers have a leader for a log of this name; it is made."""
         engine = JetStreamLog(GroupSettings(instance, "ready", self.urls))
         try:
@@ -97,9 +97,9 @@ class Engines:
 
 
 @asynccontextmanager
-async def running_engines(home: Path, number: int = 3) -> AsyncIterator[Engines]:
+async def running_nats_servers(home: Path, number: int = 3) -> AsyncIterator[NatsServers]:
     """Servers that carry logs, until the block ends."""
-    engines = Engines(home, number)
+    engines = NatsServers(home, number)
     engines.start()
     try:
         yield engines

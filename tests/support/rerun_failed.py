@@ -1,4 +1,4 @@
-"""pytest, and what fails in it once more, alone: `python -m tests.support.second_look ARGUMENTS`.
+"""pytest, and what fails in it once more, alone: `python -m tests.support.rerun_failed ARGUMENTS`.
 
 CI's way to run the tests.
 
@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-MOST = 3
+MAX_RERUNS = 3
 ROOT = Path(__file__).resolve().parents[2]
 TESTS_FAILED = 1
 """pytest's exit code when all it could say is that tests failed."""
@@ -26,7 +26,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
     before = last_failed(root)
     code = subprocess.call([sys.executable, "-m", "pytest", *arguments], cwd=root)
     failed = sorted(last_failed(root) - before)
-    if code != TESTS_FAILED or not 0 < len(failed) <= MOST:
+    if code != TESTS_FAILED or not 0 < len(failed) <= MAX_RERUNS:
         return code
     print(f"\nA second look at {len(failed)}, alone:", *failed, sep="\n  ", flush=True)
     kept = [argument for argument in arguments if argument == "--database"]

@@ -58,7 +58,7 @@ def rule_book(document: PolicyDocument, host_memory: int = HOST_MEMORY) -> RuleB
     return RuleBook(document, resolve_pools(document, host_memory, None, "/spools"))
 
 
-def guard(document: PolicyDocument) -> SlowClientGuard:
+def make_guard(document: PolicyDocument) -> SlowClientGuard:
     """A guard with that policy in force."""
     return SlowClientGuard(document, HOST_MEMORY, None, "/spools")
 
@@ -66,7 +66,7 @@ def guard(document: PolicyDocument) -> SlowClientGuard:
 ONE_WAITING = BacklogCounts(1, 0, 0, "")
 
 
-class Still:
+class FixedBacklog:
     """A backlog whose figures are set by the test."""
 
     def __init__(self, oldest_at: int = 0, waiting: BacklogCounts = ONE_WAITING) -> None:
@@ -86,7 +86,7 @@ class Still:
         return self._waiting
 
 
-def entry(
+def outbox_entry(
     nbytes: int,
     at: int = START,
     sequence: int = 1,
@@ -102,7 +102,7 @@ def entry(
 
 
 @dataclass(eq=False)
-class Client:
+class SimulatedClient:
     """One client's session as `engine.policy_loop` has it."""
 
     name: str
@@ -110,7 +110,7 @@ class Client:
     state: ClientState = ClientState.CONNECTED
     outbox: Outbox = field(default_factory=Outbox)
     spool: list[OutboxEntry] = field(default_factory=list)
-    got: list[int] = field(default_factory=list)
+    written_sequences: list[int] = field(default_factory=list)
     """Sequences written to its socket, in order."""
     notice: dict[str, Any] | None = None
     acked_bytes: int = 0
@@ -147,7 +147,7 @@ class Client:
         return self.outbox.nbytes + sum(e.nbytes for e in self.spool)
 
     @property
-    def held(self) -> ClientUsage:
+    def usage(self) -> ClientUsage:
         assert self.account is not None
         return self.account
 
@@ -157,19 +157,19 @@ def disk_bytes(delivery: OutboxEntry) -> int:
     return REFERENCE if delivery.source is not None else delivery.nbytes
 
 
-class Scene:
+class BrokerSimulation:
     """Clients of one instance. Every record goes to all of them; nothing is read until a test says so."""
 
     def __init__(self, document: PolicyDocument) -> None:
         self.now = START
-        self.guard = guard(document)
-        self.clients: dict[str, Client] = {}
+        self.guard = make_guard(document)
+        self.clients: dict[str, SimulatedClient] = {}
         self.decisions: list[Decision] = []
         self._sequence = 0
 
     def connect(self, *names: str, transport: str = "tcp") -> None:
         for name in names:
-            client = self.clients[name] = Client(name, transport)
+            client = self.clients[name] = SimulatedClient(name, transport)
             client.account = self.guard.register(name, transport, client)
             client.state = next_state(client.state, ClientStateEvent.LOGGED_ON)
 
@@ -178,16 +178,16 @@ class Scene:
         self._sequence += 1
         for name in only or tuple(self.clients):
             if (client := self.clients.get(name)) is not None:
-                self._deliver(client, entry(nbytes, self.now, self._sequence, journaled=journaled))
+                self._deliver(client, outbox_entry(nbytes, self.now, self._sequence, journaled=journaled))
         return self._sequence
 
-    def _deliver(self, client: Client, delivery: OutboxEntry) -> None:
+    def _deliver(self, client: SimulatedClient, delivery: OutboxEntry) -> None:
         if client.state is ClientState.LIVE:
             client.outbox.offer(delivery)
-            decision = self.guard.on_queued(client.held, delivery.nbytes, self.now)
+            decision = self.guard.on_queued(client.usage, delivery.nbytes, self.now)
         else:
             client.spool.append(delivery)
-            decision = self.guard.on_spooled(client.held, disk_bytes(delivery), self.now)
+            decision = self.guard.on_spooled(client.usage, disk_bytes(delivery), self.now)
         self._carry_out(decision)
 
     def _carry_out(self, decision: Decision | None) -> None:
@@ -201,14 +201,14 @@ class Scene:
             return
         client.state = next_state(client.state, ClientStateEvent.OFFLINE)
         client.spool = client.outbox.take_all()
-        self.guard.on_released(client.held, client.held.memory)
+        self.guard.on_released(client.usage, client.usage.memory)
         if client.spool:
-            self._carry_out(self.guard.on_spooled(client.held, sum(map(disk_bytes, client.spool)), self.now))
+            self._carry_out(self.guard.on_spooled(client.usage, sum(map(disk_bytes, client.spool)), self.now))
 
     def close(self, name: str) -> None:
         client = self.clients.pop(name)
         client.state = next_state(client.state, ClientStateEvent.CLOSE)
-        self.guard.unregister(client.held)
+        self.guard.unregister(client.usage)
 
     def read(self, name: str, records: int = 1_000_000) -> None:
         """The client reads up to so many records; live again when its spool is empty."""
@@ -216,20 +216,20 @@ class Scene:
         if client.state is ClientState.LIVE:
             while client.outbox and records:
                 for taken in client.outbox.pull(1):
-                    client.got.append(taken.batch.first_sequence)
-                    self.guard.on_released(client.held, taken.nbytes)
+                    client.written_sequences.append(taken.batch.first_sequence)
+                    self.guard.on_released(client.usage, taken.nbytes)
                     records -= 1
             return
         if client.state is ClientState.OFFLINED:
             client.state = next_state(client.state, ClientStateEvent.READING)
         while client.spool and records:
             taken = client.spool.pop(0)
-            client.got.append(taken.batch.first_sequence)
-            self.guard.on_unspooled(client.held, disk_bytes(taken))
+            client.written_sequences.append(taken.batch.first_sequence)
+            self.guard.on_unspooled(client.usage, disk_bytes(taken))
             records -= 1
         if not client.spool:
             client.state = next_state(client.state, ClientStateEvent.DRAINED)
-            self.guard.on_spool_empty(client.held)
+            self.guard.on_spool_empty(client.usage)
 
     def wait(self, seconds: float) -> None:
         """Let the time pass, with a tick each second."""

@@ -12,7 +12,7 @@ BUFFER_BYTES = 4 * 1024
 """Kernel buffers of the proxy's sockets: more would hide the pace from both ends."""
 
 
-class SlowLine:
+class ThrottledProxy:
     """The proxy.
 
     `connections` counts the connections that it has accepted; `bytes_per_second` holds for each direction.
@@ -70,9 +70,9 @@ class SlowLine:
 
 
 @contextmanager
-def slow_line(port: int, bytes_per_second: int) -> Iterator[SlowLine]:
+def throttled_proxy(port: int, bytes_per_second: int) -> Iterator[ThrottledProxy]:
     """A slow line to a port of this machine until the block ends."""
-    line = SlowLine(port, bytes_per_second)
+    line = ThrottledProxy(port, bytes_per_second)
     try:
         yield line
     finally:
