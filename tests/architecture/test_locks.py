@@ -23,7 +23,7 @@ EARLIER = {
 PYTHONS = ("3.11.0", "3.11.9", "3.12.0", "3.13.0", "3.14.0")
 
 
-def wanted_in(path: Path) -> list[Requirement]:
+def requirement_lines(path: Path) -> list[Requirement]:
     """The lines of a source that name something."""
     lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
     return [Requirement(line) for line in lines if line and not line.startswith("-c ")]
@@ -44,7 +44,7 @@ def needs_of(one: Locked, extras: set[str], python: str) -> list[Requirement]:
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
 def test_a_lock_pins_what_its_source_names_and_nothing_says_where_it_comes_from(path: Path) -> None:
     locked = {one.name: one for one in locked_in(path)}
-    for wanted in wanted_in(path.with_suffix(".in")):
+    for wanted in requirement_lines(path.with_suffix(".in")):
         assert str(wanted.specifier) == f"=={locked[canonicalize_name(wanted.name)].version}", wanted
     assert all(re.fullmatch("sha256:[0-9a-f]{64}", one) for each in locked.values() for one in each.hashes)
     assert "://" not in path.read_text(encoding="utf-8")
@@ -63,7 +63,7 @@ def test_a_lock_has_what_its_distributions_need(path: Path, python: str) -> None
     }
     extras: dict[str, set[str]] = {}
     for name in names:
-        for wanted in wanted_in((BASE / name).with_suffix(".in")):
+        for wanted in requirement_lines((BASE / name).with_suffix(".in")):
             extras.setdefault(canonicalize_name(wanted.name), set()).update(wanted.extras)
     todo = [one for one in locked_in(path) if one.applies and there.get(one.name) == one.version]
     assert todo

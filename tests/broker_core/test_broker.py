@@ -27,7 +27,7 @@ async def take(subscription: object, number: int, seconds: float = 20.0) -> list
     raise AssertionError(f"the subscription ended after {len(bodies)} records")
 
 
-def numbered(first: int, last: int) -> list[bytes]:
+def numbered_bodies(first: int, last: int) -> list[bytes]:
     return [b'{"n":%d}' % number for number in range(first, last)]
 
 
@@ -39,19 +39,19 @@ async def test_published_records_reach_a_live_subscriber_once_and_in_order(tmp_p
         ):
             subscription = await reader.subscribe("orders.>")
             for start in range(0, 1_000, 100):
-                await writer.publish_many("orders.eu", numbered(start, start + 100))
+                await writer.publish_many("orders.eu", numbered_bodies(start, start + 100))
             await writer.flush()
-            assert await take(subscription, 1_000) == numbered(0, 1_000)
+            assert await take(subscription, 1_000) == numbered_bodies(0, 1_000)
 
 
 async def test_a_replay_from_epoch_goes_over_into_live_without_gap_or_repeat(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
-        await writer.publish_many("a", numbered(0, 500))
+        await writer.publish_many("a", numbered_bodies(0, 500))
         await writer.flush()
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("a", bookmark="0")
-            await writer.publish_many("a", numbered(500, 1_000))
-            assert await take(subscription, 1_000) == numbered(0, 1_000)
+            await writer.publish_many("a", numbered_bodies(500, 1_000))
+            assert await take(subscription, 1_000) == numbered_bodies(0, 1_000)
 
 
 async def test_a_filter_delivers_the_matching_records_alone(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_a_filter_delivers_the_matching_records_alone(tmp_path: Path) -> N
             AsyncClient(address_of(broker), "writer") as writer,
         ):
             live = await reader.subscribe("a", filter="/n % 10 = 3")
-            await writer.publish_many("a", numbered(0, 100))
+            await writer.publish_many("a", numbered_bodies(0, 100))
             wanted = [b'{"n":%d}' % n for n in range(3, 100, 10)]
             assert await take(live, 10) == wanted
             replayed = await reader.subscribe("a", filter="/n % 10 = 3", bookmark="0", id="replay")
@@ -92,8 +92,8 @@ async def test_topics_that_are_not_journaled_are_delivered_live_and_not_replayed
         ):
             live = await reader.subscribe("scratch.a")
             before = broker.engine.journal.next_sequence
-            await writer.publish_many("scratch.a", numbered(0, 10))
-            assert await take(live, 10) == numbered(0, 10)
+            await writer.publish_many("scratch.a", numbered_bodies(0, 10))
+            assert await take(live, 10) == numbered_bodies(0, 10)
             assert broker.engine.journal.next_sequence == before
 
 
@@ -105,14 +105,14 @@ async def test_republished_messages_are_acknowledged_and_stored_once_also_after_
     for attempt in range(2):
         async with running_broker(tmp_path) as broker:
             raw = await RawClient.connect(broker, "writer", session=7)
-            await raw.publish("a", numbered(0, 10), first=1)
+            await raw.publish("a", numbered_bodies(0, 10), first=1)
             assert (await raw.read_until("persisted"))["sequence"] == 10
-            await raw.publish("a", numbered(5, 15), first=6)
+            await raw.publish("a", numbered_bodies(5, 15), first=6)
             assert (await raw.read_until("persisted"))["sequence"] == 15
             raw.close()
             async with AsyncClient(address_of(broker), "reader") as reader:
                 subscription = await reader.subscribe("a", bookmark="0")
-                assert await take(subscription, 15) == numbered(0, 15), f"attempt {attempt}"
+                assert await take(subscription, 15) == numbered_bodies(0, 15), f"attempt {attempt}"
 
 
 async def test_a_second_client_of_a_name_replaces_the_first_which_is_told(tmp_path: Path) -> None:

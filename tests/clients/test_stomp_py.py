@@ -23,7 +23,7 @@ from tests.support.stomp_client import port_of, stomp_policy
 KINDS = {"1.0": stomp.Connection10, "1.1": stomp.Connection11, "1.2": stomp.Connection12}
 
 
-class Heard(stomp.ConnectionListener):  # type: ignore[misc]
+class RecordingListener(stomp.ConnectionListener):  # type: ignore[misc]
     """What a connection was told, in order."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ Connect = Callable[..., Any]
 
 
 @contextmanager
-def served(home: Path, policy: PolicyDocument | None = None) -> Iterator[tuple[BrokerThread, Connect]]:
+def stomp_broker(home: Path, policy: PolicyDocument | None = None) -> Iterator[tuple[BrokerThread, Connect]]:
     """A broker, and how connections to it are made: each has its `heard`."""
     made: list[Any] = []
     with broker_thread(home / "home", policy or stomp_policy(), home / "control.sock") as thread:
@@ -64,7 +64,7 @@ def served(home: Path, policy: PolicyDocument | None = None) -> Iterator[tuple[B
             ports = [*before, ("127.0.0.1", port_of(thread.broker))]
             beats = {"heartbeats": options.pop("heartbeats")} if "heartbeats" in options else {}
             connection = KINDS[version](ports, **beats)
-            connection.heard = Heard()
+            connection.heard = RecordingListener()
             connection.set_listener("", connection.heard)
             connection.connect(wait=True, **options)
             made.append(connection)
@@ -80,7 +80,7 @@ def served(home: Path, policy: PolicyDocument | None = None) -> Iterator[tuple[B
 
 @pytest.mark.parametrize("version", KINDS)
 def test_it_publishes_and_subscribes_in_every_version(tmp_path: Path, version: str) -> None:
-    with served(tmp_path) as (_, connect):
+    with stomp_broker(tmp_path) as (_, connect):
         one = connect(version)
         one.subscribe("/topic/a.*", id=1, ack="auto")
         one.send("/topic/a.b", "grün\n", content_type="text/plain", receipt="sent")
@@ -92,7 +92,7 @@ def test_it_publishes_and_subscribes_in_every_version(tmp_path: Path, version: s
 
 @pytest.mark.parametrize("version", ["1.1", "1.2"])
 def test_acknowledgements_move_its_window(tmp_path: Path, version: str) -> None:
-    with served(tmp_path) as (_, connect):
+    with stomp_broker(tmp_path) as (_, connect):
         one = connect(version)
         one.subscribe("/topic/a", id="s", ack="client-individual", headers={"prefetch-count": "1"})
         for body in ("1", "2", "3"):
@@ -108,7 +108,7 @@ def test_acknowledgements_move_its_window(tmp_path: Path, version: str) -> None:
 
 
 def test_transactions_are_kept_back_until_they_are_committed(tmp_path: Path) -> None:
-    with served(tmp_path) as (_, connect):
+    with stomp_broker(tmp_path) as (_, connect):
         one = connect()
         one.subscribe("/topic/a", id="s")
         for name, end in (("t", one.abort), ("u", one.commit)):
@@ -128,7 +128,7 @@ def test_transactions_are_kept_back_until_they_are_committed(tmp_path: Path) -> 
     ],
 )
 def test_a_durable_subscription_brings_what_came_meanwhile(tmp_path: Path, kept: dict[str, str]) -> None:
-    with served(tmp_path) as (_, connect):
+    with stomp_broker(tmp_path) as (_, connect):
         who = (
             {"headers": {"client-id": "app"}}
             if "durable" not in kept
@@ -146,7 +146,7 @@ def test_a_durable_subscription_brings_what_came_meanwhile(tmp_path: Path, kept:
 
 
 def test_selectors_and_replays(tmp_path: Path) -> None:
-    with served(tmp_path) as (_, connect):
+    with stomp_broker(tmp_path) as (_, connect):
         one = connect()
         for number in range(4):
             one.send("/topic/a", str(number), headers={"n": str(number)}, receipt=str(number))
@@ -156,7 +156,7 @@ def test_selectors_and_replays(tmp_path: Path) -> None:
 
 
 def test_heart_beats_hold_an_idle_connection(tmp_path: Path) -> None:
-    with served(tmp_path) as (_, connect):
+    with stomp_broker(tmp_path) as (_, connect):
         one = connect(heartbeats=(1_000, 1_000))
         with pytest.raises(queue.Empty):
             one.heard.ends.get(timeout=5)
@@ -168,7 +168,7 @@ def test_it_fails_over_and_shows_who_it_is(tmp_path: Path) -> None:
     policy = replace(
         policy, access=AccessSettings(users=(UserSettings("guest", password=hash_password("guest")),))
     )
-    with served(tmp_path, policy) as (_, connect):
+    with stomp_broker(tmp_path, policy) as (_, connect):
         one = connect(before=(("127.0.0.1", 1),), username="guest", passcode="guest")
         one.subscribe("/topic/a", id="s")
         one.send("/topic/a", "1")
@@ -178,7 +178,7 @@ def test_it_fails_over_and_shows_who_it_is(tmp_path: Path) -> None:
 
 
 def test_a_slow_one_is_told_why_and_then_closed(tmp_path: Path) -> None:
-    with served(tmp_path, stomp_policy(policy_with(rule("disconnect")))) as (_, connect):
+    with stomp_broker(tmp_path, stomp_policy(policy_with(rule("disconnect")))) as (_, connect):
         slow, other = connect(), connect()
         slow.subscribe("/topic/t", id="s", ack="client", headers={"prefetch-count": "2"})
         for number in range(20):
@@ -198,7 +198,7 @@ def _slow_and_back(
     Messages are large, as a replay brings some 16 KiB at once.
     """
     policy = stomp_policy(policy_with(rule("disconnect")), resume=resume)
-    with served(home, policy) as (_, connect):
+    with stomp_broker(home, policy) as (_, connect):
         slow, other = connect(), connect()
 
         def subscribe(connection: Any) -> None:
@@ -222,7 +222,7 @@ def _slow_and_back(
         assert slow.heard.errors.get(timeout=20).headers["message"] == "slow_client_backlog"
         assert slow.heard.ends.get(timeout=20) == "disconnected"
         send("away")
-        slow.heard = Heard()
+        slow.heard = RecordingListener()
         slow.set_listener("", slow.heard)
         slow.connect(wait=True)
         subscribe(slow)

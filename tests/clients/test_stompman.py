@@ -25,7 +25,7 @@ DEAD = ("127.0.0.1", 1)
 """Nobody listens there."""
 
 
-class App:
+class Application:
     """An application: its client, and what that was told."""
 
     def __init__(self, client: stompman.Client) -> None:
@@ -66,14 +66,14 @@ async def application(
     passcode: str = "guest",
     before: tuple[tuple[str, int], ...] = (),
     **options: Any,
-) -> AsyncIterator[App]:
+) -> AsyncIterator[Application]:
     servers = [
         stompman.ConnectionParameters(host, port, login, passcode, **options.pop("parameters", {}))
         for host, port in (*before, ("127.0.0.1", options.pop("port", port_of(broker))))
     ]
     errors: list[Any] = []
     async with stompman.Client(servers, on_error_frame=errors.append, **options) as client:
-        made = App(client)
+        made = Application(client)
         made.errors = errors
         try:
             yield made
@@ -206,7 +206,7 @@ async def test_over_a_websocket_it_is_the_same() -> None:
     with broker_process(policy) as ports:
         server = stompman.ConnectionParameters("127.0.0.1", ports["stomp-ws"], "", "", ws_uri_path="stomp")
         async with stompman.Client([server], connection_class=WebSocketConnection) as client:
-            app = App(client)
+            app = Application(client)
             await app.subscribe("/topic/a", headers={"x-stream-offset": "first"})
             await app.send("1", "2")
             await app.has("1", "2")

@@ -49,7 +49,7 @@ async def fill(home: Path, stores: Path) -> None:
             messages = subscription.messages()
             for _ in range(READ):
                 is_done(await anext(messages))
-        while not (home / "journal" / f"{INSTANCE}.kept.json").exists() or not _kept(home):
+        while not (home / "journal" / f"{INSTANCE}.kept.json").exists() or not _stored_positions(home):
             await asyncio.sleep(0.05)
         await asyncio.sleep(1.5)  # positions are saved each second
     process.kill()
@@ -60,7 +60,7 @@ async def fill(home: Path, stores: Path) -> None:
     unsent.close()
 
 
-def _kept(home: Path) -> bool:
+def _stored_positions(home: Path) -> bool:
     content = (home / "journal" / f"{INSTANCE}.kept.json").read_text()
     return "kept" in content and "replayed" in content
 
@@ -71,7 +71,7 @@ def _batch(number: int) -> bytearray:
     return build_single_topic_batch("carla", topic_of(number), [body_of("carla", number)], number)
 
 
-def settle(home: Path) -> None:
+def run_retention(home: Path) -> None:
     """Everything that operators do: the oldest is removed, some are archived or compressed, or both."""
     archive = home / "archive"
     journal = Journal.open(home / "journal", INSTANCE, archive, JournalOptions(48 * 1024, 1))
@@ -97,7 +97,7 @@ def main(target: Path) -> None:
         home, stores = Path(place) / "home", Path(place) / "stores"
         stores.mkdir()
         asyncio.run(fill(home, stores))
-        settle(home)
+        run_retention(home)
         for kind in ("journal", "archive"):
             for path in sorted((home / kind).iterdir()):
                 if path.is_file() and ".spare." not in path.name and path.suffix != ".lock":

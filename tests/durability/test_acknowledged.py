@@ -17,14 +17,14 @@ from broker_core.client import AsyncClient
 from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.control import exit_report
 from broker_core.errors import OperatorError
-from tests.broker_core.test_broker import numbered, take
+from tests.broker_core.test_broker import numbered_bodies, take
 from tests.support.broker_process import start_broker
 from tests.support.brokers import address_of, running_broker, until
 from tests.support.failpoints import Failpoint, SyncGate
 from tests.support.raw import RawClient
 
 
-async def standing(gate: SyncGate) -> None:
+async def blocked_sync(gate: SyncGate) -> None:
     await until(gate.waiting.is_set)
 
 
@@ -36,7 +36,7 @@ async def test_a_client_that_comes_back_during_a_sync_is_told_nothing_before_it_
         first = await RawClient.connect(broker, "p", session=7)
         gate.block()
         await first.publish("a", [b"1", b"2"], first=1)
-        await standing(gate)
+        await blocked_sync(gate)
         second = await RawClient.open(broker)
         second.name = "p"
         second.send_command({"c": "logon", "name": "p", "session": 7})
@@ -66,11 +66,11 @@ async def test_the_clients_store_keeps_what_a_failed_sync_left_and_the_next_brok
     gate, store = SyncGate(), MemoryPublishStore()
     async with running_broker(tmp_path, files=gate, broken=("journal_failed",)) as broker:
         client = await AsyncClient(address_of(broker), "p", publish_store=store).start()
-        await client.publish_many("a", numbered(0, 5))
+        await client.publish_many("a", numbered_bodies(0, 5))
         await client.flush()
         gate.block()
-        await client.publish_many("a", numbered(5, 10))
-        await standing(gate)
+        await client.publish_many("a", numbered_bodies(5, 10))
+        await blocked_sync(gate)
         gate.release(OSError(errno.EIO, "Input/output error"))
         words = None
         while words is None:
@@ -87,9 +87,9 @@ async def test_the_clients_store_keeps_what_a_failed_sync_left_and_the_next_brok
         assert "written again" in broker.engine.journal.recovery.reason
         async with AsyncClient(address_of(broker), "p", publish_store=store) as client:
             subscription = await client.subscribe("a", bookmark="0")
-            await client.publish_many("a", numbered(10, 12))
+            await client.publish_many("a", numbered_bodies(10, 12))
             await client.flush()
-            assert await take(subscription, 12) == numbered(0, 12)
+            assert await take(subscription, 12) == numbered_bodies(0, 12)
             assert store.oldest() == 0
 
 
@@ -99,7 +99,7 @@ async def test_repeats_that_wait_are_told_when_the_group_fails(tmp_path: Path) -
         first = await RawClient.connect(broker, "p", session=7)
         gate.block()
         await first.publish("a", [b"1"], first=1)
-        await standing(gate)
+        await blocked_sync(gate)
         second = await RawClient.connect(broker, "p", session=7)
         await second.publish("a", [b"1"], first=1)
         await until(lambda: broker.engine.dispatch.numbers.repeats)
@@ -115,7 +115,7 @@ async def test_numbers_that_no_journal_keeps_are_not_ahead_of_those_on_their_way
         first = await RawClient.connect(broker, "p")
         gate.block()
         await first.publish("a", [b"1"], first=1)
-        await standing(gate)
+        await blocked_sync(gate)
         await first.publish("scratch.a", [b"2"], first=2)
         first.send_command({"c": "heartbeat"})
         assert (await first.next_command())["c"] == "heartbeat", "it waits behind its publisher's first one"
@@ -145,7 +145,7 @@ async def test_a_broker_whose_disk_fails_ends_says_why_and_loses_nothing(
     client = await AsyncClient(f"tcp://127.0.0.1:{port}", "p", publish_store=store).start()
     acknowledged = 0
     while process.is_alive():
-        await client.publish_many("a", numbered(sent, sent + 10))
+        await client.publish_many("a", numbered_bodies(sent, sent + 10))
         sent += 10
         await asyncio.sleep(0.01)
         oldest = store.oldest()
@@ -161,7 +161,7 @@ async def test_a_broker_whose_disk_fails_ends_says_why_and_loses_nothing(
         async with AsyncClient(f"tcp://127.0.0.1:{port}", "p", publish_store=store) as client:
             subscription = await client.subscribe("a", bookmark="0")
             await client.flush()
-            assert await take(subscription, sent) == numbered(0, sent)
+            assert await take(subscription, sent) == numbered_bodies(0, sent)
     finally:
         process.terminate()
         process.join()
@@ -177,9 +177,9 @@ async def test_a_log_that_nobody_reads_keeps_nobody_waiting_and_no_broken_broker
     )
     client = await AsyncClient(f"tcp://127.0.0.1:{port}", "p").start()
     subscription = await client.subscribe("a")
-    await client.publish_many("a", numbered(0, 10))
+    await client.publish_many("a", numbered_bodies(0, 10))
     await client.flush()
-    assert await take(subscription, 10) == numbered(0, 10)
+    assert await take(subscription, 10) == numbered_bodies(0, 10)
     flooding = asyncio.create_task(_publish_for_ever(client))
     await asyncio.to_thread(process.join, 30)
     flooding.cancel()
@@ -192,7 +192,7 @@ async def test_a_log_that_nobody_reads_keeps_nobody_waiting_and_no_broken_broker
 
 async def _publish_for_ever(client: AsyncClient) -> None:
     while True:
-        await client.publish_many("a", numbered(10, 20))
+        await client.publish_many("a", numbered_bodies(10, 20))
         await client.flush()
 
 
@@ -204,10 +204,10 @@ async def test_a_full_disk_is_no_end(tmp_path: Path) -> None:
         async with AsyncClient(f"tcp://127.0.0.1:{port}", "p") as client:
             subscription = await client.subscribe("a", bookmark="0")
             for start in range(0, 50, 10):
-                await client.publish_many("a", numbered(start, start + 10))
+                await client.publish_many("a", numbered_bodies(start, start + 10))
                 await asyncio.sleep(0.02)
             await client.flush()
-            assert await take(subscription, 50) == numbered(0, 50)
+            assert await take(subscription, 50) == numbered_bodies(0, 50)
         assert process.is_alive()
     finally:
         process.terminate()
@@ -220,7 +220,7 @@ async def test_files_taken_away_end_the_broker_and_nothing_more_is_acknowledged(
 ) -> None:
     process, port = await asyncio.to_thread(start_broker, tmp_path)
     client = await AsyncClient(f"tcp://127.0.0.1:{port}", "p").start()
-    await client.publish_many("a", numbered(0, 10))
+    await client.publish_many("a", numbered_bodies(0, 10))
     await client.flush()
     for path in (tmp_path / "journal").glob(f"*.{what}"):
         path.unlink()
@@ -236,5 +236,5 @@ async def test_files_taken_away_end_the_broker_and_nothing_more_is_acknowledged(
 
 
 async def _published(client: AsyncClient) -> None:
-    await client.publish_many("a", numbered(10, 20))
+    await client.publish_many("a", numbered_bodies(10, 20))
     await client.flush()

@@ -46,7 +46,7 @@ async def broker() -> AsyncIterator[tuple[str, Path]]:
             process.join()
 
 
-class Load:
+class NumberPublisher:
     """Publishes 1, 2, 3, … as long as it is told to."""
 
     def __init__(self, client: AsyncClient) -> None:
@@ -104,7 +104,7 @@ def lines_of(path: Path) -> list[int]:
 async def test_a_bookmark_kept_with_the_result_counts_every_record_once_and_in_order(forker: Forker) -> None:
     async with broker() as (address, home), AsyncClient(address, "load") as client:
         database = home / "results.sqlite"
-        load = Load(client)
+        load = NumberPublisher(client)
         useful = await kill_often(
             forker, "store_bookmark_with_result", address, database, lambda: len(numbers_of(database))
         )
@@ -117,7 +117,7 @@ async def test_a_bookmark_kept_with_the_result_counts_every_record_once_and_in_o
 async def test_a_bookmark_kept_in_a_store_misses_no_record_and_repeats_few(forker: Forker) -> None:
     async with broker() as (address, home), AsyncClient(address, "load") as client:
         results = home / "results"
-        load = Load(client)
+        load = NumberPublisher(client)
         useful = await kill_often(
             forker, "store_bookmark_separately", address, results, lambda: len(lines_of(results))
         )

@@ -23,7 +23,7 @@ longer.
 """
 
 
-class Life:
+class DurableReaderRun:
     """Numbered messages over several lives of one broker; what was received and acknowledged, and when."""
 
     def __init__(self, home: Path) -> None:
@@ -90,7 +90,7 @@ def kill(process: BaseProcess) -> None:
 async def test_after_kills_nothing_is_missed_and_only_what_an_old_position_allows_comes_twice() -> None:
     random.seed()
     with tempfile.TemporaryDirectory(prefix="sluice-durable-") as home:
-        life = Life(Path(home))
+        life = DurableReaderRun(Path(home))
         for _ in range(KILLS):
             acked, killed_at, life.acked = life.acked, life.killed_at, {}
             await life.until_killed(random.uniform(0.3, 3.5))
@@ -102,7 +102,7 @@ async def test_after_kills_nothing_is_missed_and_only_what_an_old_position_allow
         assert len(life.received) == KILLS + 1 and life.published > 200
 
 
-def check(life: Life, acked: dict[int, float], killed_at: float) -> None:
+def check(life: DurableReaderRun, acked: dict[int, float], killed_at: float) -> None:
     """What came in a life is in order and without a hole, and begins where the saved position allows.
 
     Acks are cumulative.

@@ -41,7 +41,7 @@ def policy_of(name: str) -> PolicyDocument:
     return replace(policy, transports=(replace(policy.transports[0], port=port),))
 
 
-class Load:
+class TopicPublishers:
     """Publishes numbers to each topic, a task for each, and counts what each group acknowledged."""
 
     def __init__(self, client: AsyncGroups) -> None:
@@ -67,7 +67,7 @@ async def read(stream: GroupsSubscription, found: dict[str, list[int]]) -> None:
         stream.done(message)
 
 
-async def goes_on(load: Load, topics: tuple[str, ...], found: dict[str, list[int]]) -> None:
+async def wait_progress(load: TopicPublishers, topics: tuple[str, ...], found: dict[str, list[int]]) -> None:
     """Until 500 more of each of these topics are acknowledged and have arrived."""
     goal = {topic: load.flushed[topic] + 500 for topic in topics}
     await until(lambda: all(min(load.flushed[topic], len(found[topic])) >= goal[topic] for topic in topics))
@@ -87,10 +87,10 @@ async def killed_under_load(home: Path) -> None:
     }
     found: dict[str, list[int]] = defaultdict(list)
     async with AsyncGroups(groups, "desk", reconnect=QUICK) as client:
-        load = Load(client)
+        load = TopicPublishers(client)
         reading = asyncio.create_task(read(await client.subscribe(">", bookmark="MOST_RECENT"), found))
         publishing = [asyncio.create_task(load.run(topic)) for topic in TOPICS]
-        await goes_on(load, TOPICS, found)
+        await wait_progress(load, TOPICS, found)
         for killed, other in (("prices", "orders"), ("orders", "prices")) * KILLS:
             process = processes[killed]
             assert process.pid is not None
@@ -98,10 +98,10 @@ async def killed_under_load(home: Path) -> None:
             process.join()
             await until(lambda group=client.clients[killed]: not group.connected)
             stood = {topic: load.flushed[topic] for topic in TOPICS if topic.startswith(killed)}
-            await goes_on(load, (f"{other}.eu", f"{other}.us"), found)
+            await wait_progress(load, (f"{other}.eu", f"{other}.us"), found)
             assert {topic: load.flushed[topic] for topic in stood} == stood, "acknowledged by nobody"
             processes[killed] = start_broker(home / killed, policy=policies[killed])[0]
-            await goes_on(load, TOPICS, found)
+            await wait_progress(load, TOPICS, found)
         load.ends = True
         await asyncio.gather(*publishing)
         await client.flush()

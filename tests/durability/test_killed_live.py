@@ -26,7 +26,7 @@ KILLS = 24
 HANGS_S = 600.0
 
 
-class Life:
+class LiveReaderRun:
     """Lives of one broker: what the live subscriber was shown in all of them, and what publishers heard of as
     persisted.
     """
@@ -109,7 +109,7 @@ def kill(process: BaseProcess) -> None:
 async def test_a_live_subscriber_with_a_bookmark_store_gets_every_persisted_record_after_kills() -> None:
     random.seed()
     with tempfile.TemporaryDirectory(prefix="sluice-live-") as directory:
-        life = Life(Path(directory) / "home")
+        life = LiveReaderRun(Path(directory) / "home")
         for _ in range(KILLS):
             await life.until_killed(random.choice((0, 3, 5, 10, 30)))
         log = await life.rest()

@@ -22,7 +22,7 @@ MESSAGES = 200
 """Of each life."""
 
 
-class Lives:
+class QueueConsumersRun:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.published = 0
@@ -86,7 +86,7 @@ def end(process: BaseProcess) -> None:
 
 async def test_everything_is_acknowledged_by_somebody_in_spite_of_kills() -> None:
     with tempfile.TemporaryDirectory(prefix="sluice-queue-") as home:
-        lives = Lives(Path(home))
+        lives = QueueConsumersRun(Path(home))
         for _ in range(2):
             await lives.one(0.7)
         await lives.one(1)

@@ -90,7 +90,7 @@ def numbers_in(member: RunningMember) -> list[int]:
     ]
 
 
-async def said_until(client: RawClient, word: str) -> list[dict[str, Any]]:
+async def commands_until(client: RawClient, word: str) -> list[dict[str, Any]]:
     """Commands up to the first whose `c` or `ack` is that; or to the end of the connection."""
     said: list[dict[str, Any]] = []
     while (frame := await client.next_frame(60.0)) is not None:
@@ -101,7 +101,7 @@ async def said_until(client: RawClient, word: str) -> list[dict[str, Any]]:
     return said
 
 
-async def said_within(client: RawClient, seconds: float) -> set[str]:
+async def commands_within(client: RawClient, seconds: float) -> set[str]:
     """What comes meanwhile, but for the points where subscriptions may resume."""
     said, loop = set[str](), asyncio.get_running_loop()
     until_then = loop.time() + seconds
@@ -117,7 +117,7 @@ async def logged_on(member: RunningMember, name: str) -> tuple[RawClient, dict[s
     client = await RawClient.open(member.broker)
     client.name = name
     client.send_command({"c": "logon", "name": name})
-    return client, (await said_until(client, "processed"))[-1]
+    return client, (await commands_until(client, "processed"))[-1]
 
 
 async def test_a_logon_is_told_no_sequence_and_a_publisher_is_sent_to_the_other_member(
@@ -129,7 +129,7 @@ async def test_a_logon_is_told_no_sequence_and_a_publisher_is_sent_to_the_other_
             "nothing that the others may know better"
         )
         await client.publish("t", [b'{"by":"p","n":21}'], 11)
-        closing = (await said_until(client, "closing"))[-1]
+        closing = (await commands_until(client, "closing"))[-1]
         assert (closing["c"], closing["code"]) == ("closing", "behind")
         assert closing["addresses"] == [group.a.address]
         client.close()
@@ -149,7 +149,7 @@ async def test_a_member_that_hears_nothing_and_doesnt_know_it_says_nothing_of_th
         client, answer = await logged_on(group.b, "p")
         assert "sequence" not in answer
         client.send_command({"c": "subscribe", "id": "s", "topic": "t"})
-        assert (await said_until(client, "closing"))[-1]["code"] == "behind"
+        assert (await commands_until(client, "closing"))[-1]["code"] == "behind"
         client.close()
         await group.heal()
         client, answer = await logged_on(group.b, "p")
@@ -170,7 +170,7 @@ async def test_what_follows_a_subscribe_comes_after_it(tmp_path: Path) -> None:
         client.send_command({"c": "subscribe", "id": "short", "topic": "t"})
         client.send_command({"c": "unsubscribe", "id": "short"})
         client.send_command({"c": "flush", "id": "f"})
-        said = await said_until(client, "completed")
+        said = await commands_until(client, "completed")
         assert [one["ack"] for one in said if one.get("of") == "unsubscribe"] == ["processed"]
         client.close()
 
@@ -183,13 +183,13 @@ async def test_a_session_that_logged_on_during_the_cut_is_closed_after_it_and_no
         reader, _ = await logged_on(group.b, "never-published")
         await group.heal()
         # It was told nothing, and the log has 20 messages under its name.
-        said = await said_until(publisher, "closing")
+        said = await commands_until(publisher, "closing")
         assert [one["code"] for one in said if one["c"] == "closing"] == ["behind"]
         # Whoever published nothing was told nothing wrong, and stays.
         reader.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": EPOCH_TEXT})
         assert len(await reader.deliveries(20)) == 20
         await reader.publish("t", [b'{"by":"never-published","n":1}'], 1)
-        said = await said_until(reader, "closing")
+        said = await commands_until(reader, "closing")
         assert [one["code"] for one in said if one["c"] == "closing"] == ["behind"]
         assert not any(one.get("ack") == "persisted" and not one.get("of") for one in said)
         reader.close()
@@ -217,10 +217,10 @@ async def test_a_range_between_two_past_moments_ends_when_all_of_it_was_delivere
         client, _ = await logged_on(group.b, "reader")
         client.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": range_of_all})
         assert len(await client.deliveries(10)) == 10
-        assert await said_within(client, 2.0) == set()
+        assert await commands_within(client, 2.0) == set()
         await group.heal()
         assert len(await client.deliveries(10)) == 10
-        ended = (await said_until(client, "completed"))[-1]
+        ended = (await commands_until(client, "completed"))[-1]
         assert ended["ended"]
         client.close()
 
@@ -238,7 +238,7 @@ async def test_a_replay_is_completed_when_everything_was_delivered(bookmark: str
         )
         await client.read_until("processed")
         assert len(await client.deliveries(had)) == had
-        assert await said_within(client, 2.0) == set()
+        assert await commands_within(client, 2.0) == set()
         await group.heal()
         assert len(await client.deliveries(10)) == 10
         await client.read_until("completed")
@@ -254,7 +254,7 @@ async def test_a_replay_of_a_moment_to_come_isnt_completed_without_the_end(tmp_p
         client, _ = await logged_on(group.b, "reader")
         client.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": moment})
         await client.read_until("processed")
-        assert await said_within(client, 2.0) == set()
+        assert await commands_within(client, 2.0) == set()
         await group.heal()
         await client.read_until("completed")
         client.close()
@@ -279,7 +279,7 @@ async def test_a_subscription_that_begins_or_ends_at_the_end_of_the_log_is_refus
     async with cut_group(tmp_path) as group:
         client, _ = await logged_on(group.b, "reader")
         client.send_command({"c": "subscribe", "id": "s", "topic": "t", **asked})
-        said = await said_until(client, "closing")
+        said = await commands_until(client, "closing")
         assert [(one["c"], one.get("code")) for one in said] == [("closing", "behind")]
         assert said[-1]["addresses"] == [group.a.address]
         client.close()

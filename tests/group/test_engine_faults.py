@@ -20,7 +20,7 @@ from broker_core.clock import SystemClock
 from broker_core.group.jetstream import JetStreamLog
 from broker_core.group.settings import GroupSettings
 from tests.group.test_one_log import publish, read
-from tests.group.test_states import HOLD_MS, refused
+from tests.group.test_states import HOLD_MS, refusal_of
 from tests.support.brokers import until
 from tests.support.certificates import Authority
 from tests.support.groups import GROUP, RunningMember, running_members, start_member
@@ -45,7 +45,7 @@ async def without_the_log(url: str, instead: api.StreamConfig | None = None) -> 
 async def serves_and_refuses(member: RunningMember, state: str, records: int) -> None:
     await until(lambda: member.state == state)
     assert len(await read(member.address, "reader", records)) == records
-    assert await refused(member, "refused") == "behind"
+    assert await refusal_of(member, "refused") == "behind"
 
 
 async def test_a_stream_that_can_not_be_the_log_and_one_of_another_log_are_named_and_left_alone(
@@ -85,7 +85,7 @@ async def test_an_engine_whose_disk_is_full_refuses_by_name_and_goes_on_when_the
                 "sync_interval", "max_file_store: 1, sync_interval"
             )
             engines.start()
-            assert await refused(a, "q") == "behind"
+            assert await refusal_of(a, "q") == "behind"
             engines.kill()
             engines.edit_config = lambda text: text
             engines.start()
@@ -114,12 +114,12 @@ async def test_a_member_whose_right_to_the_engine_is_taken_says_so_and_goes_on_w
             await publish(a.address, "p", 21, 40)
 
 
-class Ahead(SystemClock):
+class SequenceAhead(SystemClock):
     def now_ns(self) -> int:
         return super().now_ns() + HOUR_NS
 
 
-class Behind(SystemClock):
+class SequenceBehind(SystemClock):
     def now_ns(self) -> int:
         return super().now_ns() - HOUR_NS
 
@@ -130,7 +130,7 @@ async def test_members_whose_clocks_are_an_hour_off_move_nobodys_and_are_named(
     async with running_nats_servers(tmp_path, 1) as engines, AsyncExitStack() as there:
         (a,) = await there.enter_async_context(running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS))
         await publish(a.address, "p", 1, 10)
-        for name, clock, ahead_ms in (("b", Ahead, HOUR_MS), ("c", Behind, -HOUR_MS)):
+        for name, clock, ahead_ms in (("b", SequenceAhead, HOUR_MS), ("c", SequenceBehind, -HOUR_MS)):
             monkeypatch.setattr(broker_module, "SystemClock", clock)
             one = await start_member(tmp_path, name, engines.urls, hold_ms=HOLD_MS)
             there.push_async_callback(one.stop)
@@ -142,7 +142,7 @@ async def test_members_whose_clocks_are_an_hour_off_move_nobodys_and_are_named(
         assert moments[-1] - moments[0] < HOUR_NS // 2
 
 
-@pytest.mark.parametrize("clock", [Ahead, Behind])
+@pytest.mark.parametrize("clock", [SequenceAhead, SequenceBehind])
 async def test_clients_of_a_member_whose_clock_is_an_hour_off_are_served_as_at_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: type[SystemClock]
 ) -> None:

@@ -44,7 +44,7 @@ def is_behind(member: RunningMember, position: int, number: int) -> bool:
     return record_of(member, number) < position <= record_of(member, number + 1)
 
 
-async def known(members: list[RunningMember], number: int) -> None:
+async def wait_position_shared(members: list[RunningMember], number: int) -> None:
     """Wait until everybody knows how far the durable subscription is."""
     await until(
         lambda: all(
@@ -61,13 +61,13 @@ async def test_a_durable_subscriber_that_moves_gets_everything_and_again_what_it
         a, b = await there.enter_async_context(running_members(tmp_path, engines.urls, "a", "b"))
         await publish(a.address, "p", 1, 100)
         first = await take(a, 40, 30, durable="orders")
-        await known([a, b], 30)
+        await wait_position_shared([a, b], 30)
         second = await take(b, 50, 50, durable="orders")
         assert (first[0], first[-1], second[0], second[-1]) == (1, 40, 31, 80)
-        await known([a, b], 80)
+        await wait_position_shared([a, b], 80)
         # One that was away learns it of the log, and one that has lost the file of its own journal.
         c = await start_member(tmp_path, "c", engines.urls)
-        await known([a, c], 80)
+        await wait_position_shared([a, c], 80)
         await c.stop()
         (tmp_path / "c" / "journal" / "group.kept.json").unlink()
         c = await start_member(tmp_path, "c", engines.urls)

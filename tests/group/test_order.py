@@ -44,7 +44,7 @@ LOG = UUID("0b9c5f1e-0000-4000-8000-000000000001")
 FIRST = StreamInfo(LOG, generation=1, first=1, last=0, leader="", servers=1, current=1)
 
 
-class Unsynced(FileSystem):
+class UnsyncedDisk(FileSystem):
     """A disk that nothing is waited for: no power is cut here."""
 
     def fdatasync(self, fd: int) -> None: ...
@@ -54,9 +54,9 @@ class Unsynced(FileSystem):
     def sync_directory(self, directory: Path) -> None: ...
 
 
-def opened(directory: Path) -> Journal:
+def open_journal(directory: Path) -> Journal:
     return Journal.open(
-        directory, "group", options=JournalOptions(1 << 16, 0), known=KnownLog(LOG, 0), files=Unsynced()
+        directory, "group", options=JournalOptions(1 << 16, 0), known=KnownLog(LOG, 0), files=UnsyncedDisk()
     )
 
 
@@ -114,7 +114,7 @@ def test_members_make_the_same_of_any_log_whatever_they_had_applied_before(
     entries = [entry_of(number, at, batches) for number, (at, batches) in enumerate(log, 1)]
     with tempfile.TemporaryDirectory() as place:
         one, other = Path(place) / "one", Path(place) / "other"
-        journal = opened(one)
+        journal = open_journal(one)
         order = apply(journal, entries)
         contents, chain = hash_log(journal), order.chain.value
         moments: list[int] = []
@@ -125,10 +125,10 @@ def test_members_make_the_same_of_any_log_whatever_they_had_applied_before(
                 numbers[batch.publisher_name] += batch.publisher_sequences().tolist()
         journal.close()
         for end in ends:
-            journal = opened(other)
+            journal = open_journal(other)
             apply(journal, entries, end)
             journal.close()
-        journal = opened(other)
+        journal = open_journal(other)
         order = apply(journal, entries)
         assert (hash_log(journal), order.chain.value) == (contents, chain)
         journal.close()
@@ -139,7 +139,7 @@ def test_members_make_the_same_of_any_log_whatever_they_had_applied_before(
 
 def test_a_chain_that_was_kept_is_gone_on_from_and_a_damaged_one_is_made_anew(tmp_path: Path) -> None:
     entries = [entry_of(number, number, [("p", 0, 3, number, 1)]) for number in range(1, 6)]
-    journal = opened(tmp_path)
+    journal = open_journal(tmp_path)
     first = apply(journal, entries[:2]).chain
     assert first.value is not None
     path = chain_path(tmp_path, "group")

@@ -226,14 +226,14 @@ async def test_one_console_serves_two_machines_and_says_when_it_cannot(tmp_path:
             redis_server(redis, tmp_path / "redis"),
             installed(tmp_path, database, redis, engines.urls) as made,
         ):
-            await _is_seen_and_acted_on_where_it_is(made)
+            await _check_remote_actions(made)
             await asyncio.to_thread(_policies_converge, made)
             await _members_go_on_without_the_console_and_converge_afterwards(made)
             await _journals_are_worked_on_where_they_are(made)
-            await asyncio.to_thread(_a_link_that_fails_is_named, made)
+            await asyncio.to_thread(_check_failed_link_is_named, made)
 
 
-async def _is_seen_and_acted_on_where_it_is(made: Installation) -> None:
+async def _check_remote_actions(made: Installation) -> None:
     on_a, on_b = AsyncClient(made.address("a"), "desk-a"), AsyncClient(made.address("b"), "desk-b")
     async with on_a, on_b:
         get = asyncio.to_thread
@@ -341,7 +341,7 @@ async def _members_go_on_without_the_console_and_converge_afterwards(made: Insta
     await asyncio.to_thread(made.until, lambda: made.get("status")["in_force"]["converged"])
 
 
-def _a_link_that_fails_is_named(made: Installation) -> None:
+def _check_failed_link_is_named(made: Installation) -> None:
     made.wire.cut()
     made.until(lambda: made.problem_of_b() == "broker_away")
     ready = made.http.get("/readyz")

@@ -15,7 +15,7 @@ from broker_core.group.engine_log import LogEntry, LogServiceUnavailableError, S
 from broker_core.group.jetstream import JetStreamLog
 from broker_core.group.settings import GroupSettings
 from tests.group.test_one_log import publish, read
-from tests.group.test_states import HOLD_MS, QUICK, refused
+from tests.group.test_states import HOLD_MS, QUICK, refusal_of
 from tests.support import groups
 from tests.support.brokers import ask, until
 from tests.support.groups import RunningMember, running_members, start_member
@@ -31,7 +31,7 @@ async def problems(member: RunningMember) -> dict[tuple[str, str], dict[str, Any
     return {(one["code"], one["subject"]): one for one in told}
 
 
-async def until_told(member: RunningMember, code: str, subject: str) -> dict[str, Any]:
+async def wait_for_problem(member: RunningMember, code: str, subject: str) -> dict[str, Any]:
     """Wait for a problem; return it."""
     async with asyncio.timeout(60):
         while (found := (await problems(member)).get((code, subject))) is None:
@@ -76,27 +76,27 @@ async def test_one_answer_of_a_deposed_leader_is_not_believed(
             assert len(await read(a.address, "reader", 30)) == 30
 
 
-class Stuck(JetStreamLog):
+class StuckLogService(JetStreamLog):
     """A log service of which nothing can be read while `held` is set."""
 
     held: asyncio.Event | None = None
 
     async def next_entry(self, max_bytes: int) -> list[LogEntry]:
-        if self._settings.member == "b" and Stuck.held is not None:
-            await Stuck.held.wait()
+        if self._settings.member == "b" and StuckLogService.held is not None:
+            await StuckLogService.held.wait()
         return await super().next_entry(max_bytes)
 
 
 async def test_a_member_that_reads_nothing_says_how_far_it_is_behind_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, "JetStreamLog", Stuck)
+    monkeypatch.setattr(groups, "JetStreamLog", StuckLogService)
     async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
             await publish(a.address, "p", 1, 5)
             await until(lambda: b.member.status().members[0].sequence >= 5)
             held = asyncio.Event()
-            monkeypatch.setattr(Stuck, "held", held)
+            monkeypatch.setattr(StuckLogService, "held", held)
             await publish(a.address, "p", 6, 8)  # b is in its reading of before for one of these
             await asyncio.sleep(0.5)
             await publish(a.address, "p", 9, 60)
@@ -104,7 +104,7 @@ async def test_a_member_that_reads_nothing_says_how_far_it_is_behind_itself(
             own = b.member.status().members[0]
             assert own.name == "b" and own.lag_records and own.lag_ms
             held.set()
-            monkeypatch.setattr(Stuck, "held", None)
+            monkeypatch.setattr(StuckLogService, "held", None)
             await until(lambda: b.member.status().members[0].behind == 0)
 
 
@@ -116,13 +116,13 @@ async def test_a_member_that_is_stopped_and_servers_that_are_missing_are_named_d
         async with running_members(
             tmp_path, engines.urls, "a", "b", hold_ms=HOLD_MS, sync_members=("a", "b", "never")
         ) as (a, b):
-            never = await until_told(a, "member_silent", "never")
+            never = await wait_for_problem(a, "member_silent", "never")
             assert not never["severe"]
             c = await start_member(tmp_path, "c", engines.urls, hold_ms=HOLD_MS)
             await until(lambda: "c" in {one.name for one in a.member.status().members if one.there})
             began = time.time() * 1_000
             await c.stop()
-            silent = await until_told(a, "member_silent", "c")
+            silent = await wait_for_problem(a, "member_silent", "c")
             assert not silent["severe"] and silent["since"] >= began - 1_000
             await asyncio.sleep(1)
             again = (await problems(a))["member_silent", "c"]
@@ -131,13 +131,13 @@ async def test_a_member_that_is_stopped_and_servers_that_are_missing_are_named_d
             leader = engines.number_of((await engines.wait_ready()).leader)
             others = [one for one in range(3) if one != leader]
             engines.kill(others[0])
-            missing = await until_told(a, "engine_behind", "")
+            missing = await wait_for_problem(a, "engine_behind", "")
             assert not missing["severe"] and "2 of 3" in missing["message"]
             engines.kill(others[1])
-            lost = await until_told(b, "no_quorum", "b")
+            lost = await wait_for_problem(b, "no_quorum", "b")
             assert lost["severe"] and "takes no part" in lost["title"]
             engines.kill(leader)
-            away = await until_told(b, "engine_away", "b")
+            away = await wait_for_problem(b, "engine_away", "b")
             assert away["severe"]
             assert ("member_silent", "c") not in await problems(b)  # b receives nothing from any member
             engines.start()
@@ -167,7 +167,7 @@ async def test_a_member_that_was_removed_for_good_is_forgotten_and_one_that_take
                     await ask(a.broker, "forget_member", name=name)
             await c.stop()
             for member in (a, b):
-                await until_told(member, "member_silent", "c")
+                await wait_for_problem(member, "member_silent", "c")
                 await ask(member.broker, "forget_member", name="c", by="ada")
             await asyncio.sleep(2)
             for member in (a, b):
@@ -214,12 +214,12 @@ async def test_refused_publishes_tell_no_live_subscriber_of_records_it_never_got
             async with AsyncClient(a.address, "live", reconnect=QUICK) as client:
                 await client.subscribe("t", bookmark="0|1|", durability="live")
                 engines.kill()
-                assert await refused(a, "q") in ("no_quorum", "behind")
+                assert await refusal_of(a, "q") in ("no_quorum", "behind")
                 await asyncio.sleep(0.5)
                 assert [one for one in client.notices if one.code == "not_stored"] == []
 
 
-class Deposed(JetStreamLog):
+class DeposedLogService(JetStreamLog):
     """A log service whose answer comes of a leader that hears nobody."""
 
     async def _reach(self, other_than: str = "") -> None:
@@ -231,7 +231,7 @@ class Deposed(JetStreamLog):
 
 
 async def test_a_second_answer_counts_only_of_a_leader_that_has_heard_a_majority() -> None:
-    engine = Deposed(GroupSettings("group", "a", ("nats://one", "nats://two")))
+    engine = DeposedLogService(GroupSettings("group", "a", ("nats://one", "nats://two")))
     assert (await engine.attach(None)).last == 7
     with pytest.raises(LogServiceUnavailableError, match="has heard 1 of 3"):
         await engine.attach(None, elsewhere=True)

@@ -134,7 +134,7 @@ async def test_two_programs_of_one_name_with_publish_stores_lose_and_double_noth
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
 
             def store(name: str) -> PublishStore:
-                return MemoryPublishStore() if kind == "memory" else KeptOpen(tmp_path / name)
+                return MemoryPublishStore() if kind == "memory" else ReopenedStore(tmp_path / name)
 
             messages = [[b"%s %d" % (by, n) for n in range(4)] for by in (b"first", b"second")]
             assert await asyncio.gather(
@@ -148,7 +148,7 @@ async def test_two_programs_of_one_name_with_publish_stores_lose_and_double_noth
                 assert [body for body in bodies if body in one] == one, "in the order of its program"
 
 
-class KeptOpen(FilePublishStore):
+class ReopenedStore(FilePublishStore):
     """A file that a program keeps from one client object to the next."""
 
     def close(self) -> None: ...

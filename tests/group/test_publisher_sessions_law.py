@@ -51,13 +51,13 @@ class EmptyJournal:
         self.publishers = Publishers()
 
 
-class Connection:
+class ModelConnection:
     """A client's connection to a member, with the member's publishing side of it. Satisfies what a publisher
     needs of a link."""
 
     logged_on, paused, identity = True, False, None
 
-    def __init__(self, client: Client, member: Member) -> None:
+    def __init__(self, client: ModelPublisher, member: ModelMember) -> None:
         self.client, self.member, self.name = client, member, NAME
         self.closed = False
         self.refuses = False
@@ -117,12 +117,12 @@ class Connection:
 
 
 @dataclass
-class Client:
+class ModelPublisher:
     """A publisher of the client library; every message that it published is another one."""
 
     number: int
     publisher: Publisher = field(init=False)
-    connection: Connection | None = None
+    connection: ModelConnection | None = None
     published: int = 0
     refused: list[bytes] = field(default_factory=list)
     """Messages that the application was told are refused."""
@@ -139,12 +139,12 @@ class Client:
             self.published += 1
         self.publisher.flush_batch()
 
-    async def log_on(self, member: Member) -> None:
+    async def log_on(self, member: ModelMember) -> None:
         if self.connection is not None:
             self.connection.close()
         if NAME in member.clients:
             member.clients[NAME].close()
-        made = self.connection = member.clients[NAME] = Connection(self, member)
+        made = self.connection = member.clients[NAME] = ModelConnection(self, member)
         own = made.publishing.named_session = self.publisher.session
         told = member.dispatch.publisher_position(NAME, own, proven=False)
         assert told.sequence is not None
@@ -158,7 +158,7 @@ class Client:
         return found
 
 
-class Member:
+class ModelMember:
     """A member: what it has gathered, how far it has applied the log, and what it tells clients."""
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class Member:
         """What it appended, by entry."""
         self.stored: list[tuple[int, int, bytes]] = []
         self.applied = 0
-        self.clients: dict[str, Connection] = {}
+        self.clients: dict[str, ModelConnection] = {}
         self.dispatch = self._dispatch(journal)
         quotas = SimpleNamespace(charge_publish=lambda connection, topics, count: 0)
         self.services: Any = SimpleNamespace(publishing=self.dispatch, quotas=quotas)
@@ -271,8 +271,8 @@ STEP = st.one_of(
 
 async def play(steps: list[tuple[str, int, int]]) -> None:
     log: list[LogEntry] = []
-    members = [Member() for _ in range(MEMBERS)]
-    clients = [Client(number) for number in range(CLIENTS)]
+    members = [ModelMember() for _ in range(MEMBERS)]
+    clients = [ModelPublisher(number) for number in range(CLIENTS)]
     for client in clients[:MEMBERS]:
         await client.log_on(members[client.number])
     for what, one, other in steps:
@@ -319,7 +319,7 @@ async def play(steps: list[tuple[str, int, int]]) -> None:
     check(log, members, clients)
 
 
-def check(log: list[LogEntry], members: list[Member], clients: list[Client]) -> None:
+def check(log: list[LogEntry], members: list[ModelMember], clients: list[ModelPublisher]) -> None:
     most = max(members, key=lambda member: member.applied)
     bodies = [body for _, _, body in most.stored]
     numbers = [(session, number) for session, number, _ in most.stored]
@@ -354,8 +354,8 @@ def test_what_clients_of_one_name_are_told_is_stored_is_stored(steps: list[tuple
 def test_a_session_that_lost_its_name_gets_nothing_more_into_the_log(seen: str) -> None:
     async def lost() -> None:
         log: list[LogEntry] = []
-        a, b = Member(), Member()
-        one, other = Client(0), Client(1)
+        a, b = ModelMember(), ModelMember()
+        one, other = ModelPublisher(0), ModelPublisher(1)
         await one.log_on(a)
         await one.publish(3)
         a.append(log)

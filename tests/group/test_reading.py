@@ -136,7 +136,7 @@ async def test_an_entry_that_is_refused_for_the_one_before_it_is_sent_again(
         await writer.close()
 
 
-def seen(**of_it: object) -> api.PeerInfo:
+def observed_requests(**of_it: object) -> api.PeerInfo:
     """An engine, as the one that leads sees it."""
     return api.PeerInfo(
         **{"name": "e", "current": False, "offline": False, "active": 1_000, "lag": 0, **of_it}
@@ -146,14 +146,14 @@ def seen(**of_it: object) -> api.PeerInfo:
 @pytest.mark.parametrize(
     ("engine", "last", "before", "up_to_date"),
     [
-        (seen(current=True), 100, None, True),
-        (seen(lag=1), 100, 90, True),
-        (seen(lag=10), 100, 90, True),
-        (seen(lag=11), 100, 90, False),
-        (seen(lag=1), 100, None, False),
-        (seen(lag=1), 100, 100, False),
-        (seen(lag=0, active=11_000_000_000), 100, 100, False),
-        (seen(lag=0, offline=True), 100, 100, False),
+        (observed_requests(current=True), 100, None, True),
+        (observed_requests(lag=1), 100, 90, True),
+        (observed_requests(lag=10), 100, 90, True),
+        (observed_requests(lag=11), 100, 90, False),
+        (observed_requests(lag=1), 100, None, False),
+        (observed_requests(lag=1), 100, 100, False),
+        (observed_requests(lag=0, active=11_000_000_000), 100, 100, False),
+        (observed_requests(lag=0, offline=True), 100, 100, False),
     ],
 )
 def test_an_engine_is_up_to_date_that_has_what_there_was_at_the_look_before(

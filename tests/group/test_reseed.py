@@ -22,7 +22,7 @@ from broker_core.journal.journal import Journal
 from broker_core.journal.segment import HEADER_SIZE
 from broker_core.journal.tools import inspect
 from tests.group.test_one_log import publish, read
-from tests.group.test_states import refused
+from tests.group.test_states import refusal_of
 from tests.support.brokers import until
 from tests.support.groups import GROUP, RunningMember, hash_log, running_members, standalone_broker
 from tests.support.nats_servers import running_nats_servers
@@ -54,7 +54,7 @@ async def refusal(home: Path, engines: Sequence[str], *words: str) -> str:
     return str(told.value)
 
 
-def agrees(member: RunningMember) -> bool:
+def has_same_journal(member: RunningMember) -> bool:
     """Whether it takes part, has heard another, and both have the same journal."""
     others = member.member.status().members[1:]
     return member.is_taking_part() and [one.alike for one in others] == [True]
@@ -93,7 +93,7 @@ async def test_a_broker_by_itself_becomes_a_group_and_members_join_diverge_and_a
             await until(lambda: all(one.is_taking_part() for one in members))
             assert members[0].member.status().generation == made.generation
             await publish(members[1].address, "p", 31, 50)
-            await until(lambda: agrees(members[0]))
+            await until(lambda: has_same_journal(members[0]))
             found = await read(members[0].address, "reader", 50)
             assert [n for _, by, n in found if by == "p"] == list(range(1, 51))
             # Its broker runs, so its journal isn't to be taken away under it.
@@ -115,7 +115,7 @@ async def test_a_broker_by_itself_becomes_a_group_and_members_join_diverge_and_a
             assert msgspec.json.decode((aside / "receipt.json").read_bytes(), type=ReseedReceipt) == receipt
             async with running_members(tmp_path, engines.urls, "b") as (other,):
                 await publish(other.address, "p", 61, 70)
-                await until(lambda: agrees(source))
+                await until(lambda: has_same_journal(source))
                 await until(lambda: hash_log(source.journal) == hash_log(other.journal))
 
 
@@ -152,7 +152,7 @@ async def test_when_the_engines_lost_everything_a_journal_is_the_new_generations
             await publish(members[1].address, "p", 41, 50)
             found = await read(members[1].address, "reader", 50)
             assert [n for _, by, n in found if by == "p"] == list(range(1, 51))
-            await until(lambda: agrees(members[0]))
+            await until(lambda: has_same_journal(members[0]))
 
 
 async def test_an_engine_that_lost_its_end_is_replaced_by_a_journal_and_its_log_is_set_aside(
@@ -186,7 +186,7 @@ async def test_an_engine_that_lost_its_end_is_replaced_by_a_journal_and_its_log_
                 await publish(first.address, "p", 41, 50)
                 found = await read(b.address, "reader", 50)
                 assert [n for _, by, n in found if by == "p"] == list(range(1, 51))
-                await until(lambda: agrees(first))
+                await until(lambda: has_same_journal(first))
 
 
 async def test_a_member_at_a_log_that_is_set_aside_appends_to_it_no_more(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ async def test_a_member_at_a_log_that_is_set_aside_appends_to_it_no_more(tmp_pat
         async with running_members(tmp_path, engines.urls, "b", hold_ms=400) as (b,):
             await publish(b.address, "q", 1, 5)  # it had nothing, and has begun a log of its own
             await replication(a, engines.urls, "init", "--replace", "--yes")
-            assert await refused(b, "r") == "behind"
+            assert await refusal_of(b, "r") == "behind"
             await until(lambda: b.state == "engine_lost")
             async with running_members(tmp_path, engines.urls, "a") as (first,):
                 await publish(first.address, "p", 21, 30)
@@ -219,7 +219,7 @@ async def test_a_member_is_made_anew_of_the_engines_log_alone_while_that_has_its
             await publish(address, "q", 1, 3)
         await replication(b, engines.urls, "reseed", "--yes")
         async with running_members(tmp_path, engines.urls, "a", "b") as members:
-            await until(lambda: agrees(members[0]))
+            await until(lambda: has_same_journal(members[0]))
             found = await read(members[1].address, "reader", 20)
             assert [n for _, by, n in found if by == "p"] == list(range(1, 21))
         # What it had by itself is kept, and can be read.
@@ -253,7 +253,7 @@ async def test_of_a_backup_that_was_copied_under_load_a_group_is_made_again(tmp_
             await replication(b, engines.urls, "join" if number == 1 else "reseed", *source, "--yes")
             async with running_members(restored.parent, engines.urls, "a", "b") as members:
                 await publish(members[1].address, "p", 31 + number * 10, 40 + number * 10)
-                await until(lambda members=members: agrees(members[0]))  # type: ignore[misc]
+                await until(lambda members=members: has_same_journal(members[0]))  # type: ignore[misc]
                 await until(
                     lambda members=members: hash_log(members[0].journal) == hash_log(members[1].journal)  # type: ignore[misc]
                 )

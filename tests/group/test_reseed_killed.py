@@ -21,13 +21,13 @@ from tests.group.test_one_log import publish
 from tests.support.brokers import until
 from tests.support.groups import GROUP, SERVER, hash_log, running_members, standalone_broker
 from tests.support.nats_servers import running_nats_servers
-from tests.torture.faulty_files import FaultyFiles, Misfortune
+from tests.torture.faulty_files import FaultyFiles, FileFault
 
 STEPS = 100
 """More than there are."""
 
 
-def _act(act: str, home: Path, source: Path, engine: str, at: Misfortune | None, stamp: str) -> None:
+def _run_act(act: str, home: Path, source: Path, engine: str, at: FileFault | None, stamp: str) -> None:
     if at is not None:
         FaultyFiles(at).install()
     found = asyncio.run(reseed.find_stream(JetStreamLog(GroupSettings(GROUP, "b", (engine,)))))
@@ -41,15 +41,15 @@ def _act(act: str, home: Path, source: Path, engine: str, at: Misfortune | None,
     reseed.reseed(plan, places, given, found, stamp, lambda _: None)
 
 
-def ended(act: str, home: Path, source: Path, engine: str, at: Misfortune | None, stamp: str) -> int:
-    process = SERVER.Process(target=_act, args=(act, home, source, engine, at, stamp), daemon=True)
+def exit_code(act: str, home: Path, source: Path, engine: str, at: FileFault | None, stamp: str) -> int:
+    process = SERVER.Process(target=_run_act, args=(act, home, source, engine, at, stamp), daemon=True)
     process.start()
     process.join()
     assert process.exitcode is not None
     return process.exitcode
 
 
-def kept_of(home: Path) -> set[tuple[int, int]]:
+def stored_segments(home: Path) -> set[tuple[int, int]]:
     """First and last records of the segments that a member had, wherever they were put."""
     journal = BrokerPaths.in_home(home, GROUP).journal
     return {
@@ -75,15 +75,15 @@ async def test_what_was_killed_at_any_step_is_run_again(tmp_path: Path, call: st
             home = tmp_path / f"{number}" / "b"
             if had:
                 shutil.copytree(alone, home)
-            at = Misfortune(call, number, "before" if number % 2 else "after")
-            code = ended(act, home, source, engine, at, "first")
+            at = FileFault(call, number, "before" if number % 2 else "after")
+            code = exit_code(act, home, source, engine, at, "first")
             assert code in (0, -9)
-            again = 0 if code == 0 else ended("reseed", home, source, engine, None, "second")
+            again = 0 if code == 0 else exit_code("reseed", home, source, engine, None, "second")
             assert again == 0, (number, at)
             places = BrokerPaths.in_home(home, GROUP).journal
             assert not list(places.glob("reseed-*"))
             if had:
-                assert (1, 5) in {(first, min(last, 5)) for first, last in kept_of(home)}
+                assert (1, 5) in {(first, min(last, 5)) for first, last in stored_segments(home)}
             async with running_members(tmp_path / f"{number}", engines.urls, "b") as (b,):
                 await until(b.is_taking_part)
                 async with running_members(tmp_path, engines.urls, "a") as (a,):
@@ -105,8 +105,8 @@ async def test_a_broker_that_is_started_on_what_a_killed_reseed_left_asks_for_an
             await publish(a.address, "p", 1, 30)
         for number in range(1, 12):
             home = tmp_path / f"{number}"
-            code = ended(
-                "join", home / "b", source, engines.urls[0], Misfortune("rename", number, "after"), "x"
+            code = exit_code(
+                "join", home / "b", source, engines.urls[0], FileFault("rename", number, "after"), "x"
             )
             try:
                 async with running_members(home, engines.urls, "b") as (b,):

@@ -30,7 +30,7 @@ HOLD_MS = 400
 QUICK = ReconnectPolicy(first_delay=0.02, longest_delay=0.2)
 
 
-async def refused(member: RunningMember, name: str) -> str:
+async def refusal_of(member: RunningMember, name: str) -> str:
     """Publish, and what the broker says of it."""
     told: list[str] = []
     client = await AsyncClient(member.address, name, reconnect=QUICK).start()
@@ -77,7 +77,7 @@ async def test_without_its_engine_a_member_serves_what_it_has_and_goes_on_when_i
 
         async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (member,):
             assert len(await read(member.address, "reader", 20)) == 20
-            assert await refused(member, "q") == "behind"
+            assert await refusal_of(member, "q") == "behind"
             assert (await ask(member.broker, "group"))["state"] == "away"
             engines.start()
             await publish(member.address, "p", 21, 40)
@@ -89,7 +89,7 @@ async def test_without_its_engine_a_member_serves_what_it_has_and_goes_on_when_i
             shutil.rmtree(tmp_path / "engine-1")
             engines.start()
             await until(lambda: member.state == "engine_lost")
-            assert await refused(member, "r") == "behind"
+            assert await refusal_of(member, "r") == "behind"
             async with running_members(tmp_path, engines.urls, "b") as (other,):
                 await until(other.is_taking_part)  # it begins a log of its own, which isn't the first one's
                 await until(lambda: "is of" in member.member.status().why)
@@ -105,7 +105,7 @@ async def test_of_two_processes_with_one_name_only_the_later_appends(tmp_path: P
                 await until(lambda: first.state == "member_fenced")
                 assert first.member.status().members[0].behind is None  # it doesn't know what it isn't given
                 assert second.member.status().members[0].behind == 0
-                assert await refused(first, "q") == "behind"
+                assert await refusal_of(first, "q") == "behind"
                 await publish(second.address, "r", 1, 5)
                 assert {n for _, by, n in await read(second.address, "reader", 15) if by == "p"} == set(
                     range(1, 11)
@@ -125,7 +125,7 @@ async def test_a_member_whose_journal_differs_stops_and_is_named_and_the_others_
             await until(lambda: [one.alike for one in a.member.status().members] == [None, True, False])
             assert await replication_status(a) == (1, "DIFFERS")
             assert "a" in c.member.status().why and "b" in c.member.status().why
-            assert await refused(c, "q") == "behind"
+            assert await refusal_of(c, "q") == "behind"
             await publish(a.address, "p", 41, 60)
             await publish(b.address, "s", 1, 5)
             assert a.is_taking_part() and b.is_taking_part()
@@ -152,12 +152,12 @@ async def test_a_member_that_is_cut_off_refuses_and_catches_up_and_an_answer_tha
                             cable.cut()
                     await client.flush()
                 assert not b.is_taking_part()
-                assert await refused(b, "q") == "behind"
+                assert await refusal_of(b, "q") == "behind"
                 ahead = (await read(a.address, "reader", 50))[-2][0]
                 async with AsyncClient(b.address, "far", reconnect=QUICK) as far:
                     # It hasn't come so far: to begin at its own end would repeat what others have given.
                     subscribing = asyncio.create_task(far.subscribe("t", bookmark=ahead))
-                    assert await refused(b, "r") == "behind"
+                    assert await refusal_of(b, "r") == "behind"
                     cable.is_accepting = True
                     cable.answers.set()
                     async with asyncio.timeout(60):
@@ -170,7 +170,7 @@ async def test_a_member_that_is_cut_off_refuses_and_catches_up_and_an_answer_tha
                 await until(lambda: hash_log(a.journal) == hash_log(b.journal))
 
 
-class Full(FileSystem):
+class FullDisk(FileSystem):
     """A disk that may have no room."""
 
     full = False
@@ -184,14 +184,14 @@ class Full(FileSystem):
 async def test_a_member_whose_disk_is_full_says_so_and_has_everything_when_there_is_room(
     tmp_path: Path,
 ) -> None:
-    disk = Full()
+    disk = FullDisk()
     async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (a,):
             b = await start_member(tmp_path, "b", engines.urls, files=disk, hold_ms=HOLD_MS)
             try:
                 await publish(b.address, "p", 1, 10)
                 disk.full = True
-                assert await refused(b, "q") == "disk_full"
+                assert await refusal_of(b, "q") == "disk_full"
                 await publish(a.address, "p", 11, 20)
                 await until(lambda: "room" in b.member.status().why)
                 assert len(await read(b.address, "reader", 10)) == 10

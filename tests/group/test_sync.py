@@ -26,7 +26,7 @@ from tests.support.nats_servers import running_nats_servers
 SYNC = {"sync_members": ("a", "b", "c"), "sync_topics": ("t",)}
 
 
-class Slow(FileSystem):
+class SlowDisk(FileSystem):
     """A disk whose syncs take until it is let go on."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Slow(FileSystem):
         super().fdatasync(fd)
 
 
-class Followed:
+class DurabilityReader:
     """What a subscriber with a durability has had."""
 
     def __init__(self, member: RunningMember, durability: Any) -> None:
@@ -59,7 +59,7 @@ def mode(member: RunningMember, name: str) -> str:
     return next(one.mode for one in member.member.status().members if one.name == name)
 
 
-async def up_to_now(member: RunningMember) -> list[int]:
+async def read_up_to_now(member: RunningMember) -> list[int]:
     """What a fully durable range has that ends with a moment which is over."""
     end = datetime.now(UTC) + timedelta(seconds=1)
     await until(lambda: datetime.now(UTC) > end)
@@ -84,18 +84,18 @@ async def at_the_terminal(member: RunningMember, change: str, name: str) -> str:
 async def test_a_sync_member_that_is_slow_is_waited_for_until_it_is_downgraded_by_hand(
     tmp_path: Path,
 ) -> None:
-    disk = Slow()
+    disk = SlowDisk()
     settings = {**SYNC, "downgrade_after_ms": 600_000}
     async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b", **settings) as (a, b):
             c = await start_member(tmp_path, "c", engines.urls, files=disk, **settings)
-            full, plain = Followed(b, "fully_durable"), Followed(b, "persisted")
+            full, plain = DurabilityReader(b, "fully_durable"), DurabilityReader(b, "persisted")
             try:
                 await publish(a.address, "p", 1, 100)
                 for one in (a, b, c):  # an acknowledgement means everybody's disk
                     assert one.journal.durable_sequence >= 100
                 await until(lambda: full.had == plain.had == list(range(1, 101)))
-                assert await up_to_now(b) == list(range(1, 101))
+                assert await read_up_to_now(b) == list(range(1, 101))
                 disk.goes_on.clear()
                 waits = asyncio.create_task(publish(a.address, "p", 101, 101))
                 await until(lambda: 101 in plain.had)

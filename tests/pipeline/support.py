@@ -33,7 +33,7 @@ SMALL = JournalOptions(segment_size=16 * 1024, preallocated=0)
 Message = tuple[str, bytes]
 
 
-def place_in(home: Path) -> LogLocation:
+def journal_location(home: Path) -> LogLocation:
     """Where `opened` puts the journal."""
     return settings_in(home).log
 
@@ -45,9 +45,9 @@ def settings_in(home: Path) -> JobSettings:
 
 
 @contextmanager
-def opened(home: Path, options: JournalOptions = SMALL) -> Iterator[Journal]:
+def open_journal(home: Path, options: JournalOptions = SMALL) -> Iterator[Journal]:
     """The instance's journal, open for writing."""
-    place = place_in(home)
+    place = journal_location(home)
     journal = Journal.open(place.directory, place.instance, place.archive, options)
     try:
         yield journal
@@ -77,23 +77,23 @@ def append(
     return batch
 
 
-def numbered(count: int, first: int = 1, topics: int = 3) -> list[Message]:
+def numbered_messages(count: int, first: int = 1, topics: int = 3) -> list[Message]:
     """Messages on topics t.0, t.1, ... whose bodies say their number."""
     return [(f"t.{n % topics}", json.dumps({"n": n}).encode()) for n in range(first, first + count)]
 
 
 def fill(home: Path, sizes: Iterable[int], *, step: int = SECOND) -> int:
     """A journal of batches of these sizes, a second apart; returns its last sequence."""
-    with opened(home) as journal:
+    with open_journal(home) as journal:
         for number, size in enumerate(sizes):
-            append(journal, numbered(size, journal.next_sequence), at=NOON + number * step)
+            append(journal, numbered_messages(size, journal.next_sequence), at=NOON + number * step)
             journal.finish_sealed()
         return journal.next_sequence - 1
 
 
 def move(home: Path, action: str, which: slice = slice(None, -1)) -> int:
     """Archive or compress sealed segments as the broker does; returns how many."""
-    with opened(home) as journal:
+    with open_journal(home) as journal:
         return act_on_open(journal, home, action, which)
 
 
@@ -117,7 +117,7 @@ def act_on_open(journal: Journal, home: Path, action: str, which: slice = slice(
 
 def identify(home: Path, identity: UUID, only: Path | None = None) -> str:
     """Write an identity into the headers of the segments that aren't compressed, as a broker does."""
-    for path in [only] if only is not None else place_in(home).directory.glob("*.journal"):
+    for path in [only] if only is not None else journal_location(home).directory.glob("*.journal"):
         with path.open("r+b") as file:
             header = bytearray(file.read(HEADER_SIZE))
             header[114:130] = identity.bytes
@@ -153,7 +153,7 @@ def numbers_of(tables: Iterable[pa.RecordBatch]) -> list[int]:
     return np.concatenate(parts).tolist() if parts else []
 
 
-class Told:
+class FakeReporter:
     """A reporter that remembers."""
 
     def __init__(self) -> None:

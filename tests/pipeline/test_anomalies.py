@@ -17,7 +17,7 @@ from broker_core.errors import OperatorError
 from pipeline.jobs import anomalies
 from pipeline.jobs.client_history import write_hours
 from pipeline.schemas import CLIENT_HOURS
-from tests.pipeline.support import INSTANCE, NOON, Told, settings_in
+from tests.pipeline.support import INSTANCE, NOON, FakeReporter, settings_in
 
 ROOT = Path(__file__).resolve().parents[2]
 HOUR_MS = 3_600_000
@@ -62,7 +62,7 @@ def history() -> list[dict[str, Any]]:
 def test_who_turns_is_found_with_what_says_so_and_who_was_always_so_is_not(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
     with pytest.raises(OperatorError, match="no hours of clients"):
-        anomalies.run(settings, ARGUMENTS, Told())
+        anomalies.run(settings, ARGUMENTS, FakeReporter())
     assert not settings.lake.exists()
     write_hours(settings.client_history, INSTANCE, pa.Table.from_pylist(history(), schema=CLIENT_HOURS), None)
     result, tables = apart(tmp_path)
@@ -91,6 +91,6 @@ def apart(path: Path) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
 
 
 if __name__ == "__main__":
-    told = Told()
+    told = FakeReporter()
     result = anomalies.run(settings_in(Path(sys.argv[1])), ARGUMENTS, told)
     sys.stdout.buffer.write(pickle.dumps((result, told.tables)))

@@ -36,7 +36,7 @@ from pipeline.transforms.traces import ACTS, TRAFFIC, build_traces, interpolate
 from sluice_spark.arrow_reader import ReadRequest, plan_log
 from sluice_spark.location import LogLocation
 from sluice_spark.log import examine_log
-from tests.pipeline.support import Told, append, fill, opened, settings_in
+from tests.pipeline.support import FakeReporter, append, fill, open_journal, settings_in
 from tests.support.brokers import running_broker, until
 from tests.support.raw import RawClient
 from tests.support.rules import policy_with
@@ -67,7 +67,7 @@ def tried(policy: PolicyDocument, looks: pa.Table, acts: pa.Table) -> BacktestRe
     return found
 
 
-def whom(acts: Sequence[dict[str, Any]]) -> set[tuple[str, str, str]]:
+def clients_and_actions(acts: Sequence[dict[str, Any]]) -> set[tuple[str, str, str]]:
     """Who, and which act."""
     return {(one["client"], one["action"], one["mode"]) for one in acts}
 
@@ -150,7 +150,7 @@ async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> 
     # could foretell it: of
     # these eight that may be two at once where the machine is busy (24 of 26 seen), and what is more would be
     # a mistake.
-    who, foreseen = whom(recorded), whom(predicted.acts)
+    who, foreseen = clients_and_actions(recorded), clients_and_actions(predicted.acts)
     assert len(who & foreseen) >= 0.85 * len(who | foreseen), (who ^ foreseen, found)
     assert found.percent >= 80, (found, recorded, predicted.acts)
     assert found.in_time_percent >= 90, (found, recorded, predicted.acts)  # one late of 17 was seen
@@ -342,7 +342,7 @@ def test_agreement_counts_episodes_and_not_repetitions() -> None:
 def journaled(home: Path, looks: pa.Table) -> None:
     """Put looks into a journal as the broker does."""
     rows = looks.sort_by("at").to_pylist()
-    with opened(home) as log:
+    with open_journal(home) as log:
         for start in range(0, len(rows), 50):
             some = rows[start : start + 50]
             figures = array("q", [row[name] for row in some for name in TrafficSample._fields])
@@ -366,7 +366,7 @@ def test_a_grid_is_tried_in_parallel_and_the_cheapest_that_saves_a_client_is_fou
 ) -> None:
     """100 kB a second for 20 s: 1.9 MB at the end, of a pool of 3 MB."""
     journaled(tmp_path, pa.concat_tables([growing("slow", 100_000, 20), growing("mild", 20_000, 20)]))
-    settings, told = settings_in(tmp_path), Told()
+    settings, told = settings_in(tmp_path), FakeReporter()
     policy = tmp_path / "tight.yaml"
     policy.write_text(json.dumps(limited(10, memory=3_000_000).to_dict()))
     asked = argparse.Namespace(
@@ -397,7 +397,7 @@ def test_where_nothing_slow_is_recorded_it_says_so(lent: SparkSession, tmp_path:
     policies = tmp_path / "lake" / "policies"
     policies.mkdir(parents=True)
     (policies / "draft-7.json").write_text(json.dumps(limited(10).to_dict()))
-    told = Told()
+    told = FakeReporter()
     asked = argparse.Namespace(
         policy="draft-7", grid="", save="", start="", end="", host_memory=None, durable=None, skip_gaps=False
     )

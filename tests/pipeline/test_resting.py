@@ -24,7 +24,7 @@ HOST = 8 * 2**30
 START = 1_795_262_400_000
 
 
-class Client:
+class RecordedClient:
     """Its looks: spells in which it falls behind and catches up, rests between, now and then offlined; and
     what was decided.
     """
@@ -104,7 +104,7 @@ class Client:
 
 def recorded(seed: int, clients: int) -> Recording:
     chance = random.Random(seed)
-    made = [Client(chance, f"c-{number}") for number in range(clients)]
+    made = [RecordedClient(chance, f"c-{number}") for number in range(clients)]
     looks = [row for one in made for row in one.looks]
     acts = [row for one in made for row in one.acts]
     return Recording(
@@ -185,7 +185,7 @@ def tight(seed: int) -> PolicyDocument:
     )
 
 
-def both(document: PolicyDocument, recording: Recording) -> list[BacktestResult]:
+def backtest_both_ways(document: PolicyDocument, recording: Recording) -> list[BacktestResult]:
     """With clients that rest, and without."""
     return [
         run_backtests(recording, [PolicyBacktest(document, HOST, recording.traces, rests)])[0]
@@ -199,7 +199,7 @@ def test_who_rests_is_decided_about_as_who_is_looked_at(seed: int, clients: int,
     """Every decision with all its figures, what was lost, each client's time offlined, and the pools'
     peaks.
     """
-    resting, looked_at = both(policy(policy_seed), recorded(seed, clients))
+    resting, looked_at = backtest_both_ways(policy(policy_seed), recorded(seed, clients))
     assert resting.as_dict() == looked_at.as_dict()
 
 
@@ -211,7 +211,7 @@ def test_at_a_pools_limit_who_rests_is_chosen_as_who_is_looked_at(
     """The guard knows what they hold together, and of each only when it chooses: whom, when and over whom
     comes out the same.
     """
-    resting, looked_at = both(tight(policy_seed), recorded(seed, clients))
+    resting, looked_at = backtest_both_ways(tight(policy_seed), recorded(seed, clients))
     assert resting.as_dict() == looked_at.as_dict()
 
 
@@ -220,7 +220,7 @@ def test_at_a_pools_limit_the_guard_is_told_of_few() -> None:
     made = policy_with(pool={"message_memory_limit": 1_000_000, "message_disk_limit": 2_000_000})
     document = replace(made, client_policy=replace(made.client_policy, client_max_capacity=100))
     recording = recorded(1, 20)
-    few, all_of_them = (Counted(document, recording, rests) for rests in (True, False))
+    few, all_of_them = (CountingGuard(document, recording, rests) for rests in (True, False))
     tried = [run_backtests(recording, [one])[0].as_dict() for one in (few, all_of_them)]
     assert tried[0] == tried[1]
     assert {act["signal"] for act in tried[0]["acts"]} >= {"pool_memory", "pool_disk"}
@@ -237,7 +237,7 @@ def test_the_guard_is_asked_where_there_is_something_to_see_and_nowhere_else() -
     counts = []
     found = []
     for rests in (True, False):
-        tried = Counted(document, recording, rests)
+        tried = CountingGuard(document, recording, rests)
         found.append(run_backtests(recording, [tried])[0].as_dict())
         counts.append(tried.looks)
     assert found[0] == found[1]
@@ -245,7 +245,7 @@ def test_the_guard_is_asked_where_there_is_something_to_see_and_nowhere_else() -
     assert counts[0] < counts[1] / 4
 
 
-class Counted(PolicyBacktest):
+class CountingGuard(PolicyBacktest):
     """Counts how often the guard is told of a client."""
 
     def __init__(self, document: PolicyDocument, recording: Recording, rests: bool) -> None:

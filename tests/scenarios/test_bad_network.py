@@ -66,7 +66,7 @@ def numbers(first: int, count: int) -> list[bytes]:
     return [b"%d" % number + FILLING for number in range(first, first + count)]
 
 
-class Log:
+class BrokerLog:
     """What the broker has, asked by a client with a good connection."""
 
     def __init__(self, port: int, topic: str) -> None:
@@ -81,7 +81,7 @@ class Log:
 @pytest.mark.parametrize("kind", ["tcp", "websocket"])
 async def test_the_async_client(ports: dict[str, int], kind: str, seed: int, tmp_path: Path) -> None:
     topic = f"async.{kind}"
-    log = Log(ports["tcp"], topic)
+    log = BrokerLog(ports["tcp"], topic)
     with faulty_network(ports[kind], seed) as up, faulty_network(ports[kind], seed + 1) as down:
         got: list[int] = []
 
@@ -135,7 +135,7 @@ async def test_the_async_client(ports: dict[str, int], kind: str, seed: int, tmp
 @pytest.mark.parametrize("kind", ["tcp", "websocket"])
 def test_the_sync_client(ports: dict[str, int], kind: str, seed: int, tmp_path: Path) -> None:
     topic = f"sync.{kind}"
-    log = Log(ports["tcp"], topic)
+    log = BrokerLog(ports["tcp"], topic)
     with faulty_network(ports[kind], seed) as up, faulty_network(ports[kind], seed + 1) as down:
         got, wanted, may_end = list[int](), 0, threading.Event()
 

@@ -40,13 +40,13 @@ POLICIES = {
 }
 
 
-def held(broker: Broker, name: str) -> int:
+def pinned_records(broker: Broker, name: str) -> int:
     use = broker.engine.guard.usage_of(name)
     assert use is not None
     return use.pinned_bytes
 
 
-def acts(decisions: list[dict[str, Any]]) -> set[tuple[str, ...]]:
+def client_actions(decisions: list[dict[str, Any]]) -> set[tuple[str, ...]]:
     return {
         (one["client"], one["subscription"], one["rule"], one["action"], one["signal"]) for one in decisions
     }
@@ -63,7 +63,7 @@ async def holding(broker: Broker) -> list[RawClient]:
         client.send_command({"c": "subscribe", "id": "s", "topic": "t", **way})
         await client.read_until("processed")
         clients.append(client)
-    await until(lambda: all(held(broker, name) > 2 * LIMIT for name in WAYS))
+    await until(lambda: all(pinned_records(broker, name) > 2 * LIMIT for name in WAYS))
     await until(lambda: broker.engine.roster.clients["follower"].subscriptions["s"].cursor.is_live)
     return clients
 
@@ -71,13 +71,13 @@ async def holding(broker: Broker) -> list[RawClient]:
 async def test_every_way_of_keeping_the_log_is_seen_and_acted_on_as_the_preview_said(tmp_path: Path) -> None:
     async with running_broker(tmp_path, policy_with()) as broker:
         clients = await holding(broker)
-        whole = held(broker, "pause")
-        assert {name: held(broker, name) for name in WAYS} == dict.fromkeys(WAYS, whole)
-        assert {held(broker, name) for name in QUIET} == {0}
+        whole = pinned_records(broker, "pause")
+        assert {name: pinned_records(broker, name) for name in WAYS} == dict.fromkeys(WAYS, whole)
+        assert {pinned_records(broker, name) for name in QUIET} == {0}
         second = {"c": "subscribe", "id": "2", "topic": "t", **WAYS["pause"]}
         clients[1].send_command(second)
         await clients[1].read_until("processed")
-        assert held(broker, "pause") == whole, "what two keep is one log"
+        assert pinned_records(broker, "pause") == whole, "what two keep is one log"
         for revision, (case, policy) in enumerate(POLICIES.items(), 2):
             await comes_true(broker, case, replace(policy, revision=revision))
         for client in clients:
@@ -91,7 +91,7 @@ async def comes_true(broker: Broker, case: str, policy: PolicyDocument) -> None:
     # A warning is recorded once its client was told.
     await until(lambda: len(decisions.recent) >= before + effect["acted_on_in_all"])
     made = msgspec.to_builtins(list(decisions.recent))[before:]
-    assert acts(made) == acts(effect["acted_on"]), case
+    assert client_actions(made) == client_actions(effect["acted_on"]), case
     (forecast,) = [
         one for one in await ask(broker, "forecasts", name="replay") if one["signal"] == "pinned_bytes"
     ]
@@ -115,13 +115,13 @@ async def test_a_pause_that_outgrows_the_quota_by_what_others_publish_is_warned_
         await holder.read_until("processed")
         await feed.publish("t", [b"x" * 20_000] * 3, first=1)
         await feed.read_until("persisted")
-        assert 60_000 < held(broker, "holder") < LIMIT
+        assert 60_000 < pinned_records(broker, "holder") < LIMIT
         await feed.publish("t", [b"x" * 20_000] * 3, first=4)
         warning = await holder.read_until("notice")
         assert warning["code"] == "slow_client_pinned" and warning["observed"] > LIMIT == warning["limit"]
         holder.send_command({"c": "resume", "ids": ["s"]})
         assert len(await holder.deliveries(6)) == 6
-        await until(lambda: held(broker, "holder") == 0)
+        await until(lambda: pinned_records(broker, "holder") == 0)
         holder.close()
         feed.close()
 

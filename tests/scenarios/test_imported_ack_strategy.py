@@ -17,7 +17,7 @@ from tests.support.steady_readers import SteadyReader, reading_steadily
 RULE = "activemq.max_time_since_last_ack"
 
 
-def imported(strategy: str) -> PolicyDocument:
+def imported_policy(strategy: str) -> PolicyDocument:
     text = f"""<beans xmlns="http://www.springframework.org/schema/beans">
     <broker xmlns="http://activemq.apache.org/schema/core">
     <destinationPolicy><policyMap><policyEntries><policyEntry topic=">"><slowConsumerStrategy>
@@ -54,7 +54,7 @@ async def test_consumers_that_stop_acknowledging_are_aborted_and_no_others(
     strategy = (
         f'maxTimeSinceLastAck="3000" checkPeriod="1000" maxSlowDuration="1000" abortConnection="{closes}"'
     )
-    async with running_broker(tmp_path, imported(strategy)) as broker:
+    async with running_broker(tmp_path, imported_policy(strategy)) as broker:
         silent, slow, steady, idle = [
             await subscriber(broker, name) for name in ("silent", "slow", "steady", "idle")
         ]
@@ -86,7 +86,7 @@ async def test_consumers_that_stop_acknowledging_are_aborted_and_no_others(
 async def test_a_consumer_has_as_many_looks_as_in_activemq(tmp_path: Path) -> None:
     """Four looks a second apart must find the consumer slow, after one second without an acknowledgement."""
     strategy = 'maxTimeSinceLastAck="1000" checkPeriod="1000" maxSlowDuration="4000"'
-    async with running_broker(tmp_path, imported(strategy)) as broker:
+    async with running_broker(tmp_path, imported_policy(strategy)) as broker:
         silent = await subscriber(broker, "silent")
         feed = await RawClient.connect(broker, "feed")
         await feed.publish("t", [b"x"])

@@ -26,7 +26,7 @@ PREFETCH = 32_767
 """ActiveMQ's default for topics."""
 
 
-def imported(text: str) -> PolicyDocument:
+def imported_policy(text: str) -> PolicyDocument:
     return PolicyDocument.from_dict(
         {**tcp_policy().to_dict(), **policy_import.import_policy("activemq", text).document}
     )
@@ -44,7 +44,7 @@ async def publish(broker: Broker, number: int) -> None:
 async def test_a_stopped_consumer_loses_what_it_would_lose_there(
     tmp_path: Path, ack: str | None, number: int, discarded: int
 ) -> None:
-    async with running_broker(tmp_path, imported(STOCK)) as broker:
+    async with running_broker(tmp_path, imported_policy(STOCK)) as broker:
         raw = await RawClient.connect(broker, "stopped")
         raw.send_command({"c": "subscribe", "id": "s", "topic": "prices", **({"ack": ack} if ack else {})})
         await raw.read_until("processed")
@@ -68,7 +68,7 @@ async def test_a_slow_consumer_is_removed_alone_or_left_as_there(tmp_path: Path,
     aborts = 'abortConnection="false"' in strategy
     inner = f"<slowConsumerStrategy><abortSlowConsumerStrategy {strategy}/></slowConsumerStrategy>"
     text = f"<x><policyEntry topic='prices' topicPrefetch='2'>{inner}</policyEntry></x>"
-    async with running_broker(tmp_path, imported(text)) as broker:
+    async with running_broker(tmp_path, imported_policy(text)) as broker:
         client = await RawClient.connect(broker, "slow")
         client.send_command({"c": "subscribe", "id": "s", "topic": "prices", "ack": "client"})
         await client.read_until("processed")

@@ -16,7 +16,7 @@ LIMIT = 100 * MESSAGE
 """Of one client, in memory: half the pool."""
 
 
-def scene() -> BrokerSimulation:
+def make_simulation() -> BrokerSimulation:
     made = BrokerSimulation(policy({"message_memory_limit": 2 * LIMIT, "message_disk_limit": 1 << 30}))
     made.connect("c")
     return made
@@ -31,7 +31,7 @@ def test_a_client_that_reads_as_fast_as_it_gets_and_is_at_the_limit_stays_where_
 
     A state that followed it would change with each crossing.
     """
-    made, chance, crossed, above = scene(), random.Random(7), 0, False
+    made, chance, crossed, above = make_simulation(), random.Random(7), 0, False
     client = made.clients["c"]
     for _ in range(600):
         for _ in range(100):
@@ -50,7 +50,7 @@ def test_each_time_offline_takes_a_whole_limit_of_new_backlog() -> None:
     """A client that catches up fully and falls behind again: it is offlined at most once for each limit's
     worth.
     """
-    made, chance, published = scene(), random.Random(11), 0
+    made, chance, published = make_simulation(), random.Random(11), 0
     for _ in range(300):
         for _ in range(chance.randint(0, 250)):
             made.publish(MESSAGE)
@@ -66,7 +66,7 @@ def test_each_time_offline_takes_a_whole_limit_of_new_backlog() -> None:
 
 
 def test_a_client_that_has_caught_up_is_live_before_the_next_tick() -> None:
-    made = scene()
+    made = make_simulation()
     for _ in range(150):
         made.publish(MESSAGE)
     assert made.clients["c"].state is ClientState.OFFLINED

@@ -24,7 +24,7 @@ SECONDS = 3.0
 CLIENTS = 6
 
 
-class Reader:
+class RandomReader:
     """One client that reads in fits and starts, and counts."""
 
     def __init__(self, client: AsyncClient, chance: random.Random) -> None:
@@ -82,7 +82,7 @@ async def test_every_message_of_a_random_run_is_delivered_in_the_ledger_or_queue
     ):
         readers = []
         for number in range(CLIENTS):
-            reader = Reader(
+            reader = RandomReader(
                 await AsyncClient(address_of(broker), f"r{number}", max_held=20_000).start(), chance
             )
             options: dict[str, Any] = {"ack": "client", "prefetch": 50} if number % 2 else {}

@@ -62,7 +62,7 @@ async def stall(broker: Any) -> list[Any]:
     return [*stalled, feed]
 
 
-def acts(running: BrokerThread) -> set[tuple[str, str, str]]:
+def client_actions(running: BrokerThread) -> set[tuple[str, str, str]]:
     async def look() -> set[tuple[str, str, str]]:
         await asyncio.sleep(2)
         recent = running.broker.engine.decisions.recent
@@ -104,7 +104,7 @@ def test_what_the_page_and_the_api_say_is_what_happens(
     )
     if mode == "enforce":
         browser.post("/tray/apply/", {"reason": "now", "plan": plan, "confirmed": "on"})
-    assert acts(real) == said
+    assert client_actions(real) == said
 
 
 def test_a_rollout_with_a_brake_says_on_the_page_that_more_would_match(

@@ -101,7 +101,7 @@ async def behind(broker: Broker) -> tuple[Any, ...]:
     return first, second, window, feed
 
 
-def acts(decisions: list[dict[str, Any]]) -> set[tuple[str, ...]]:
+def client_actions(decisions: list[dict[str, Any]]) -> set[tuple[str, ...]]:
     """Return who is acted on, by which rule, how, and in which mode."""
     return {
         (one["client"], one["subscription"], one["rule"], one["action"], one["mode"]) for one in decisions
@@ -116,7 +116,7 @@ async def come_true(home: Path, policy: PolicyDocument) -> tuple[object, object]
         # it.
         await asyncio.sleep(1.6)
         effect = await ask(broker, "preview", policy=replace(policy, revision=2).to_dict())
-        said = acts(effect["acted_on"]), {one["client"]: one["code"] for one in effect["cut_off"]}
+        said = client_actions(effect["acted_on"]), {one["client"]: one["code"] for one in effect["cut_off"]}
         assert (effect["acted_on_in_all"], effect["cut_off_in_all"]) == (
             len(effect["acted_on"]),
             len(effect["cut_off"]),
@@ -126,7 +126,7 @@ async def come_true(home: Path, policy: PolicyDocument) -> tuple[object, object]
             connection.close = noting(closed, name, connection.close)  # type: ignore[method-assign]
         await ask(broker, "apply", policy=replace(policy, revision=2).to_dict())
         await asyncio.sleep(2.8)  # those who are closed for it have so long to say that they were told
-        happened = acts(msgspec.to_builtins(list(broker.engine.decisions.recent))), closed
+        happened = client_actions(msgspec.to_builtins(list(broker.engine.decisions.recent))), closed
         del clients
         return said, happened
 

@@ -36,7 +36,7 @@ def keys_of(bodies: list[bytes]) -> list[int]:
     return [int(body[7:12]) for body in bodies]
 
 
-async def told(broker: Broker, name: str) -> dict[str, Any]:
+async def client_entry(broker: Broker, name: str) -> dict[str, Any]:
     """The client's entry."""
     entry: dict[str, Any] = await ask(broker, "client", name=name)
     return entry
@@ -53,7 +53,7 @@ async def test_a_snapshot_stays_one_when_its_client_falls_behind(tmp_path: Path)
         got = keys_of(await reader.read_bodies(600))
         assert got == list(range(600))
         await until(lambda: broker.engine.roster.clients["reader"].account.in_flight.messages == 0)
-        entry = await told(broker, "reader")
+        entry = await client_entry(broker, "reader")
         assert (entry["matched_messages"], entry["waiting_messages"], entry["gone"]) == (600, 0, {})
 
 
@@ -72,7 +72,7 @@ async def test_a_range_that_is_over_has_lost_nothing(tmp_path: Path) -> None:
             return bool(connection.account.acknowledged.messages == 300)
 
         await until(all_taken)
-        entry = await told(broker, "reader")
+        entry = await client_entry(broker, "reader")
         assert (entry["delivered_messages"], entry["gone"], entry["lost_messages"]) == (300, {}, 0)
         await asyncio.sleep(1.1)
         assert await ask(broker, "ledger", client="reader") == []
@@ -91,15 +91,15 @@ async def test_of_an_offlined_client_what_is_of_the_log_waits_there(tmp_path: Pa
             if id == "before":  # the other one begins while its client is offlined
                 await publish(writer, "scratch", range(300))
                 await ask(broker, "offline", name="reader")
-        spooled = (await told(broker, "reader"))["spool_messages"]
+        spooled = (await client_entry(broker, "reader"))["spool_messages"]
         await publish(writer, "t", range(1_000, 1_200))
-        entry = await told(broker, "reader")
+        entry = await client_entry(broker, "reader")
         assert (entry["spool_messages"], entry["lag_messages"]) == (spooled, max(spooled, 200))
         got = keys_of(await reader.read_bodies(700))
         assert [key for key in got if key < 1_000] == list(range(300))
         assert sorted(key for key in got if key >= 1_000) == sorted([*range(1_000, 1_200)] * 2)
         await until(lambda: broker.engine.roster.clients["reader"].backlog.offline is None)
-        assert (await told(broker, "reader"))["gone"] == {}
+        assert (await client_entry(broker, "reader"))["gone"] == {}
 
 
 async def test_a_window_whose_first_messages_no_journal_keeps_is_told_where_the_log_goes_on(
@@ -143,7 +143,7 @@ async def test_a_replay_isn_t_cancelled_for_what_it_was_just_sent(tmp_path: Path
         reader = await StalledSubscriber.connect(broker, "reader", "t", bookmark="0")
         await publish(writer, "t", range(300, 330))
         await asyncio.sleep(1.2)
-        assert (await told(broker, "reader"))["lag_messages"] >= 200
+        assert (await client_entry(broker, "reader"))["lag_messages"] >= 200
         assert keys_of(await reader.read_bodies(330)) == list(range(330))
         assert await ask(broker, "decisions") == []
 
@@ -164,4 +164,4 @@ async def test_what_a_subscription_that_fell_back_still_has_to_read_is_not_remov
         plan = await ask(broker, "journal_plan", action="remove", age_s=0)
         assert plan["chosen"], "who is live needs nothing of the log"
         await ask(broker, "journal_remove", names=plan["chosen"], age_s=0)
-        assert (await told(broker, "reader"))["gone"] == {}
+        assert (await client_entry(broker, "reader"))["gone"] == {}

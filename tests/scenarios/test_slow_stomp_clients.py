@@ -15,7 +15,7 @@ from tests.support.rules import policy_with, rule
 from tests.support.stomp_client import StompClient, StompFrame, stomp_client, stomp_policy
 
 
-async def told(client: StompClient) -> StompFrame:
+async def closing_error(client: StompClient) -> StompFrame:
     """The ERROR that comes behind what was on its way."""
     while True:
         frame = await client.read()
@@ -38,7 +38,7 @@ async def test_who_doesnt_acknowledge_is_told_and_goes_on_with_the_bookmark(tmp_
                 "SUBSCRIBE", id="s", destination="/topic/t", ack="client", prefetch_count=2
             )
             await publish(broker, 20)
-            error = await told(client)
+            error = await closing_error(client)
             assert await asyncio.wait_for(client.reader.read(), 10) == b""
         assert error.headers["message"] == "slow_client_backlog"
         observed, limit = (float(error.headers[f"x-sluice-{name}"]) for name in ("observed", "limit"))
@@ -66,7 +66,7 @@ async def test_that_a_client_hangs_up_when_it_has_read_why_says_that_it_was_told
                 "SUBSCRIBE", id="s", destination="/topic/t", ack="client", prefetch_count=2
             )
             await publish(broker, 20)
-            await told(client)
+            await closing_error(client)
         await until(lambda: broker.engine.decisions.recent)
         assert broker.engine.decisions.recent[-1].told == "yes"
 
@@ -78,7 +78,7 @@ async def test_a_cancelled_subscription_ends_its_connection_with_the_figures(tmp
                 "SUBSCRIBE", id="s", destination="/topic/t", ack="client", prefetch_count=2
             )
             await publish(broker, 20)
-            error = await told(client)
+            error = await closing_error(client)
             assert error.headers["message"] == "slow_client_backlog"
             assert error.headers["x-sluice-subscription"] == "s"
             assert float(error.headers["x-sluice-observed"]) > float(error.headers["x-sluice-limit"])
@@ -94,7 +94,7 @@ async def test_who_is_refused_hears_at_connect_when_to_come_back(tmp_path: Path)
                 "SUBSCRIBE", id="s", destination="/topic/t", ack="client", prefetch_count=2
             )
             await publish(broker, 20)
-            await told(client)
+            await closing_error(client)
         async with stomp_client(broker, "") as client:
             client.send("CONNECT", accept_version="1.2", client_id="slow")
             error = await client.read_error()

@@ -32,7 +32,7 @@ NUMBER, EACH = 5_000, 20
 BODIES = [b"%08d" % number + b"x" * 600 for number in range(NUMBER)]
 
 
-def limited(limit: int) -> PolicyDocument:
+def memory_limit_policy(limit: int) -> PolicyDocument:
     """Whoever has more than that in memory is disconnected."""
     ladder = [{"action": "disconnect"}]
     return policy_with(
@@ -70,7 +70,7 @@ async def read_stomp(client: StompClient) -> list[int]:
 @pytest.mark.parametrize("limit", [4_096, 64 * 1024])
 async def test_a_stopped_replay_is_within_the_smallest_limit(tmp_path: Path, limit: int) -> None:
     """Also when the limit comes into force while the replay stands."""
-    plain, small = stomp_policy(policy_with()), stomp_policy(limited(limit))
+    plain, small = stomp_policy(policy_with()), stomp_policy(memory_limit_policy(limit))
     async with (
         running_broker(tmp_path, plain) as broker,
         stomp_client(broker, client_id="stomp") as stomp,
@@ -99,7 +99,7 @@ async def test_a_stopped_replay_is_within_the_smallest_limit(tmp_path: Path, lim
 
 async def test_behind_a_full_window_one_record_waits(tmp_path: Path) -> None:
     """That it does shows that the window is in the way; it is all that counts."""
-    async with running_broker(tmp_path, limited(4_096)) as broker:
+    async with running_broker(tmp_path, memory_limit_policy(4_096)) as broker:
         await publish(address_of(broker))
         reader = await RawClient.connect(broker, "reader")
         window = {"ack": "client", "prefetch": 400}
@@ -116,7 +116,7 @@ async def test_behind_a_full_window_one_record_waits(tmp_path: Path) -> None:
 
 
 async def test_a_full_window_over_websocket_is_within_the_smallest_limit() -> None:
-    policy, frames, bodies = limited(4_096), FedReader(), list[bytes]()
+    policy, frames, bodies = memory_limit_policy(4_096), FedReader(), list[bytes]()
     policy = replace(policy, transports=(*policy.transports, TransportSettings("websocket", "websocket", 0)))
     with broker_process(policy) as ports:
         await publish(f"tcp://127.0.0.1:{ports['tcp']}")

@@ -23,7 +23,7 @@ def policy(*rules: dict[str, Any]) -> PolicyDocument:
     return replace(made, transports=(*made.transports, TransportSettings("websocket", "websocket", 0)))
 
 
-async def said(socket: Any, what: str) -> dict[str, Any]:
+async def next_command(socket: Any, what: str) -> dict[str, Any]:
     """The next command of that kind."""
     async with asyncio.timeout(10):
         async for frame in socket:
@@ -34,7 +34,7 @@ async def said(socket: Any, what: str) -> dict[str, Any]:
     raise AssertionError(f"closed before {what}")
 
 
-class There:
+class WebSocketScenario:
     """A WebSocket client, somebody who publishes, and the decisions."""
 
     def __init__(self, socket: Any, writer: AsyncClient, decisions: Any) -> None:
@@ -48,7 +48,7 @@ class There:
 
 
 @asynccontextmanager
-async def slow_websocket(one: dict[str, Any], **subscribe: Any) -> AsyncIterator[There]:
+async def slow_websocket(one: dict[str, Any], **subscribe: Any) -> AsyncIterator[WebSocketScenario]:
     with broker_process(policy(one)) as ports:
         async with AsyncClient(f"tcp://127.0.0.1:{ports['tcp']}", "writer") as writer:
             decisions = await writer.subscribe("$SLUICE.decisions", bookmark="0")
@@ -56,10 +56,10 @@ async def slow_websocket(one: dict[str, Any], **subscribe: Any) -> AsyncIterator
                 f"ws://127.0.0.1:{ports['websocket']}/", max_queue=4, close_timeout=1
             ) as socket:
                 await socket.send(json.dumps({"c": "logon", "name": "slow"}))
-                await said(socket, "processed")
+                await next_command(socket, "processed")
                 await socket.send(json.dumps({"c": "subscribe", "id": "s", "topic": "t", **subscribe}))
-                await said(socket, "processed")
-                yield There(socket, writer, decisions)
+                await next_command(socket, "processed")
+                yield WebSocketScenario(socket, writer, decisions)
 
 
 @pytest.mark.parametrize(("answers", "told"), [(True, "yes"), (False, "unknown")])
@@ -67,10 +67,10 @@ async def test_a_client_that_reads_the_notice_says_so_or_it_stays_unknown(answer
     async with slow_websocket(rule("disconnect"), ack="client", prefetch=2) as there:
         for number in range(20):
             await there.writer.publish_many("t", [b"%d" % number])
-        notice = await said(there.socket, "notice")
+        notice = await next_command(there.socket, "notice")
         if answers:
             await there.socket.send(json.dumps({"c": "told", "decision": notice["decision"]}))
-        assert (await said(there.socket, "closing"))["code"] == "slow_client_backlog"
+        assert (await next_command(there.socket, "closing"))["code"] == "slow_client_backlog"
         assert await there.told() == told
         with pytest.raises(websockets.ConnectionClosed):
             while True:

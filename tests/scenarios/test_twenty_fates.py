@@ -49,7 +49,7 @@ def policy() -> PolicyDocument:
     return replace(made, instance=replace(made.instance, journaled_topics=kept))
 
 
-class Fate:
+class ModelledClient:
     """One client by hand, and what it really received."""
 
     def __init__(self, name: str, topic: str = "t", **asked: Any) -> None:
@@ -130,7 +130,7 @@ def adds_up(entry: dict[str, Any]) -> None:
         assert told["matched_bytes"] == held + told["gone_bytes"], told
 
 
-async def look(broker: Broker) -> dict[str, dict[str, Any]]:
+async def read_clients(broker: Broker) -> dict[str, dict[str, Any]]:
     """What the control socket says of everybody; it adds up."""
     entries = await ask(broker, "clients")
     for entry in entries:
@@ -142,29 +142,29 @@ async def look(broker: Broker) -> dict[str, dict[str, Any]]:
     return {entry["name"]: entry for entry in entries}
 
 
-def everybody() -> dict[str, Fate]:
+def make_clients() -> dict[str, ModelledClient]:
     """The twenty."""
     fates = [
-        Fate("reading"),
-        Fate("stopped"),
-        Fate("trickling"),
-        Fate("windowed", ack="client", prefetch=50),
-        Fate("individual", ack="client-individual", prefetch=50),
-        Fate("offlined"),
-        Fate("draining", "scratch.t"),
-        Fate("self-paused", bookmark="0|1|"),
-        Fate("held"),
-        Fate("policy-paused", "pause"),
-        Fate("cancelled", "cancel"),
-        Fate("leased", lease_ms=3_000),
-        Fate("unsubscribed"),
-        Fate("replaying", bookmark="0"),
-        Fate("rated", bookmark="0|1|", rate="300"),
-        Fate("conflated", bookmark="0|1|", conflation="50ms", conflation_key="topic"),
-        Fate("discarded", "discard"),
-        Fate("dropped", "drop"),
-        Fate("killed"),
-        Fate("durable", durable="d", ack="client", prefetch=40),
+        ModelledClient("reading"),
+        ModelledClient("stopped"),
+        ModelledClient("trickling"),
+        ModelledClient("windowed", ack="client", prefetch=50),
+        ModelledClient("individual", ack="client-individual", prefetch=50),
+        ModelledClient("offlined"),
+        ModelledClient("draining", "scratch.t"),
+        ModelledClient("self-paused", bookmark="0|1|"),
+        ModelledClient("held"),
+        ModelledClient("policy-paused", "pause"),
+        ModelledClient("cancelled", "cancel"),
+        ModelledClient("leased", lease_ms=3_000),
+        ModelledClient("unsubscribed"),
+        ModelledClient("replaying", bookmark="0"),
+        ModelledClient("rated", bookmark="0|1|", rate="300"),
+        ModelledClient("conflated", bookmark="0|1|", conflation="50ms", conflation_key="topic"),
+        ModelledClient("discarded", "discard"),
+        ModelledClient("dropped", "drop"),
+        ModelledClient("killed"),
+        ModelledClient("durable", durable="d", ack="client", prefetch=40),
     ]
     return {fate.name: fate for fate in fates}
 
@@ -184,10 +184,10 @@ STILL = (
 
 
 @asynccontextmanager
-async def twenty(home: Path) -> AsyncIterator[tuple[Broker, dict[str, Fate], RawClient]]:
+async def twenty(home: Path) -> AsyncIterator[tuple[Broker, dict[str, ModelledClient], RawClient]]:
     """All connected and subscribed, and a publisher."""
     async with running_broker(home, policy()) as broker:
-        fates = everybody()
+        fates = make_clients()
         writer = await RawClient.connect(broker, "writer")
         for fate in fates.values():
             await fate.begin(broker, fate.name not in STILL)
@@ -215,7 +215,7 @@ async def test_the_sums_of_twenty_fates_are_exact(tmp_path: Path) -> None:
         fates["self-paused"].raw.send_command({"c": "pause", "ids": ["s"]})
         await until(lambda: fates["self-paused"].told("pause"))
         await publish(writer, first)
-        await look(broker)
+        await read_clients(broker)
         # Whoever doesn't read at all for two seconds isn't told why it was closed (`CLOSE_AFTER_S`).
         await until(lambda: "dropped" not in broker.engine.roster.clients)
         fates["dropped"].gate.set()
@@ -224,10 +224,10 @@ async def test_the_sums_of_twenty_fates_are_exact(tmp_path: Path) -> None:
         fates["killed"].kill()
         fates["unsubscribed"].raw.send_command({"c": "unsubscribe", "id": "s"})
         await asyncio.sleep(0.2)
-        await look(broker)
+        await read_clients(broker)
         fates["draining"].gate.set()
         await publish(writer, second)
-        await look(broker)
+        await read_clients(broker)
         fates["self-paused"].raw.send_command({"c": "resume", "ids": ["s"]})
         await ask(broker, "resume", name="held")
         await until(lambda: not broker.engine.roster.clients["leased"].subscriptions)
@@ -235,7 +235,7 @@ async def test_the_sums_of_twenty_fates_are_exact(tmp_path: Path) -> None:
         for fate in fates.values():
             fate.gate.set()
         for _ in range(150):
-            entries = await look(broker)
+            entries = await read_clients(broker)
             if all(
                 not e["waiting_messages"] and not e["in_flight_messages"] and not e["lag_messages"]
                 for e in entries.values()
@@ -250,10 +250,10 @@ async def test_the_sums_of_twenty_fates_are_exact(tmp_path: Path) -> None:
                 }
             )
         await asyncio.sleep(1.1)  # the ledger's second
-        await check(broker, fates, await look(broker))
+        await check(broker, fates, await read_clients(broker))
 
 
-async def check(broker: Broker, fates: dict[str, Fate], entries: dict[str, dict[str, Any]]) -> None:
+async def check(broker: Broker, fates: dict[str, ModelledClient], entries: dict[str, dict[str, Any]]) -> None:
     """What is said of each is what the model counted and what it received."""
     rows = Counter[str]()
     for row in await ask(broker, "ledger"):
@@ -289,12 +289,12 @@ async def check(broker: Broker, fates: dict[str, Fate], entries: dict[str, dict[
     await returns(broker, fates["dropped"], dropped["resume"], published)
 
 
-async def returns(broker: Broker, fate: Fate, bookmark: str, published: int) -> None:
+async def returns(broker: Broker, fate: ModelledClient, bookmark: str, published: int) -> None:
     """A new subscription after the bookmark that was told brings everything that the first one didn't have,
     in order.
     """
     had = set(fate.got)
-    again = Fate(fate.name + "-again", fate.topic)
+    again = ModelledClient(fate.name + "-again", fate.topic)
     await again.begin(broker, True, bookmark=bookmark)
     await until(lambda: len(had | set(again.got)) == published, 15)
     assert again.sequences == sorted(set(again.sequences))

@@ -24,7 +24,7 @@ from tests.support.sites import (
 )
 
 
-def with_link_door(member: RunningMember, port: int) -> PolicyDocument:
+def with_link_listener(member: RunningMember, port: int) -> PolicyDocument:
     """The member's policy, and a transport for links as `site_policy` has it."""
     policy, other = member.broker.engine.policy, site_policy("newyork", 0, link_port=port)
     return replace(policy, transports=(*policy.transports, other.transports[1]), access=other.access)
@@ -47,7 +47,7 @@ async def test_a_link_into_a_group_goes_on_at_the_next_member(tmp_path: Path) ->
         b = (await stack.enter_async_context(running_members(tmp_path, engines.urls, "b")))[0]
         a = await start_member(tmp_path, "a", engines.urls)
         for member, port in zip((a, b), doors, strict=True):
-            await member.broker.apply(with_link_door(member, port))
+            await member.broker.apply(with_link_listener(member, port))
         destination = replace(
             destination_settings("ny", 1), addresses=tuple(f"tcp://127.0.0.1:{port}" for port in doors)
         )

@@ -63,7 +63,7 @@ async def newyork_at(home: Path) -> AsyncIterator[tuple[Site, PartitionProxy]]:
         await there.kill()
 
 
-class Publishing:
+class AcknowledgedPublisher:
     """A publisher's messages, each with an acknowledgement of its own."""
 
     def __init__(self, client: AsyncClient) -> None:
@@ -97,7 +97,7 @@ async def up_to_now(address: str, topic: str = "prices.>") -> list[int]:
         return [message.data["n"] async for message in subscription]
 
 
-class Full:
+class FullyDurableReader:
     """What a subscription with durability `fully_durable` has had."""
 
     def __init__(self, address: str, topic: str = "prices.>") -> None:
@@ -121,10 +121,10 @@ async def test_an_acknowledgement_waits_for_the_other_site_and_nothing_else_does
             tmp_path / "here", policy, link_secrets=write_link_secrets(tmp_path, "ny")
         ) as broker:
             address = address_of(broker)
-            here, full = BookmarkedReader(address), Full(address)
+            here, full = BookmarkedReader(address), FullyDurableReader(address)
             try:
                 async with AsyncClient(address, "feed") as feed, AsyncClient(address, "other") as other:
-                    publishing = Publishing(feed)
+                    publishing = AcknowledgedPublisher(feed)
                     await (await publishing.publish())
                     seen = await wait_for_link_status(broker, state="carrying", mode="sync")
                     assert seen["confirmed"] >= 1
@@ -188,7 +188,7 @@ async def test_a_destination_that_is_away_is_downgraded_with_figures_and_upgrade
             tmp_path / "here", policy, link_secrets=write_link_secrets(tmp_path, "ny")
         ) as broker:
             async with AsyncClient(address_of(broker), "feed") as feed:
-                publishing = Publishing(feed)
+                publishing = AcknowledgedPublisher(feed)
                 await (await publishing.publish())
                 await wait_for_link_status(broker, mode="sync", state="carrying")
                 cable.cut()
@@ -244,7 +244,7 @@ async def test_by_hand_holds_over_a_restart_until_it_is_undone_by_hand(tmp_path:
         policy, path = sync_policy(cable.port), write_link_secrets(tmp_path, "ny")
         async with running_broker(tmp_path / "here", policy, link_secrets=path) as broker:
             async with AsyncClient(address_of(broker), "feed") as feed:
-                waits = await Publishing(feed).publish()
+                waits = await AcknowledgedPublisher(feed).publish()
                 await until(lambda: broker.engine.dispatch._waits.get("feed") == 1)
                 assert not waits.done()
                 (one,) = (await ask(broker, "downgrade_link", name="ny", by="ada"))["links"]
@@ -284,7 +284,7 @@ async def test_what_an_earlier_process_had_unconfirmed_is_told_when_it_is_there(
         here = BookmarkedReader(london.address)
         try:
             await feed.start()
-            publishing = Publishing(feed)
+            publishing = AcknowledgedPublisher(feed)
             await (await publishing.publish())
             await has(newyork, 1)
             cable.cut()
@@ -309,7 +309,7 @@ async def test_what_an_earlier_process_had_unconfirmed_is_told_when_it_is_there(
             await london.kill()
 
 
-def patient(policy: PolicyDocument) -> PolicyDocument:
+def without_downgrade(policy: PolicyDocument) -> PolicyDocument:
     """Nobody is downgraded while a test runs."""
     return replace(policy, instance=replace(policy.instance, downgrade_after_ms=600_000))
 
@@ -321,8 +321,12 @@ async def test_two_sync_links_in_opposite_directions_dont_wait_for_each_other(tm
         destination_settings("other", ports[3], durability="sync"),
         destination_settings("other", ports[1], durability="sync"),
     )
-    east = Site(tmp_path / "east", patient(site_policy("east", ports[0], east_to, link_port=ports[1])), path)
-    west = Site(tmp_path / "west", patient(site_policy("west", ports[2], west_to, link_port=ports[3])), path)
+    east = Site(
+        tmp_path / "east", without_downgrade(site_policy("east", ports[0], east_to, link_port=ports[1])), path
+    )
+    west = Site(
+        tmp_path / "west", without_downgrade(site_policy("west", ports[2], west_to, link_port=ports[3])), path
+    )
     await east.start()
     await west.start()
     try:
@@ -345,7 +349,7 @@ async def test_a_destination_that_is_switched_off_or_taken_out_holds_nobody(tmp_
     policy = sync_policy(free_port())
     async with running_broker(tmp_path / "here", policy) as broker:
         async with AsyncClient(address_of(broker), "feed") as feed:
-            waits = await Publishing(feed).publish()
+            waits = await AcknowledgedPublisher(feed).publish()
             await until(lambda: broker.engine.dispatch._waits.get("feed") == 1)
             off = tuple(replace(one, enabled=False) for one in policy.destinations)
             await broker.apply(replace(policy, revision=2, destinations=off))
@@ -353,7 +357,7 @@ async def test_a_destination_that_is_switched_off_or_taken_out_holds_nobody(tmp_
                 await waits
             assert (await link_status(broker))["mode"] == "async"
             await broker.apply(replace(policy, revision=3))
-            waits = await Publishing(feed).publish()
+            waits = await AcknowledgedPublisher(feed).publish()
             await until(lambda: broker.engine.dispatch._waits.get("feed") == 1)
             await broker.apply(replace(policy, revision=4, destinations=()))
             async with asyncio.timeout(60):

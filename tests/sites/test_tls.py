@@ -51,7 +51,7 @@ def linked(port: int, **files: Any) -> PolicyDocument:
     return replace(tcp_policy(), destinations=(destination,))
 
 
-def own(authority: Authority, name: str = LINK) -> dict[str, Path]:
+def client_certificate_settings(authority: Authority, name: str = LINK) -> dict[str, Path]:
     certificate, key = authority.sign(name, name)
     return {"certificate": certificate, "key": key}
 
@@ -59,7 +59,7 @@ def own(authority: Authority, name: str = LINK) -> dict[str, Path]:
 async def test_a_link_proves_itself_by_its_certificate_over_tls(tmp_path: Path) -> None:
     door, clients = Authority(tmp_path, "door"), Authority(tmp_path, "clients")
     async with newyork(tmp_path, door, clients) as (there, port):
-        policy = linked(port, ca=door.certificate, **own(clients))
+        policy = linked(port, ca=door.certificate, **client_certificate_settings(clients))
         async with running_broker(tmp_path / "here", policy) as broker:
             await wait_for_link_status(broker, state="carrying", instance="newyork")
             async with AsyncClient(address_of(broker), "feed") as feed:
@@ -88,16 +88,16 @@ async def test_a_link_proves_itself_by_its_certificate_over_tls(tmp_path: Path) 
 )
 async def test_a_wrong_certificate_is_named(tmp_path: Path, wrong: str, code: str, why: str) -> None:
     door, clients = Authority(tmp_path, "door"), Authority(tmp_path, "clients")
-    files: dict[str, Path] = {"ca": door.certificate, **own(clients)}
+    files: dict[str, Path] = {"ca": door.certificate, **client_certificate_settings(clients)}
     match wrong:
         case "another authority signed the destination's":
             files["ca"] = clients.certificate
         case "another authority signed the link's":
-            files |= own(Authority(tmp_path, "stranger"))
+            files |= client_certificate_settings(Authority(tmp_path, "stranger"))
         case "the link shows none":
             files = {"ca": door.certificate}
         case "it is somebody else's":
-            files |= own(clients, "eve@london")
+            files |= client_certificate_settings(clients, "eve@london")
         case "a file isn't there":
             files["ca"] = tmp_path / "nothing.pem"
     async with newyork(tmp_path, door, clients) as (_, port):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.support import fill, move, place_in
+from tests.pipeline.support import fill, journal_location, move
 
 pytestmark = pytest.mark.slow
 BASE = Path(__file__).resolve().parents[2]
@@ -110,7 +110,7 @@ def test_installed_into_a_bare_environment_spark_finds_it_by_itself(
     job = tmp_path / "job.py"
     job.write_text(JOB)
     try:
-        words = [str(bare), str(job), str(place_in(tmp_path / "home").directory), "local[2]"]
+        words = [str(bare), str(job), str(journal_location(tmp_path / "home").directory), "local[2]"]
         assert run(bare, tmp_path, words) == expected(last)
     finally:
         subprocess.run([str(bare), "-m", "pip", "uninstall", "--quiet", "--yes", "sluice-spark"], check=True)
@@ -127,9 +127,9 @@ def test_executors_of_a_cluster_need_nothing_but_the_archive(bare: Path, dist: P
     words = [*submit[1:], "--master", master, "--py-files", str(dist / "sluice_spark.zip"), str(job)]
     before = set((site / "pyspark").resolve().glob("work/*"))
     try:
-        assert run(bare, tmp_path, [*words, str(place_in(tmp_path / "home").directory), master]) == expected(
-            last
-        )
+        assert run(
+            bare, tmp_path, [*words, str(journal_location(tmp_path / "home").directory), master]
+        ) == expected(last)
     finally:
         for made in set((site / "pyspark").resolve().glob("work/*")) - before:
             shutil.rmtree(made)

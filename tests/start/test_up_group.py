@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.start.test_up import PORTS, STOP_S, Up, processes_of
+from tests.start.test_up import PORTS, STOP_S, UpProcess, processes_of
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def ports_for_three() -> dict[str, int]:
 
 def test_a_group_starts_and_goes_on_when_a_member_is_killed(tmp_path: Path) -> None:
     ports = ports_for_three()
-    up = Up(tmp_path / "home", ports, "--group", "3")
+    up = UpProcess(tmp_path / "home", ports, "--group", "3")
     try:
         up.wait_for(r"^Sluice is up, as a group of 3\.$")
         up.wait_for(r"Ctrl-C stops everything")

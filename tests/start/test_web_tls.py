@@ -36,7 +36,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 TRANSPORT = {"name": "tcp", "kind": "tcp", "host": "127.0.0.1", "port": 9007}
 
 
-class Web(NamedTuple):
+class WebProcess(NamedTuple):
     """A running web process, and who signed its certificate."""
 
     port: int
@@ -59,7 +59,7 @@ class Web(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
     directory = tmp_path_factory.mktemp("tls")
     authority = Authority(directory)
     certificate, key = authority.sign("console")
@@ -81,7 +81,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL)
     try:
         _await(port)
-        yield Web(port, authority.certificate)
+        yield WebProcess(port, authority.certificate)
     finally:
         process.terminate()
         assert process.wait(15) == 0
@@ -94,12 +94,12 @@ def _await(port: int) -> None:
         time.sleep(0.1)
 
 
-def test_console_answers_over_tls_alone(served: Web) -> None:
+def test_console_answers_over_tls_alone(served: WebProcess) -> None:
     assert served.ask("GET", "/healthz")[0].status == 200
     assert not asyncio.run(readiness.is_http_ready("127.0.0.1", served.port, "/healthz"))
 
 
-def test_certificate_is_verified_by_who_asks(served: Web) -> None:
+def test_certificate_is_verified_by_who_asks(served: WebProcess) -> None:
     stranger = http.client.HTTPSConnection(
         "localhost", served.port, timeout=20, context=ssl.create_default_context()
     )
@@ -107,14 +107,14 @@ def test_certificate_is_verified_by_who_asks(served: Web) -> None:
         stranger.request("GET", "/healthz")
 
 
-def test_login_page_sends_cookies_for_https_only_and_hsts(served: Web) -> None:
+def test_login_page_sends_cookies_for_https_only_and_hsts(served: WebProcess) -> None:
     answer, _ = served.ask("GET", "/login/")
     assert answer.status == 200
     assert "Secure" in str(answer.getheader("Set-Cookie"))
     assert "max-age=31536000" in str(answer.getheader("Strict-Transport-Security"))
 
 
-def test_form_is_taken_from_our_own_https_pages_alone(served: Web) -> None:
+def test_form_is_taken_from_our_own_https_pages_alone(served: WebProcess) -> None:
     answer, page = served.ask("GET", "/login/")
     cookie = SimpleCookie(answer.getheader("Set-Cookie", ""))["csrftoken"].value
     (token,) = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', page)

@@ -13,7 +13,7 @@ from broker_core.client import EPOCH, AsyncClient, ReconnectPolicy
 from broker_core.journal.journal import Journal
 from tests.support.brokers import until
 from tests.support.groups import MemberProcess, hash_log
-from tests.torture.history import Fault, History, Kind, Reader, Record, check
+from tests.torture.history import FaultKind, History, HistoryFault, ReaderHistory, Record, check
 
 QUICK = ReconnectPolicy(first_delay=0.02, longest_delay=0.2, first_connect_timeout=120)
 PATIENCE_S = 150
@@ -29,8 +29,8 @@ class MemberLoad:
         self.name = name
         self._addresses = list(addresses)
         self.published = self.durable = 0
-        self.reader = Reader(f"{name}-reader")
-        self.durable_reader = Reader(f"{name}-kept")
+        self.reader = ReaderHistory(f"{name}-reader")
+        self.durable_reader = ReaderHistory(f"{name}-kept")
         """One whose place the group keeps: it may begin again where it was, but lacks nothing."""
         self.readers = [self.reader] + [self.durable_reader] * durable
         self._stop = asyncio.Event()
@@ -79,7 +79,7 @@ class MemberLoad:
         for reader in self.readers:
             await until(partial(self._has_all, reader), PATIENCE_S)
 
-    def _has_all(self, reader: Reader) -> bool:
+    def _has_all(self, reader: ReaderHistory) -> bool:
         return any(one[1:3] == (self.name, self.published) for one in reversed(reader.records))
 
     async def close(self) -> None:
@@ -113,7 +113,7 @@ class LoadedGroup:
         for one in self.members:
             one.kill()
 
-    async def check_history(self) -> list[Fault]:
+    async def check_history(self) -> list[HistoryFault]:
         """End the loads and the members, and hold everything that was said against every journal."""
         await asyncio.gather(*(one.finish() for one in self.loads))
         readers = [reader for one in self.loads for reader in one.readers]
@@ -130,7 +130,7 @@ class LoadedGroup:
         # They were killed one after another, and who lived longer has told of those who left.
         common = min(self._last_sequences())
         assert common >= wanted
-        contents, found = set(), list[Fault]()
+        contents, found = set(), list[HistoryFault]()
         for member in self.members:
             journal = member.open_journal()
             try:
@@ -146,7 +146,9 @@ class LoadedGroup:
             self.last_history = history
             found += check(history)
         if len(contents) > 1:
-            found.append(Fault(Kind.UNEXPLAINED, f"the members' journals differ: {sorted(contents)}"))
+            found.append(
+                HistoryFault(FaultKind.UNEXPLAINED, f"the members' journals differ: {sorted(contents)}")
+            )
         return found
 
     def _last_sequences(self) -> list[int]:
@@ -159,7 +161,7 @@ class LoadedGroup:
         return ends
 
 
-def _has_reached(reader: Reader, sequence: int) -> bool:
+def _has_reached(reader: ReaderHistory, sequence: int) -> bool:
     return reader.records[-1].sequence >= sequence
 
 

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if wanted == ["laws"]:
         return laws.main([part for part in said.modules.split(",") if part], seed, said.minutes, said.times)
     kinds = [kind for kind in wanted if kind not in ALONE]
-    if "power" in kinds and (why := disks.why_not()):
+    if "power" in kinds and (why := disks.unavailable_reason()):
         print(f"power: skipped, {why}", flush=True)
         kinds.remove("power")
     return asyncio.run(_torture(kinds, seed, said.runs, said.minutes * 60))

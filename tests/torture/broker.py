@@ -24,7 +24,7 @@ from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument, TransportSettings, default_policy
 from broker_core.errors import SluiceError
 from tests.support.brokers import no_websocket
-from tests.torture.faulty_files import FaultyFiles, Misfortune
+from tests.torture.faulty_files import FaultyFiles, FileFault
 
 INSTANCE = "test-1"
 SERVER = multiprocessing.get_context("forkserver")
@@ -47,7 +47,7 @@ class JumpingClock(SystemClock):
         return now + self._off
 
 
-class Process:
+class BrokerProcess:
     """A broker that runs, or ran. `refused` is the code that it named when it didn't start."""
 
     def __init__(self, process: BaseProcess, told: Connection, port: int) -> None:
@@ -113,13 +113,13 @@ class Process:
         self._process.join()
 
 
-def start(home: Path, port: int, *misfortunes: Misfortune, clock_seed: int | None = None) -> Process:
+def start(home: Path, port: int, *misfortunes: FileFault, clock_seed: int | None = None) -> BrokerProcess:
     """Start one on a port of this machine."""
     ours, theirs = SERVER.Pipe(duplex=False)
     process = SERVER.Process(target=_run, args=(home, port, theirs, misfortunes, clock_seed), daemon=True)
     process.start()
     theirs.close()
-    return Process(process, ours, port)
+    return BrokerProcess(process, ours, port)
 
 
 def policy(port: int) -> PolicyDocument:
@@ -141,7 +141,7 @@ def free_port() -> int:
 
 
 def _run(
-    home: Path, port: int, told: Connection, misfortunes: tuple[Misfortune, ...], seed: int | None
+    home: Path, port: int, told: Connection, misfortunes: tuple[FileFault, ...], seed: int | None
 ) -> None:
     quiet = os.open(home.parent / f"{home.name}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(quiet, 1)

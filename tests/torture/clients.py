@@ -18,7 +18,7 @@ from broker_core.client.subscription import Subscription
 from broker_core.errors import SluiceError
 from broker_core.journal.segment_copies import compress_segment, copy_segment
 from tests.torture.broker import INSTANCE
-from tests.torture.history import Fault, History, Interval, Kind, Reader, body_of, topic_of
+from tests.torture.history import FaultKind, History, HistoryFault, Interval, ReaderHistory, body_of, topic_of
 
 QUICK = ReconnectPolicy(first_delay=0.01, longest_delay=0.1, first_connect_timeout=60)
 TOPICS = "t.>"
@@ -33,7 +33,7 @@ class Clients:
         self._home, self._port, self._chance = home, port, chance
         self._stack = AsyncExitStack()
         self._publishing: list[tuple[AsyncClient, PublishStore, str]] = []
-        self._reading: list[tuple[Reader, Subscription]] = []
+        self._reading: list[tuple[ReaderHistory, Subscription]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._loads: list[asyncio.Task[None]] = []
 
@@ -100,7 +100,7 @@ class Clients:
 
     async def _read(
         self,
-        reader: Reader,
+        reader: ReaderHistory,
         client: AsyncClient,
         subscription: Subscription,
         *,
@@ -127,9 +127,11 @@ class Clients:
                 if slow and chance.random() < 0.3:
                     await asyncio.sleep(chance.uniform(0, 0.2))
         except SluiceError as problem:
-            self.history.faults.append(Fault(Kind.UNEXPLAINED, f"{reader.name} was ended: {problem}"))
+            self.history.faults.append(
+                HistoryFault(FaultKind.UNEXPLAINED, f"{reader.name} was ended: {problem}")
+            )
 
-    def _note_gaps(self, reader: Reader, subscription: Subscription) -> None:
+    def _note_gaps(self, reader: ReaderHistory, subscription: Subscription) -> None:
         for gap in subscription.gaps[len(reader.gaps) :]:
             reader.gaps.append(Interval(_sequence(gap.first), _sequence(gap.last)))
 
@@ -151,10 +153,12 @@ class Clients:
                     self._note_gaps(reader, subscription)
         except TimeoutError:
             self.history.faults.append(
-                Fault(Kind.UNEXPLAINED, f"not everybody came to the end in {PATIENCE_S:.0f} s")
+                HistoryFault(FaultKind.UNEXPLAINED, f"not everybody came to the end in {PATIENCE_S:.0f} s")
             )
         except SluiceError as problem:
-            self.history.faults.append(Fault(Kind.UNEXPLAINED, f"a publisher was refused: {problem}"))
+            self.history.faults.append(
+                HistoryFault(FaultKind.UNEXPLAINED, f"a publisher was refused: {problem}")
+            )
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
@@ -176,7 +180,7 @@ class Clients:
             self.history.gaps.append(Interval(_sequence(gap.first), _sequence(gap.last)))
 
 
-class Keeper:
+class JournalOperator:
     """Archives, compresses and removes what is sealed, and offlines who reads slowly, while everything goes
     on.
     """

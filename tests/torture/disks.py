@@ -102,7 +102,7 @@ def power_disk() -> Iterator[PowerDisk]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def why_not() -> str:
+def unavailable_reason() -> str:
     """Why no power can be cut here; "" where it can."""
     if os.geteuid() != 0:
         return "only root may mount a disk and cut its power"

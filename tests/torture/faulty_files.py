@@ -24,7 +24,7 @@ CALLS: Final = (
 
 
 @dataclass(frozen=True)
-class Misfortune:
+class FileFault:
     """What happens at call number `at` (1 is the first) of one kind, on a file whose name has `name` in it.
 
     `what`: "before" and "after" kill the process before the call is done, and after; "cut before" and "cut
@@ -46,10 +46,10 @@ class Misfortune:
 class FaultyFiles:
     """Counts the calls of everybody who uses `FileSystem` in this process, from `install` on."""
 
-    def __init__(self, *misfortunes: Misfortune) -> None:
+    def __init__(self, *misfortunes: FileFault) -> None:
         self.misfortunes = misfortunes
         self.calls: Counter[str] = Counter()
-        self.met: list[Misfortune] = []
+        self.met: list[FileFault] = []
 
     def install(self) -> None:
         """From now on, for good: meant for a process that is a broker and nothing else."""
@@ -66,7 +66,7 @@ class FaultyFiles:
 
         return run
 
-    def _next(self, call: str, name: str) -> Misfortune | None:
+    def _next(self, call: str, name: str) -> FileFault | None:
         found = None
         for number, one in enumerate(self.misfortunes):
             if one.call == call and one.name in name:

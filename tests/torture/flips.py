@@ -11,7 +11,7 @@ _NUMBERS = re.compile(r"\.\d{20}(?=\.)|\.\d+$|\.[0-9a-f]{8}(?=\.tmp)")
 
 
 @dataclass(frozen=True)
-class Flipped:
+class FlippedBit:
     """Where."""
 
     path: Path
@@ -34,19 +34,19 @@ class Flipped:
     put_right = flip
 
 
-def flip_a_bit(home: Path, chance: random.Random) -> Flipped | None:
+def flip_a_bit(home: Path, chance: random.Random) -> FlippedBit | None:
     """Any bit of any file; each kind of file as often as the others, its beginning more often than the
     rest.
     """
     kinds: dict[str, list[Path]] = {}
     for path in sorted(home.rglob("*")):
         if path.is_file() and path.stat().st_size:
-            kinds.setdefault(Flipped(path, 0, 0).what, []).append(path)
+            kinds.setdefault(FlippedBit(path, 0, 0).what, []).append(path)
     if not kinds:
         return None
     path = chance.choice(kinds[chance.choice(sorted(kinds))])
     size = path.stat().st_size
     most = min(size, 8_192) if chance.random() < 0.5 else size
-    made = Flipped(path, chance.randrange(most), chance.randrange(8))
+    made = FlippedBit(path, chance.randrange(most), chance.randrange(8))
     made.flip()
     return made

@@ -47,7 +47,7 @@ from sluice_spark.log import examine_log
 from tests.support.brokers import no_websocket
 from tests.support.rules import policy_with
 from tests.torture.broker import INSTANCE, SERVER
-from tests.torture.history import Fault, Kind
+from tests.torture.history import FaultKind, HistoryFault
 
 CLIENTS: Final = 200
 SECONDS: Final = 60
@@ -87,7 +87,7 @@ def pace_of(kind: str, chance: random.Random) -> Pace:
     return lambda at: 0.0 if at % (2 * length) > length else 20.0 * FEED
 
 
-class Reader:
+class BacktestClient:
     """One client: a socket that is read at its pace, and again where it comes and goes."""
 
     def __init__(self, name: str, kind: str, chance: random.Random, port: int) -> None:
@@ -137,7 +137,7 @@ class Reader:
         self.socket, self._back = None, now + self._away
 
 
-def drive(readers: list[Reader], over: threading.Event) -> None:
+def drive(readers: list[BacktestClient], over: threading.Event) -> None:
     """Let all of them read until it is over."""
     before = time.monotonic()
     while not over.wait(TURN_S):
@@ -186,7 +186,8 @@ async def record(home: Path, seed: int) -> Counter[str]:
     port = await asyncio.to_thread(ours.recv)
     kinds = [chance.choice(KINDS) for _ in range(CLIENTS)]
     readers = [
-        Reader(f"{kind.replace(' ', '-')}-{n:03d}", kind, chance, port) for n, kind in enumerate(kinds)
+        BacktestClient(f"{kind.replace(' ', '-')}-{n:03d}", kind, chance, port)
+        for n, kind in enumerate(kinds)
     ]
     for one in readers:
         one.come(time.monotonic())
@@ -246,7 +247,7 @@ def check_period(home: Path) -> int:
     return max(CHECK_MS, int(np.percentile(gaps, 95)))
 
 
-async def run(home: Path, seed: int, reached: Counter[str]) -> list[Fault]:
+async def run(home: Path, seed: int, reached: Counter[str]) -> list[HistoryFault]:
     """What was wrong."""
     kinds = await record(home, seed)
     told = await asyncio.to_thread(foretell, home)
@@ -262,8 +263,13 @@ async def run(home: Path, seed: int, reached: Counter[str]) -> list[Fault]:
     for percent, what in ((who, "of who and which act"), (when, "of the times")):
         if percent < WANTED_PERCENT:
             found.append(
-                Fault(Kind.UNEXPLAINED, f"a back-test foretold {percent} % {what}, not {WANTED_PERCENT:g} %")
+                HistoryFault(
+                    FaultKind.UNEXPLAINED,
+                    f"a back-test foretold {percent} % {what}, not {WANTED_PERCENT:g} %",
+                )
             )
     if len([act for act, number in recorded.items() if number >= 10]) < 3:
-        found.append(Fault(Kind.UNEXPLAINED, f"too little happened to be foretold: {dict(recorded)}"))
+        found.append(
+            HistoryFault(FaultKind.UNEXPLAINED, f"too little happened to be foretold: {dict(recorded)}")
+        )
     return found

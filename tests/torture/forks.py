@@ -51,14 +51,14 @@ def serve(session: pytest.Session, module: Path, orders: socket.socket) -> None:
         stream.flush()
         for line in stream:
             order = json.loads(line)
-            outcome, by = one(session, module, functions, order)
+            outcome, by = try_mutant(session, module, functions, order)
             if by:
                 session.items.sort(key=lambda item: item.nodeid != by)
             stream.write(json.dumps({"outcome": outcome, "by": by}) + "\n")
             stream.flush()
 
 
-def one(
+def try_mutant(
     session: pytest.Session, module: Path, functions: dict[Place, list[FunctionType]], order: dict[str, str]
 ) -> tuple[str, str]:
     """What became of a mutant, and which test found it."""
@@ -95,7 +95,7 @@ def _end(child: int) -> None:
     os.waitpid(child, 0)
 
 
-class _Reports:
+class _TestReports:
     """Hears of the tests' ends."""
 
     failed = False
@@ -117,7 +117,7 @@ def run(
                 function.__code__ = made[place]
     except ValueError:
         return UNFIT, "another number of closed-over names"
-    reports, items = _Reports(), session.items
+    reports, items = _TestReports(), session.items
     session.config.pluginmanager.register(reports)
     for number, item in enumerate(items):
         following = items[number + 1] if number + 1 < len(items) else None

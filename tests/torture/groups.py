@@ -24,7 +24,7 @@ from tests.support.groups import MemberProcess
 from tests.support.nats_servers import NatsServers, free_ports
 from tests.support.partition_proxy import PartitionProxy, running_partition_proxy
 from tests.support.small_disks import SmallDisk
-from tests.torture.history import Fault, Kind
+from tests.torture.history import FaultKind, HistoryFault
 
 NAMES: Final = ("a", "b", "c")
 STRIKES: Final = 6
@@ -44,14 +44,14 @@ SYNC: Final = {
 Strike = Callable[[], Awaitable[None]]
 
 
-class CabledEngines(NatsServers):
+class ProxiedNatsServers(NatsServers):
     """Servers that reach each other through cables: `routes[i, j]` is how i speaks to j."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home, len(NAMES))
         self.routes: dict[tuple[int, int], PartitionProxy] = {}
 
-    def others_of(self, number: int) -> list[NatsServerAddress]:
+    def other_servers(self, number: int) -> list[NatsServerAddress]:
         return [
             one._replace(route_port=self.routes[number, to].port)
             for to, one in enumerate(self.addresses)
@@ -59,21 +59,21 @@ class CabledEngines(NatsServers):
         ]
 
 
-class _Struck:
+class _GroupRun:
     """One group over its strikes."""
 
     def __init__(self, home: Path, chance: random.Random) -> None:
         self.home, self.chance = home, chance
-        self.engines = CabledEngines(home)
+        self.engines = ProxiedNatsServers(home)
         self.lines: dict[tuple[int, int], PartitionProxy] = {}
         """How a member speaks to an engine."""
         self.group = LoadedGroup([])
         self.disks: dict[str, SmallDisk] = {}
         """Of members and engines, by name; none where nobody may mount any."""
         self.struck: list[str] = []
-        self.faults: list[Fault] = []
+        self.faults: list[HistoryFault] = []
 
-    async def run(self, strikes: int | Sequence[str]) -> list[Fault]:
+    async def run(self, strikes: int | Sequence[str]) -> list[HistoryFault]:
         async with AsyncExitStack() as stack:
             for i, one in enumerate(self.engines.addresses):
                 for j in range(len(NAMES)):
@@ -147,7 +147,9 @@ class _Struck:
                 assert one.exit_code is None, f"{name} ended by itself with {one.exit_code}"
             await self.group.wait_progress()
         except (TimeoutError, AssertionError) as problem:
-            self.faults.append(Fault(Kind.UNEXPLAINED, f"nobody gets on after {chosen}: {problem!r}"))
+            self.faults.append(
+                HistoryFault(FaultKind.UNEXPLAINED, f"nobody gets on after {chosen}: {problem!r}")
+            )
             raise
 
     async def _a_while(self, most: float) -> None:
@@ -256,16 +258,16 @@ class _Struck:
 
 async def run_group(
     seed: int, strikes: int | Sequence[str] = STRIKES
-) -> tuple[list[Fault], list[str], int, int]:
+) -> tuple[list[HistoryFault], list[str], int, int]:
     """One run, of so many strikes or of these: what was wrong, what struck, records in the log, and those
     that were acknowledged.
     """
     home = Path(tempfile.mkdtemp(prefix="g-"))
-    struck = _Struck(home, random.Random(f"group {seed}"))
+    struck = _GroupRun(home, random.Random(f"group {seed}"))
     try:
         found = await struck.run(strikes)
     except (TimeoutError, AssertionError) as problem:
-        found = struck.faults or [Fault(Kind.UNEXPLAINED, f"it came to no end: {problem!r}")]
+        found = struck.faults or [HistoryFault(FaultKind.UNEXPLAINED, f"it came to no end: {problem!r}")]
     if not found:
         shutil.rmtree(home, ignore_errors=True)
     last = struck.group.last_history

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """What may be wrong."""
 
     LOST = "lost"
@@ -30,10 +30,10 @@ class Kind(Enum):
     """
 
 
-class Fault(NamedTuple):
+class HistoryFault(NamedTuple):
     """One breach."""
 
-    kind: Kind
+    kind: FaultKind
     sentence: str
 
 
@@ -57,7 +57,7 @@ class Interval(NamedTuple):
 
 
 @dataclass
-class Reader:
+class ReaderHistory:
     """What one subscriber got, in the order in which it got it.
 
     `back` is how often it may begin again at an earlier record: not at all with a bookmark of its own; once
@@ -91,19 +91,19 @@ class History:
     """The last number that a publisher has handed to its client."""
     acknowledged: dict[str, int] = field(default_factory=dict)
     """The last number of which its client said that the broker has it."""
-    readers: list[Reader] = field(default_factory=list)
+    readers: list[ReaderHistory] = field(default_factory=list)
     log: list[Record] = field(default_factory=list)
     """What is there at the end, read from the beginning."""
     gaps: list[Interval] = field(default_factory=list)
     """What was said to be missing when it was read."""
     removed_upto: int = 0
     """Up to there somebody asked for removal, so it may be gone."""
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[HistoryFault] = field(default_factory=list)
     """What was wrong while it happened."""
 
-    def reader(self, name: str, back: int = 0, missed: int = 0) -> Reader:
+    def reader(self, name: str, back: int = 0, missed: int = 0) -> ReaderHistory:
         """A new reader."""
-        self.readers.append(Reader(name, back, missed))
+        self.readers.append(ReaderHistory(name, back, missed))
         return self.readers[-1]
 
     def record(self, sequence: int, topic: str, body: bytes, accepted_at: int = 0) -> Record | None:
@@ -113,11 +113,13 @@ class History:
             name, n = publisher.decode(errors="replace"), int(number)
             if body == body_of(name, n) and topic == topic_of(n):
                 return Record(sequence, name, n, accepted_at)
-        self.faults.append(Fault(Kind.UNEXPLAINED, f"record {sequence} of {topic} is {body[:60]!r}"))
+        self.faults.append(
+            HistoryFault(FaultKind.UNEXPLAINED, f"record {sequence} of {topic} is {body[:60]!r}")
+        )
         return None
 
 
-def check(history: History) -> list[Fault]:
+def check(history: History) -> list[HistoryFault]:
     """Everything that is wrong with it, [] when nothing is."""
     found = list(history.faults)
     found += _one_log(history)
@@ -125,58 +127,66 @@ def check(history: History) -> list[Fault]:
     for publisher in sorted(history.published.keys() | history.acknowledged.keys()):
         found += _publisher(history, publisher)
     strangers = {one.publisher for one in history.log} - history.published.keys()
-    found += [Fault(Kind.UNEXPLAINED, f"nobody published as {name}") for name in sorted(strangers)]
+    found += [
+        HistoryFault(FaultKind.UNEXPLAINED, f"nobody published as {name}") for name in sorted(strangers)
+    ]
     for reader in history.readers:
         found += _reader(history, reader)
     return found
 
 
-def _one_log(history: History) -> Iterable[Fault]:
+def _one_log(history: History) -> Iterable[HistoryFault]:
     """A number names one record, whoever reads it and when."""
     known: dict[int, tuple[str, int]] = {}
     for reads in (history.log, *(reader.records for reader in history.readers)):
         for one in reads:
             said = known.setdefault(one.sequence, (one.publisher, one.number))
             if said != (one.publisher, one.number):
-                yield Fault(
-                    Kind.UNEXPLAINED,
+                yield HistoryFault(
+                    FaultKind.UNEXPLAINED,
                     f"record {one.sequence} was {_said(said)} and is {_said((one.publisher, one.number))}",
                 )
 
 
-def _log_in_order(log: Sequence[Record]) -> Iterable[Fault]:
+def _log_in_order(log: Sequence[Record]) -> Iterable[HistoryFault]:
     for before, after in pairwise(log):
         if after.sequence == before.sequence:
-            yield Fault(Kind.DOUBLED, f"record {after.sequence} is in the log twice")
+            yield HistoryFault(FaultKind.DOUBLED, f"record {after.sequence} is in the log twice")
         elif after.sequence < before.sequence:
-            yield Fault(Kind.REORDERED, f"record {after.sequence} comes after {before.sequence}")
+            yield HistoryFault(FaultKind.REORDERED, f"record {after.sequence} comes after {before.sequence}")
         if after.accepted_at < before.accepted_at:
-            yield Fault(Kind.REORDERED, f"record {after.sequence} was accepted before {before.sequence}")
+            yield HistoryFault(
+                FaultKind.REORDERED, f"record {after.sequence} was accepted before {before.sequence}"
+            )
 
 
-def _publisher(history: History, name: str) -> Iterable[Fault]:
+def _publisher(history: History, name: str) -> Iterable[HistoryFault]:
     mine = [one for one in history.log if one.publisher == name]
     numbers = [one.number for one in mine]
     published, acknowledged = history.published.get(name, 0), history.acknowledged.get(name, 0)
     if acknowledged > published:
-        yield Fault(Kind.UNEXPLAINED, f"{acknowledged} of {name} was acknowledged and {published} published")
+        yield HistoryFault(
+            FaultKind.UNEXPLAINED, f"{acknowledged} of {name} was acknowledged and {published} published"
+        )
     seen: set[int] = set()
     highest = 0
     for number in numbers:
         if number in seen:
-            yield Fault(Kind.DOUBLED, f"{name} {number} is in the log twice")
+            yield HistoryFault(FaultKind.DOUBLED, f"{name} {number} is in the log twice")
         elif number < highest:
-            yield Fault(Kind.REORDERED, f"{name} {number} comes after {highest}")
+            yield HistoryFault(FaultKind.REORDERED, f"{name} {number} comes after {highest}")
         seen.add(number)
         highest = max(highest, number)
     if highest > published:
-        yield Fault(Kind.UNEXPLAINED, f"{name} {highest} is in the log and was never published")
+        yield HistoryFault(FaultKind.UNEXPLAINED, f"{name} {highest} is in the log and was never published")
     # What is behind a message that is there must be there too: its publisher had it in its store before.
     missing = sorted(set(range(1, max(highest, min(acknowledged, published)) + 1)) - seen)
     excused = _excused(history, mine, missing)
     for interval in _stretches(number for number in missing if number not in excused):
         known = "acknowledged" if interval.first <= acknowledged else "overtaken"
-        yield Fault(Kind.LOST, f"{name} {interval.first} to {interval.last} {known} and not in the log")
+        yield HistoryFault(
+            FaultKind.LOST, f"{name} {interval.first} to {interval.last} {known} and not in the log"
+        )
 
 
 def _excused(history: History, mine: Sequence[Record], missing: Iterable[int]) -> set[int]:
@@ -197,7 +207,7 @@ def _excused(history: History, mine: Sequence[Record], missing: Iterable[int]) -
     return excused
 
 
-def _reader(history: History, reader: Reader) -> Iterable[Fault]:
+def _reader(history: History, reader: ReaderHistory) -> Iterable[HistoryFault]:
     log = [one.sequence for one in history.log]
     there = set(log)
     read: set[int] = set()
@@ -207,12 +217,14 @@ def _reader(history: History, reader: Reader) -> Iterable[Fault]:
     last = 0
     for one in reader.records:
         if one.sequence not in there and one.sequence > history.removed_upto and not _told(history.gaps, one):
-            yield Fault(Kind.LOST, f"{reader.name} has read record {one.sequence}, which isn't in the log")
+            yield HistoryFault(
+                FaultKind.LOST, f"{reader.name} has read record {one.sequence}, which isn't in the log"
+            )
         if one.sequence <= last:
             back += 1
             if back > reader.back:
-                kind = Kind.DOUBLED if one.sequence in read else Kind.REORDERED
-                yield Fault(kind, f"{reader.name} gets record {one.sequence} after {last}")
+                kind = FaultKind.DOUBLED if one.sequence in read else FaultKind.REORDERED
+                yield HistoryFault(kind, f"{reader.name} gets record {one.sequence} after {last}")
         else:
             place = bisect_left(log, one.sequence)
             skipped += _passed_over(reader, log[at + 1 : place], read)
@@ -222,10 +234,12 @@ def _reader(history: History, reader: Reader) -> Iterable[Fault]:
     if reader.complete:
         skipped += _passed_over(reader, log[at + 1 :], read)
     for interval in skipped[reader.missed :]:
-        yield Fault(Kind.LOST, f"{reader.name} was never given records {interval.first} to {interval.last}")
+        yield HistoryFault(
+            FaultKind.LOST, f"{reader.name} was never given records {interval.first} to {interval.last}"
+        )
 
 
-def _passed_over(reader: Reader, between: Sequence[int], read: set[int]) -> list[Interval]:
+def _passed_over(reader: ReaderHistory, between: Sequence[int], read: set[int]) -> list[Interval]:
     missed = [s for s in between if s not in read and not any(gap.holds(s) for gap in reader.gaps)]
     return [Interval(missed[0], missed[-1])] if missed else []
 

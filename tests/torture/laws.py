@@ -36,7 +36,7 @@ A second `@settings` is refused.
 
 
 @dataclass
-class Tried:
+class LawResult:
     """What one law has gone through."""
 
     own: int
@@ -59,7 +59,7 @@ class Tried:
         return said if self.number >= self.most else f"{said}: no more were found"
 
 
-class Laws:
+class LawPlugin:
     """The plugin."""
 
     def __init__(self, times: int, ends: float) -> None:
@@ -67,7 +67,7 @@ class Laws:
         self.ends = ends
         self._own: dict[str, int] = {}
         self._begun = 0
-        self._now: Tried | None = None
+        self._now: LawResult | None = None
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave the laws, with more examples."""
@@ -94,7 +94,7 @@ class Laws:
         share = max(0.0, self.ends - began) / (len(self._own) - self._begun)
         self._begun += 1
         own = self._own[item.nodeid]
-        self._now = tried = Tried(own, own * self.times, began + share)
+        self._now = tried = LawResult(own, own * self.times, began + share)
         try:
             yield
         except BaseException as problem:
@@ -130,7 +130,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Nothing is done in a pytest that isn't asked to."""
     if TIMES in os.environ:
         ends = time.monotonic() + 60 * float(os.environ[MINUTES])
-        config.pluginmanager.register(Laws(int(os.environ[TIMES]), ends))
+        config.pluginmanager.register(LawPlugin(int(os.environ[TIMES]), ends))
 
 
 def main(tests: list[str], seed: int, minutes: float, times: int) -> int:

@@ -33,7 +33,7 @@ class Mutant(NamedTuple):
     """The whole module with it."""
 
 
-class _Site(NamedTuple):
+class _MutationSite(NamedTuple):
     """Where a mistake can be made, and which."""
 
     name: str
@@ -56,9 +56,9 @@ def names(source: str) -> set[str]:
     return {one.name for one in _sites(ast.parse(source))}
 
 
-def _sites(tree: ast.AST) -> list[_Site]:
+def _sites(tree: ast.AST) -> list[_MutationSite]:
     parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
-    found: list[_Site] = []
+    found: list[_MutationSite] = []
     seen: Counter[str] = Counter()
     for node in _nodes(tree):
         where = _qualified(node, parents)
@@ -67,7 +67,7 @@ def _sites(tree: ast.AST) -> list[_Site]:
             seen[name] += 1
             if seen[name] > 1:
                 name += f" (no. {seen[name]})"
-            found.append(_Site(name, parents[node], node, made))
+            found.append(_MutationSite(name, parents[node], node, made))
     return found
 
 

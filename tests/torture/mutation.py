@@ -93,7 +93,7 @@ PYTEST = ("-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=no")
 
 
 @dataclass
-class Outcome:
+class ModuleResult:
     """What became of one module's mutants."""
 
     module: str
@@ -106,7 +106,7 @@ class Outcome:
         return 1 - len(self.survivors) / self.tried if self.tried else 1.0
 
 
-class Tree:
+class CheckoutCopy:
     """A copy of the checkout, in which one file at a time is wrong."""
 
     def __init__(self, place: Path) -> None:
@@ -170,12 +170,12 @@ def _forget(path: Path) -> None:
         stale.unlink()
 
 
-class Forks:
+class ForkRunner:
     """A pytest in a tree that has a module's tests collected, and forks for each mutant
     (`tests.torture.forks`).
     """
 
-    def __init__(self, tree: Tree, module: str) -> None:
+    def __init__(self, tree: CheckoutCopy, module: str) -> None:
         self.tree = tree
         self.module = module
         ours, theirs = socket.socketpair()
@@ -213,12 +213,12 @@ class Forks:
         self._pytest.wait()
 
 
-def run(modules: list[str], number: int, seed: int, seconds: float, jobs: int) -> list[Outcome]:
+def run(modules: list[str], number: int, seed: int, seconds: float, jobs: int) -> list[ModuleResult]:
     """Try `number` mutants of each module until the time is over; says what it does as it does it."""
     end = time.monotonic() + seconds
-    outcomes = [Outcome(module) for module in modules]
+    outcomes = [ModuleResult(module) for module in modules]
     with tempfile.TemporaryDirectory(prefix="mu-") as place:
-        trees = [Tree(Path(place) / str(job)) for job in range(jobs)]
+        trees = [CheckoutCopy(Path(place) / str(job)) for job in range(jobs)]
         for tree in trees:
             tree.copy()
         for outcome in outcomes:
@@ -226,7 +226,7 @@ def run(modules: list[str], number: int, seed: int, seconds: float, jobs: int) -
     return outcomes
 
 
-def _run_module(outcome: Outcome, number: int, seed: int, end: float, trees: list[Tree]) -> None:
+def _run_module(outcome: ModuleResult, number: int, seed: int, end: float, trees: list[CheckoutCopy]) -> None:
     module = outcome.module
     right = (ROOT / module).read_text()
     made = mutants(right)
@@ -234,8 +234,8 @@ def _run_module(outcome: Outcome, number: int, seed: int, end: float, trees: lis
     if time.monotonic() > end:
         print(f"{module}: there was no time", flush=True)
         return
-    free: queue.Queue[Forks] = queue.Queue()
-    for worker in [Forks(tree, module) for tree in trees]:
+    free: queue.Queue[ForkRunner] = queue.Queue()
+    for worker in [ForkRunner(tree, module) for tree in trees]:
         worker.collected()
         free.put(worker)
     try:

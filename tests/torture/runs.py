@@ -18,13 +18,13 @@ from typing import Final
 from broker_core.broker import BROKEN
 from broker_core.control import exit_report
 from tests.torture import foretold
-from tests.torture.broker import INSTANCE, Process, free_port, start
-from tests.torture.clients import Clients, Keeper
+from tests.torture.broker import INSTANCE, BrokerProcess, free_port, start
+from tests.torture.clients import Clients, JournalOperator
 from tests.torture.disks import PowerDisk, power_disk
-from tests.torture.faulty_files import Misfortune
+from tests.torture.faulty_files import FileFault
 from tests.torture.flips import flip_a_bit
 from tests.torture.groups import run_group
-from tests.torture.history import Fault, History, Kind, check
+from tests.torture.history import FaultKind, History, HistoryFault, check
 from tests.torture.sites import run_sites
 
 KINDS: Final = ("kills", "steps", "faults", "power", "clock", "flips", "group", "sites")
@@ -64,7 +64,7 @@ class Report:
     counts: Counter[str] = field(default_factory=Counter)
     reached: Counter[str] = field(default_factory=Counter)
     """What the broker did meanwhile: swaps, removals, offlining, and where it was struck."""
-    faults: list[tuple[str, int, Fault]] = field(default_factory=list)
+    faults: list[tuple[str, int, HistoryFault]] = field(default_factory=list)
     """Kind and seed of the run, and what was wrong."""
 
     def lines(self) -> list[str]:
@@ -78,11 +78,11 @@ class Report:
             f"{'records':<14}{self.counts['records']}",
             f"{'acknowledged':<14}{self.counts['acknowledged']}",
         ]
-        said += [f"{kind.value:<14}{by_kind[kind]}" for kind in Kind]
+        said += [f"{kind.value:<14}{by_kind[kind]}" for kind in FaultKind]
         return said + [f"  reached {name}: {number}" for name, number in sorted(self.reached.items())]
 
 
-async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> list[Fault]:
+async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> list[HistoryFault]:
     """One run of a kind; everything in it follows from the seed, as far as the machine's own timing
     allows.
     """
@@ -100,7 +100,7 @@ async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> l
             return missed
         disk = stack.enter_context(power_disk()) if kind == "power" else None
         home = (disk.place if disk is not None else own) / "h"
-        struck = _Struck(kind, home, disk, chance, history, report)
+        struck = _BrokerRun(kind, home, disk, chance, history, report)
         await struck.run(own, strikes)
     found = check(history)
     report.counts["runs"] += 1
@@ -114,7 +114,7 @@ _SEVERAL: Final = {"group": run_group, "sites": run_sites}
 """Of several brokers; each strike takes its time."""
 
 
-async def _run_several(kind: str, seed: int, report: Report, strikes: int) -> list[Fault]:
+async def _run_several(kind: str, seed: int, report: Report, strikes: int) -> list[HistoryFault]:
     found, struck, records, acknowledged = await _SEVERAL[kind](seed, max(strikes // 2, 1))
     report.counts["runs"] += 1
     report.counts["kills"] += sum("kill" in one for one in struck)
@@ -125,7 +125,7 @@ async def _run_several(kind: str, seed: int, report: Report, strikes: int) -> li
     return found
 
 
-class _Struck:
+class _BrokerRun:
     """A broker over its lives."""
 
     def __init__(
@@ -140,14 +140,16 @@ class _Struck:
         self.kind, self.home, self.disk, self.chance = kind, home, disk, chance
         self.history, self.report = history, report
         self.port = free_port()
-        self.process: Process | None = None
+        self.process: BrokerProcess | None = None
 
     async def run(self, own: Path, strikes: int) -> None:
         first = await self._live(())
         assert first is not None, "a new broker didn't start"
         clients = Clients(self.history, own, self.port, self.chance)
         await clients.start()
-        keeper = Keeper(self.history, self.home, random.Random(self.chance.random()), self.report.reached)
+        keeper = JournalOperator(
+            self.history, self.home, random.Random(self.chance.random()), self.report.reached
+        )
         keeping = asyncio.create_task(keeper.run())
         await self._strike(first, ())
         for _ in range(strikes - 1):
@@ -166,7 +168,7 @@ class _Struck:
         if last is not None:
             last.stop()
 
-    def _points(self) -> tuple[Misfortune, ...]:
+    def _points(self) -> tuple[FileFault, ...]:
         """What its disk does in the next life."""
         if self.kind in ("kills", "clock", "flips") or (self.kind == "power" and self.chance.random() < 0.5):
             return ()
@@ -181,9 +183,9 @@ class _Struck:
             kinds = ("before", "after", "torn") if call == "pwritev" else ("before", "after")
             if self.kind == "power":
                 kinds = tuple(f"cut {one}" for one in kinds if one != "torn")
-        return (Misfortune(call, self.chance.randint(1, most), self.chance.choice(kinds), name),)
+        return (FileFault(call, self.chance.randint(1, most), self.chance.choice(kinds), name),)
 
-    async def _live(self, points: tuple[Misfortune, ...]) -> Process | None:
+    async def _live(self, points: tuple[FileFault, ...]) -> BrokerProcess | None:
         """A broker that has started; None when its misfortune met it before, which is a strike as well."""
         clock_seed = self.chance.randrange(2**32) if self.kind == "clock" else None
         flipped = (
@@ -204,7 +206,7 @@ class _Struck:
         await self._after(process, code, points)
         return None
 
-    async def _strike(self, process: Process, points: tuple[Misfortune, ...]) -> None:
+    async def _strike(self, process: BrokerProcess, points: tuple[FileFault, ...]) -> None:
         """Let it live, and end it."""
         end = asyncio.get_running_loop().time() + self.chance.uniform(0.05, 0.5 if not points else 1.2)
         while asyncio.get_running_loop().time() < end and process.alive and not process.frozen:
@@ -221,7 +223,7 @@ class _Struck:
         process.kill()
         self.report.counts["kills"] += 1
 
-    async def _end_of(self, process: Process) -> int:
+    async def _end_of(self, process: BrokerProcess) -> int:
         """Its exit code.
 
         Of one that stands still the power is cut: processor and disk stop in one moment. A process that lived
@@ -233,7 +235,7 @@ class _Struck:
             process.kill()
         return await process.ended()
 
-    async def _after(self, process: Process, code: int, points: tuple[Misfortune, ...]) -> None:
+    async def _after(self, process: BrokerProcess, code: int, points: tuple[FileFault, ...]) -> None:
         """It ended by itself: by its misfortune, or by a reason that it must name."""
         met = f"struck: {points[0].what} at {points[0].call} {points[0].name}".rstrip() if points else ""
         if code == -9 and points:
@@ -264,4 +266,4 @@ class _Struck:
         self.disk.power_on()
 
     def _wrong(self, sentence: str) -> None:
-        self.history.faults.append(Fault(Kind.UNEXPLAINED, sentence))
+        self.history.faults.append(HistoryFault(FaultKind.UNEXPLAINED, sentence))

@@ -24,7 +24,7 @@ from broker_core.config import AccessSettings, EntitlementSettings, PolicyDocume
 from tests.support.brokers import until
 from tests.support.partition_proxy import running_partition_proxy
 from tests.support.sites import Site, destination_settings, free_port, site_policy, write_link_secrets
-from tests.torture.history import Fault, History, Kind, Reader, body_of, check, topic_of
+from tests.torture.history import FaultKind, History, HistoryFault, ReaderHistory, body_of, check, topic_of
 
 STRIKES: Final = 8
 PATIENCE_S: Final = 150
@@ -44,17 +44,17 @@ def _policy(policy: PolicyDocument) -> PolicyDocument:
     return replace(policy, instance=instance, access=access if policy.access.users else policy.access)
 
 
-class _Struck:
+class _SiteRun:
     """Two sites over their strikes."""
 
     def __init__(self, home: Path, chance: random.Random) -> None:
         self._home, self._chance = home, chance
         self.history = History()
         self.struck: list[str] = []
-        self._there = Reader("newyork")
+        self._there = ReaderHistory("newyork")
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def run(self, strikes: int) -> list[Fault]:
+    async def run(self, strikes: int) -> list[HistoryFault]:
         """What was wrong."""
         for_links = free_port()
         async with AsyncExitStack() as stack:
@@ -105,7 +105,7 @@ class _Struck:
         done = oldest - 1 if oldest else store.last_sequence
         self.history.acknowledged[name] = max(done, self.history.acknowledged[name])
 
-    async def _read(self, where: Site, reader: Reader) -> None:
+    async def _read(self, where: Site, reader: ReaderHistory) -> None:
         async with AsyncClient(where.address, reader.name, reconnect=QUICK) as client:
             async for message in await client.subscribe("t.>", bookmark=EPOCH):
                 sequence = int(str(message.bookmark).split("|")[1])
@@ -165,16 +165,16 @@ class _Struck:
         await asyncio.sleep(self._chance.uniform(0.0, 0.5))
         await self._london.kill_and_restart()
 
-    async def _judge(self) -> list[Fault]:
+    async def _judge(self) -> list[HistoryFault]:
         """London is lost while its publishers go on; then it is read as a whole, by itself."""
         self._cable.cut()
         await asyncio.sleep(0.3)
         await self._london.kill()
         await self._close()
-        there, here = Reader("newyork-at-the-end"), Reader("london-at-the-end")
+        there, here = ReaderHistory("newyork-at-the-end"), ReaderHistory("london-at-the-end")
         await self._read_all(self._newyork, there)
         alone = replace(self.history, log=there.records, readers=[self._there])
-        found = [Fault(one.kind, f"newyork: {one.sentence}") for one in self._complete(alone)]
+        found = [HistoryFault(one.kind, f"newyork: {one.sentence}") for one in self._complete(alone)]
         await self._london.start()
         self._cable.restore()
         await self._read_all(self._london, here)
@@ -185,14 +185,14 @@ class _Struck:
         return found + check(whole)
 
     @staticmethod
-    def _has_come(reader: Reader, last: int) -> bool:
+    def _has_come(reader: ReaderHistory, last: int) -> bool:
         return bool(reader.records) and reader.records[-1].sequence >= last
 
-    def _complete(self, alone: History) -> list[Fault]:
+    def _complete(self, alone: History) -> list[HistoryFault]:
         self._there.complete = False  # it was ended in the middle
         return check(alone)
 
-    async def _read_all(self, where: Site, reader: Reader) -> None:
+    async def _read_all(self, where: Site, reader: ReaderHistory) -> None:
         """Everything that is there, and from then on what comes."""
         wanted = max(self.history.acknowledged.values())
         self._tasks.append(asyncio.create_task(self._read(where, reader)))
@@ -206,14 +206,14 @@ class _Struck:
         await until(lambda: len(reader.records) >= number, PATIENCE_S)
 
 
-async def run_sites(seed: int, strikes: int = STRIKES) -> tuple[list[Fault], list[str], int, int]:
+async def run_sites(seed: int, strikes: int = STRIKES) -> tuple[list[HistoryFault], list[str], int, int]:
     """One run: what was wrong, what struck, records that were published, and those that were acknowledged."""
     home = Path(tempfile.mkdtemp(prefix="s-"))
-    struck = _Struck(home, random.Random(f"sites {seed}"))
+    struck = _SiteRun(home, random.Random(f"sites {seed}"))
     try:
         found = await struck.run(strikes)
     except (TimeoutError, AssertionError) as problem:
-        found = [Fault(Kind.UNEXPLAINED, f"it came to no end after {struck.struck}: {problem!r}")]
+        found = [HistoryFault(FaultKind.UNEXPLAINED, f"it came to no end after {struck.struck}: {problem!r}")]
     if not found:
         shutil.rmtree(home, ignore_errors=True)
     history = struck.history

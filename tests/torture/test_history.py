@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.torture.history import History, Interval, Kind, Reader, Record, body_of, check, topic_of
+from tests.torture.history import (
+    FaultKind,
+    History,
+    Interval,
+    ReaderHistory,
+    Record,
+    body_of,
+    check,
+    topic_of,
+)
 
 
 def history(records: int = 30) -> History:
@@ -17,13 +26,13 @@ def history(records: int = 30) -> History:
     begins again.
     """
     log = [Record(10 + at, "pq"[at % 2], at // 2 + 1, at) for at in range(records)]
-    once = Reader("once", records=list(log))
-    again = Reader("again", back=1, records=[*log[:20], *log[15:]])
+    once = ReaderHistory("once", records=list(log))
+    again = ReaderHistory("again", back=1, records=[*log[:20], *log[15:]])
     numbers = {"p": (records + 1) // 2, "q": records // 2}
     return History(dict(numbers), dict(numbers), [once, again], list(log))
 
 
-def found(made: History) -> list[Kind]:
+def found(made: History) -> list[FaultKind]:
     return [fault.kind for fault in check(made)]
 
 
@@ -128,31 +137,31 @@ def read_out_of_order(made: History) -> None:
     made.readers[0].records[5:7] = reversed(made.readers[0].records[5:7])
 
 
-BREACHES: list[tuple[Callable[[History], None], set[Kind]]] = [
-    (lose_the_end, {Kind.LOST}),
-    (lose_the_middle, {Kind.LOST}),
-    (store_twice, {Kind.DOUBLED}),
-    (give_the_number_twice, {Kind.DOUBLED}),
-    (swap_two_of_one_publisher, {Kind.REORDERED}),
-    (turn_the_log, {Kind.REORDERED}),
-    (set_the_clock_back, {Kind.REORDERED}),
-    (invent, {Kind.UNEXPLAINED}),
-    (invent_a_publisher, {Kind.UNEXPLAINED}),
-    (change_what_was_read, {Kind.UNEXPLAINED}),
-    (take_back_what_was_read, {Kind.LOST}),
-    (acknowledge_what_was_not_published, {Kind.UNEXPLAINED}),
-    (pass_over_one, {Kind.LOST}),
-    (pass_over_the_end, {Kind.LOST}),
-    (pass_over_one_at_a_new_beginning, {Kind.LOST}),
-    (read_twice, {Kind.DOUBLED}),
-    (begin_again_too_often, {Kind.DOUBLED}),
-    (read_out_of_order, {Kind.LOST, Kind.REORDERED}),
+BREACHES: list[tuple[Callable[[History], None], set[FaultKind]]] = [
+    (lose_the_end, {FaultKind.LOST}),
+    (lose_the_middle, {FaultKind.LOST}),
+    (store_twice, {FaultKind.DOUBLED}),
+    (give_the_number_twice, {FaultKind.DOUBLED}),
+    (swap_two_of_one_publisher, {FaultKind.REORDERED}),
+    (turn_the_log, {FaultKind.REORDERED}),
+    (set_the_clock_back, {FaultKind.REORDERED}),
+    (invent, {FaultKind.UNEXPLAINED}),
+    (invent_a_publisher, {FaultKind.UNEXPLAINED}),
+    (change_what_was_read, {FaultKind.UNEXPLAINED}),
+    (take_back_what_was_read, {FaultKind.LOST}),
+    (acknowledge_what_was_not_published, {FaultKind.UNEXPLAINED}),
+    (pass_over_one, {FaultKind.LOST}),
+    (pass_over_the_end, {FaultKind.LOST}),
+    (pass_over_one_at_a_new_beginning, {FaultKind.LOST}),
+    (read_twice, {FaultKind.DOUBLED}),
+    (begin_again_too_often, {FaultKind.DOUBLED}),
+    (read_out_of_order, {FaultKind.LOST, FaultKind.REORDERED}),
 ]
 
 
 @pytest.mark.parametrize(("breach", "kinds"), BREACHES, ids=[breach.__name__ for breach, _ in BREACHES])
 def test_a_planted_breach_is_found_and_called_by_its_name(
-    breach: Callable[[History], None], kinds: set[Kind]
+    breach: Callable[[History], None], kinds: set[FaultKind]
 ) -> None:
     made = history()
     breach(made)
@@ -164,9 +173,9 @@ def test_what_was_removed_is_not_missed_and_nothing_else_is_excused_by_it() -> N
     made.removed_upto = 19
     made.log = made.log[10:]
     assert check(made) == []
-    assert found(replace(made, removed_upto=0)).count(Kind.LOST) > 2
+    assert found(replace(made, removed_upto=0)).count(FaultKind.LOST) > 2
     del made.log[3]
-    assert set(found(made)) == {Kind.LOST}
+    assert set(found(made)) == {FaultKind.LOST}
 
 
 def test_a_gap_excuses_what_it_names() -> None:
@@ -179,15 +188,15 @@ def test_a_gap_excuses_what_it_names() -> None:
         reader.gaps.append(gap)
     assert check(made) == []
     made.log = [one for one in made.log if one.sequence != 26]
-    assert Kind.LOST in found(made)
+    assert FaultKind.LOST in found(made)
 
 
 def test_who_has_no_bookmark_misses_as_many_stretches_as_it_was_away() -> None:
     made = history()
-    made.readers = [Reader("live", missed=1, records=[*made.log[:5], *made.log[9:]])]
+    made.readers = [ReaderHistory("live", missed=1, records=[*made.log[:5], *made.log[9:]])]
     assert check(made) == []
     made.readers[0].missed = 0
-    assert found(made) == [Kind.LOST]
+    assert found(made) == [FaultKind.LOST]
 
 
 def test_a_message_is_known_by_all_of_its_bytes() -> None:
@@ -201,7 +210,7 @@ def test_a_message_is_known_by_all_of_its_bytes() -> None:
         ("x", b"\xff 1 "),
     ):
         assert made.record(7, topic, body) is None
-    assert found(made) == [Kind.UNEXPLAINED] * 4
+    assert found(made) == [FaultKind.UNEXPLAINED] * 4
 
 
 @given(st.data())
@@ -209,4 +218,4 @@ def test_whatever_is_taken_out_of_the_log_is_missed(data: st.DataObject) -> None
     made = history(40)
     gone = data.draw(st.sets(st.sampled_from(made.log), min_size=1, max_size=39))
     made.log = [one for one in made.log if one not in gone]
-    assert Kind.LOST in found(made)
+    assert FaultKind.LOST in found(made)

@@ -12,7 +12,7 @@ import pytest
 from tests.torture import mutation
 from tests.torture.forks import HUNG, KILLED, SURVIVED, UNFIT
 from tests.torture.mutants import EQUIVALENT, chosen, equivalent, mutants, names
-from tests.torture.mutation import PLAN, ROOT, Forks, Tree
+from tests.torture.mutation import PLAN, ROOT, CheckoutCopy, ForkRunner
 
 SOURCE = '''
 """A module."""
@@ -84,7 +84,7 @@ def test_a_fork_has_the_mistake_and_says_whether_a_test_found_it(
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{tmp_path / 'tree'}")
     monkeypatch.setattr(mutation, "ROOT", tmp_path / "right")
     monkeypatch.setitem(PLAN, "half.py", ("test_half.py",))
-    forks = Forks(Tree(tmp_path / "tree"), "half.py")
+    forks = ForkRunner(CheckoutCopy(tmp_path / "tree"), "half.py")
     forks.collected()
     for old, new, outcome in (
         ("", "", SURVIVED),

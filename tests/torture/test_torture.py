@@ -16,7 +16,7 @@ from broker_core.journal.files import FileSystem, replace_durably
 from broker_core.protocols.native import encode_command
 from tests.torture import disks
 from tests.torture.broker import free_port, start
-from tests.torture.faulty_files import Misfortune
+from tests.torture.faulty_files import FileFault
 from tests.torture.flips import flip_a_bit
 from tests.torture.runs import KINDS, Report, run
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_nothing_is_lost_doubled_reordered_or_unexplained(kind: str) -> None:
-    if kind == "power" and (why := disks.why_not()):
+    if kind == "power" and (why := disks.unavailable_reason()):
         pytest.skip(why)
     seed, report = random.SystemRandom().randrange(10**6), Report()
     print(f"make torture ARGS='--only {kind} --seed {seed} --runs 1' (with 3 strikes)")
@@ -40,7 +40,7 @@ async def test_nothing_is_lost_doubled_reordered_or_unexplained(kind: str) -> No
 @pytest.mark.parametrize(("at", "comes"), [(1, True), (1_000_000, False)])
 async def test_a_misfortune_comes_at_its_call_and_no_other(at: int, comes: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="t-") as home:
-        process = start(Path(home) / "h", free_port(), Misfortune("fdatasync", at, "before", ".journal"))
+        process = start(Path(home) / "h", free_port(), FileFault("fdatasync", at, "before", ".journal"))
         assert await process.ready()
         with socket.create_connection(("127.0.0.1", process.port)) as publisher:
             publisher.sendall(encode_command({"c": "logon", "name": "p"}))
@@ -59,7 +59,7 @@ async def test_a_misfortune_comes_at_its_call_and_no_other(at: int, comes: bool)
 
 
 def test_a_cut_loses_what_was_not_synced_and_nothing_else() -> None:
-    if why := disks.why_not():
+    if why := disks.unavailable_reason():
         pytest.skip(why)
     with disks.power_disk() as disk:
         kept, lost = disk.place / "kept", disk.place / "lost"

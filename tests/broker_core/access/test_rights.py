@@ -157,7 +157,7 @@ TOPICS = ["a", "b", "a.a", "a.b", "b.b", "b.a.b", "c.b"]
 MESSAGES = [dict(zip("xyz", bits, strict=True)) for bits in product((0, 1), repeat=3)]
 
 
-def passes(chosen: Filter | None, message: dict[str, int]) -> bool:
+def is_allowed(chosen: Filter | None, message: dict[str, int]) -> bool:
     return chosen is None or chosen.matches_object(message)
 
 
@@ -177,8 +177,8 @@ def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_all
         for topic in TOPICS
         for number, message in enumerate(MESSAGES)
         if pattern.matches(topic)
-        and passes(chosen, message)
-        and any(one.matches(topic) and passes(own, message) for one, own in compiled)
+        and is_allowed(chosen, message)
+        and any(one.matches(topic) and is_allowed(own, message) for one, own in compiled)
     }
     try:
         found = made.check_subscribe(pattern, chosen)
@@ -189,7 +189,7 @@ def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_all
         (topic, number)
         for topic in TOPICS
         for number, message in enumerate(MESSAGES)
-        if found.pattern.matches(topic) and passes(found.filter, message)
+        if found.pattern.matches(topic) and is_allowed(found.filter, message)
     }
     assert got == expected
 

@@ -32,7 +32,7 @@ from tests.support.frames import FedReader
 INSTANCE = "fake-1"
 
 
-class Peer:
+class BrokerConnection:
     """One connection at the broker."""
 
     def __init__(self, broker: FakeBroker, write: Callable[[bytes], None], close: Callable[[], None]) -> None:
@@ -185,7 +185,7 @@ class FakeBroker:
         self.publishers: dict[str, int] = {}
         self.sessions: dict[str, int] = {}
         """The session that counted a publisher's newest number."""
-        self.peers: list[Peer] = []
+        self.peers: list[BrokerConnection] = []
         self.changed = asyncio.Event()
         self.next_sequence = 1
         self._server: asyncio.Server | None = None
@@ -194,7 +194,7 @@ class FakeBroker:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._server = await self._loop.create_server(lambda: _TcpPeer(self), "127.0.0.1", 0)
+        self._server = await self._loop.create_server(lambda: _TcpConnection(self), "127.0.0.1", 0)
         self.address = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def start_websocket(self) -> None:
@@ -206,7 +206,7 @@ class FakeBroker:
 
     async def _websocket(self, connection: ServerConnection) -> None:
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        peer = Peer(self, queue.put_nowait, lambda: queue.put_nowait(None))
+        peer = BrokerConnection(self, queue.put_nowait, lambda: queue.put_nowait(None))
         self._open.append(connection.transport.abort)
 
         async def write() -> None:
@@ -266,14 +266,14 @@ class FakeBroker:
         return [body for batch in self.log for body in batch.bodies()]
 
 
-class _TcpPeer(asyncio.Protocol):
+class _TcpConnection(asyncio.Protocol):
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
         self._reader = FedReader(kinds=FROM_CLIENT)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._peer = Peer(self._broker, transport.write, transport.close)
+        self._peer = BrokerConnection(self._broker, transport.write, transport.close)
         self._broker._open.append(transport.abort)
         self._transport = transport
 

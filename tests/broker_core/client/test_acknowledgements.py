@@ -22,7 +22,7 @@ STEPS = st.lists(
 )
 
 
-class Broker:
+class CreditModel:
     """The other side, as docs/protocol.md has it: sends while what it has sent is less than what it was
     given.
     """
@@ -37,7 +37,7 @@ class Broker:
 
 @given(most=st.integers(1, 1_000), steps=STEPS)
 def test_what_waits_is_bounded_and_who_reads_gets_more(most: int, steps: list[tuple[str, int]]) -> None:
-    broker = Broker()
+    broker = CreditModel()
     credit = CreditWindow("s", most, broker.give)
     waits: list[int] = []
     broker.sent, broker.upto, answered = 0, credit.initial_credit(), False

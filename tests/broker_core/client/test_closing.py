@@ -29,7 +29,7 @@ from broker_core.client import (
 )
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands
-from tests.broker_core.client.fake_broker import FakeBroker, Peer
+from tests.broker_core.client.fake_broker import BrokerConnection, FakeBroker
 from tests.broker_core.client.test_sync_client import broker as broker_thread  # noqa: F401
 
 QUICK = ReconnectPolicy(first_delay=0.001, longest_delay=0.01, logon_timeout=0.5)
@@ -350,13 +350,13 @@ def test_several_threads_publish_and_each_keeps_its_order(broker_thread: FakeBro
 async def test_calls_that_nobody_answers_end_in_time(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = Peer.subscribe
+    take = BrokerConnection.subscribe
 
-    def subscribe(peer: Peer, command: commands.Subscribe) -> None:
+    def subscribe(peer: BrokerConnection, command: commands.Subscribe) -> None:
         if command.topic != "unanswered":
             take(peer, command)
 
-    monkeypatch.setattr(Peer, "subscribe", subscribe)
+    monkeypatch.setattr(BrokerConnection, "subscribe", subscribe)
     async with AsyncClient(broker.address, "me", reconnect=QUICK, request_timeout=0.2) as client:
         with pytest.raises(TimeoutError, match="subscribe"):
             await client.subscribe("unanswered")

@@ -33,7 +33,7 @@ def free_port() -> int:
         return port
 
 
-class Transports:
+class TwoTransportBroker:
     """A broker with two transports that can be closed and opened; `addresses` begin with a dead one."""
 
     def __init__(self, broker: Broker, policy: PolicyDocument) -> None:
@@ -61,11 +61,11 @@ class Transports:
 
 
 @asynccontextmanager
-async def two_transports(home: Path) -> AsyncIterator[Transports]:
+async def two_transports(home: Path) -> AsyncIterator[TwoTransportBroker]:
     transports = tuple(TransportSettings(name, "tcp", free_port()) for name in ("a", "b"))
     policy = replace(tcp_policy(), transports=transports)
     async with running_broker(home, policy) as broker:
-        yield Transports(broker, policy)
+        yield TwoTransportBroker(broker, policy)
 
 
 async def take(subscription: Subscription, number: int) -> list[int]:

@@ -19,7 +19,7 @@ from broker_core.client import FileBookmarkStore, FilePublishStore, store_file
 STEPS = ("open", "pwrite", "pwritev", "ftruncate", "fsync", "fdatasync", "close")
 
 
-class Dying:
+class KilledOs:
     """The `os` module of a process that is killed at its step number `at`."""
 
     def __init__(self, at: int, halfway: bool) -> None:
@@ -55,7 +55,7 @@ def killed_at(step: int, halfway: bool, work: Callable[[], None]) -> bool:
     """Do it in a process that is killed at that step; False when it came to its end before."""
     child = os.fork()
     if child == 0:
-        dying = Dying(step, halfway)
+        dying = KilledOs(step, halfway)
         store_file.os = dying  # type: ignore[attr-defined]
         pathlib.Path.replace = lambda self, target: dying.replace(self, target)  # type: ignore[method-assign]
         try:

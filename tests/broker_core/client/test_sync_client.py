@@ -164,7 +164,7 @@ def test_a_broker_that_is_not_there_is_named_and_no_thread_is_left() -> None:
         SyncClient("tcp://127.0.0.1:1", "s").publish("a", b"x")
 
 
-class FailsAt(MemoryPublishStore):
+class FailingPublishStore(MemoryPublishStore):
     """A store whose disk refuses batches with a certain body."""
 
     def add(self, first: int, last: int, batch: Buffer) -> None:
@@ -174,7 +174,7 @@ class FailsAt(MemoryPublishStore):
 
 
 def test_an_error_takes_only_its_own_messages_with_it(broker: FakeBroker) -> None:
-    with client(broker, publish_store=FailsAt(), batch_bytes=1, buffered=True) as publisher:
+    with client(broker, publish_store=FailingPublishStore(), batch_bytes=1, buffered=True) as publisher:
         with pytest.raises(ClientError) as error:
             publisher.publish("a", bytes(17 * 1024 * 1024))
         assert error.value.code == "frame_too_large"

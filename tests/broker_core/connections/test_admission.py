@@ -132,7 +132,7 @@ def test_those_who_were_told_to_go_are_dropped_when_they_are_many(monkeypatch: p
     monkeypatch.setattr(admission, "MAX_LEAVING", 1)
     hall, ended = PendingConnections(), []
 
-    class Guest:
+    class FakePendingConnection:
         def __init__(self, remote: str) -> None:
             self.remote = remote
             hall.add_pending(self)
@@ -145,9 +145,13 @@ def test_those_who_were_told_to_go_are_dropped_when_they_are_many(monkeypatch: p
             ended.append(("dropped", self.remote))
             hall.remove_closing(self)
 
-    lone, first, second = Guest("a:1"), Guest("b:1"), Guest("b:2")
+    lone, first, second = (
+        FakePendingConnection("a:1"),
+        FakePendingConnection("b:1"),
+        FakePendingConnection("b:2"),
+    )
     assert ended == [("told", "b:1")], "of the address that has most"
-    Guest("b:3")
+    FakePendingConnection("b:3")
     assert ended[1:] == [("told", "b:2"), ("dropped", "b:1")]
     hall.mark_authenticated(lone)
     hall.remove_closing(first)
@@ -239,7 +243,7 @@ async def test_connections_leave_the_log_the_files_that_it_needs(tmp_path: Path)
     try:
         async with asyncio.timeout(60), AsyncClient(f"tcp://127.0.0.1:{port}", "p") as client:
             crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(400)]
-            await until(lambda: sum(map(_ended, crowd)) >= 200)
+            await until(lambda: sum(map(_is_closed, crowd)) >= 200)
             await client.publish("a", b"1")
             await client.flush()
             async with AsyncClient(f"tcp://127.0.0.1:{port}", "q") as other:
@@ -253,7 +257,7 @@ async def test_connections_leave_the_log_the_files_that_it_needs(tmp_path: Path)
         await asyncio.to_thread(process.join)
 
 
-def _ended(connection: socket.socket) -> bool:
+def _is_closed(connection: socket.socket) -> bool:
     """Whether the broker has closed it; what it said before is let go."""
     connection.setblocking(False)
     try:
@@ -266,7 +270,7 @@ def _ended(connection: socket.socket) -> bool:
     return True
 
 
-def part_of_a_frame(share: int, total: int = 15_000_000) -> bytes:
+def incomplete_frame(share: int, total: int = 15_000_000) -> bytes:
     return encode_frame_header(PUBLISH, 0, total) + b"x" * share
 
 
@@ -283,8 +287,8 @@ async def test_unfinished_frames_after_the_logon_have_a_pool_and_a_healthy_publi
         stalled = [await RawClient.connect(broker, f"stalled-{number}") for number in range(20)]
         healthy = await RawClient.connect(broker, "healthy")
         for number, raw in enumerate(stalled):
-            raw.write(part_of_a_frame(900_000))
-            await until(lambda name=raw.name: name not in roster.clients or holds(roster, name))  # type: ignore[misc]
+            raw.write(incomplete_frame(900_000))
+            await until(lambda name=raw.name: name not in roster.clients or is_in_roster(roster, name))  # type: ignore[misc]
             assert hall.pool.nbytes <= 8_000_000
             await healthy.publish("a", [b"x" * 1_000_000], first=number + 1)
             assert (await healthy.read_until("persisted"))["sequence"] == number + 1
@@ -298,7 +302,7 @@ async def test_unfinished_frames_after_the_logon_have_a_pool_and_a_healthy_publi
         await until(lambda: hall.pool.nbytes == 0 == hall.input)
 
 
-def holds(roster: Any, name: str) -> bool:
+def is_in_roster(roster: Any, name: str) -> bool:
     return bool(roster.clients[name].sink._unfinished.nbytes >= 900_000)
 
 

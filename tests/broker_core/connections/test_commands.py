@@ -37,14 +37,14 @@ async def raw(broker: Broker) -> AsyncIterator[RawClient]:
     client.close()
 
 
-async def said(raw: RawClient, *words: dict[str, Any]) -> list[dict[str, Any]]:
+async def read_replies(raw: RawClient, *words: dict[str, Any]) -> list[dict[str, Any]]:
     """What is answered to commands, and nothing else: up to a flush behind them."""
     for command in words:
         raw.send_command(command)
-    return await answered(raw)
+    return await read_reply(raw)
 
 
-async def answered(raw: RawClient) -> list[dict[str, Any]]:
+async def read_reply(raw: RawClient) -> list[dict[str, Any]]:
     raw.send_command({"c": "flush", "id": "end"})
     heard: list[dict[str, Any]] = []
     while (frame := await raw.next_frame()) is not None:
@@ -159,9 +159,9 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
 @pytest.mark.parametrize("name", commands.NAMES)
 async def test_a_command_is_answered_as_documented(raw: RawClient, name: str) -> None:
     if name in FIRST:
-        await said(raw, FIRST[name])
+        await read_replies(raw, FIRST[name])
     words, wanted = EXAMPLES[name]
-    heard = await said(raw, *words)
+    heard = await read_replies(raw, *words)
     assert len(heard) == len(wanted), heard
     for reply, fields in zip(heard, wanted, strict=True):
         assert fields.items() <= reply.items()
@@ -179,7 +179,7 @@ async def test_what_cannot_be_done_is_an_error_that_names_its_command_and_loses_
     assert (reply["code"], reply["of"]) == (code, name)
     assert reply["message"] and reply["fix"]
     assert reply.get("id") == (fields.get("id") or ("t" if code == "unknown_subscription" else None))
-    assert await said(raw, {"c": "heartbeat"}) == [{"c": "heartbeat"}]
+    assert await read_replies(raw, {"c": "heartbeat"}) == [{"c": "heartbeat"}]
 
 
 @pytest.mark.parametrize("name", [name for name in commands.NAMES if name != "logon"])
@@ -194,11 +194,11 @@ async def test_before_a_logon_every_other_command_ends_the_connection(broker: Br
 async def test_a_repeat_is_not_called_persisted_before_what_it_repeats(raw: RawClient) -> None:
     """Both come in one write, so that the second meets the first on its way to the disk."""
     publish = {"c": "publish", "topic": "a", "data": 1, "sequence": 1, "ack": ["processed", "persisted"]}
-    heard = await said(raw, {**publish, "id": "first"}, {**publish, "id": "repeat"})
+    heard = await read_replies(raw, {**publish, "id": "first"}, {**publish, "id": "repeat"})
     told = [(reply["ack"], reply.get("id")) for reply in heard]
     assert told.index(("persisted", "first")) < told.index(("persisted", "repeat"))
     assert told.index(("processed", "repeat")) < told.index(("persisted", "first"))
-    later = await said(raw, {**publish, "id": "later"})
+    later = await read_replies(raw, {**publish, "id": "later"})
     assert [(reply["ack"], reply.get("id")) for reply in later] == [
         ("persisted", None),
         ("processed", "later"),
@@ -216,13 +216,13 @@ async def test_what_no_journal_keeps_is_processed_and_never_persisted(raw: RawCl
         "id": "x",
     }
     processed = {**DONE, "of": "publish", "id": "x"}
-    assert await said(raw, publish) == [processed, {**DONE, "first": 1, "sequence": 1}]
-    assert await said(raw, publish) == [processed], "a repeat"
+    assert await read_replies(raw, publish) == [processed, {**DONE, "first": 1, "sequence": 1}]
+    assert await read_replies(raw, publish) == [processed], "a repeat"
 
 
 async def test_a_command_for_many_is_done_for_all_or_for_none(raw: RawClient) -> None:
-    await said(raw, SUBSCRIBED)
-    refused = await said(raw, {"c": "pause", "ids": ["s", "nobody"]})
+    await read_replies(raw, SUBSCRIBED)
+    refused = await read_replies(raw, {"c": "pause", "ids": ["s", "nobody"]})
     assert [(reply["c"], reply.get("id")) for reply in refused] == [("error", "nobody")]
     raw.send_command({"c": "publish", "topic": "a", "data": 1})
     assert await raw.deliveries(1) == [b"1"], "it wasn't paused"
@@ -234,7 +234,7 @@ async def test_a_command_for_many_is_done_for_all_or_for_none(raw: RawClient) ->
 async def test_a_durable_subscription_starts_at_a_moment_and_one_to_come_is_now(
     raw: RawClient, bookmark: str, bodies: list[bytes]
 ) -> None:
-    await said(raw, *({"c": "publish", "topic": "a", "data": number} for number in (1, 2)))
+    await read_replies(raw, *({"c": "publish", "topic": "a", "data": number} for number in (1, 2)))
     raw.send_command({"c": "subscribe", "id": "d", "topic": "a", "durable": "kept", "bookmark": bookmark})
     await raw.read_until("processed")
     raw.send_command({"c": "publish", "topic": "a", "data": 3})

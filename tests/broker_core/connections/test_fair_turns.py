@@ -32,7 +32,7 @@ def one_record_batch(number: int) -> bytes:
     return encode_frame_header(PUBLISH, 0, len(built)) + built
 
 
-async def states_seen(other: RawClient, state: Callable[[], int], end: int) -> set[int]:
+async def busy_client_progress(other: RawClient, state: Callable[[], int], end: int) -> set[int]:
     """How far the broker had come with the busy client at each answer that another client got."""
     seen = set[int]()
     async with asyncio.timeout(60):
@@ -51,7 +51,7 @@ async def test_single_publishes_of_one_client_leave_turns_to_others(
     async with running_broker(tmp_path) as broker:
         busy, other = await RawClient.connect(broker, "busy"), await RawClient.connect(broker, "other")
         busy.write(b"".join(map(publish, range(PUBLISHES))) + FLUSH)
-        seen = await states_seen(other, lambda: broker.engine.dispatch.messages_in, PUBLISHES)
+        seen = await busy_client_progress(other, lambda: broker.engine.dispatch.messages_in, PUBLISHES)
         assert (await busy.read_until("completed"))["id"] == "all"
         assert len(seen) > 50, "one read of 256 KiB held the loop"
         busy.close()
@@ -65,7 +65,7 @@ async def test_a_thousand_subscribes_of_one_client_leave_turns_to_others(tmp_pat
             for n in range(SUBSCRIBES)
         )
         busy.write(b"".join(map(encode_command, commands)) + FLUSH)
-        seen = await states_seen(
+        seen = await busy_client_progress(
             other, lambda: len(broker.engine.roster.clients["busy"].subscriptions), SUBSCRIBES
         )
         assert (await busy.read_until("completed"))["id"] == "all"

@@ -30,7 +30,7 @@ def crowd() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
             one.close()
 
 
-async def turns_until(heard: list[int], number: int) -> list[int]:
+async def reads_per_iteration(heard: list[int], number: int) -> list[int]:
     """How many were heard in each turn of the loop until all were."""
     parts, before = [], 0
     async with asyncio.timeout(20):
@@ -51,7 +51,7 @@ def test_of_those_who_speak_at_once_a_few_are_heard_in_a_turn_and_each_once(
         for number, (peer, own) in enumerate(crowd):
             peer.send(b"x")
             door.add_reader(own.fileno(), lambda number=number: heard.append(number))
-        parts = await turns_until(heard, len(crowd))
+        parts = await reads_per_iteration(heard, len(crowd))
         assert max(parts) <= HEARD_A_TURN and sorted(heard) == list(range(len(crowd)))
 
     with asyncio.Runner(loop_factory=loop) as runner:
@@ -73,7 +73,7 @@ def test_who_costs_more_than_a_turns_budget_is_heard_alone(
         for peer, own in crowd[:6]:
             peer.send(b"x")
             door.add_reader(own.fileno(), costly)
-        assert await turns_until(heard, 6) == [1] * 6
+        assert await reads_per_iteration(heard, 6) == [1] * 6
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(run())
@@ -92,7 +92,7 @@ async def test_who_is_heard_again_waits_behind_the_others(
     for number, (peer, own) in enumerate(crowd):
         peer.send(b"x")
         door.add_reader(own.fileno(), lambda number=number, own=own: again(number, own))
-    await turns_until(heard, 2 * len(crowd))
+    await reads_per_iteration(heard, 2 * len(crowd))
     assert sorted(heard[: 2 * len(crowd)]) == sorted(2 * list(range(len(crowd))))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_core.engine.test_enforcement import numbered, slow_client
+from tests.broker_core.engine.test_enforcement import numbered_bodies, slow_client
 from tests.support.brokers import ask, until
 from tests.support.rules import rule
 
@@ -22,7 +22,7 @@ async def test_what_is_paused_waits_and_comes_in_order_after_resuming(tmp_path: 
         assert entry["subscriptions"][0]["paused"] and entry["why_slow"]["cause"] == "paused"
         assert backlog.account.delivered.messages == 0 and there.balanced()
         await ask(there.broker, "resume", name="slow", subscription="s")
-        assert await there.slow.deliveries(20) == numbered(1, 20)
+        assert await there.slow.deliveries(20) == numbered_bodies(1, 20)
         assert there.balanced()
 
 
@@ -44,7 +44,7 @@ async def test_an_offlined_client_gets_everything_in_order_and_is_live_again(tmp
         assert (await ask(there.broker, "offline", name="slow"))["state"] == "offlined"
         await there.publish(31, 10)
         for upto in range(10, 41, 10):
-            assert await there.slow.deliveries(10) == numbered(upto - 9, 10)
+            assert await there.slow.deliveries(10) == numbered_bodies(upto - 9, 10)
             there.slow.send_command({"c": "ack", "id": "s", "upto": upto})
         await until(lambda: there.broker.engine.roster.clients["slow"].backlog.state.value == "live")
         assert there.balanced()

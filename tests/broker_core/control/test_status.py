@@ -31,7 +31,7 @@ def by_name(clients: list[ClientEntry]) -> dict[str, ClientEntry]:
     return {one.name: one for one in clients}
 
 
-def still(broker: Broker) -> None:
+def stop_ticks(broker: Broker) -> None:
     """The broker's own ticks are over: what is called here alone makes seconds."""
     assert broker._ticking is not None
     broker._ticking.cancel()
@@ -39,7 +39,7 @@ def still(broker: Broker) -> None:
 
 async def test_client_at_rest_keeps_its_entry_and_has_it_made_anew_in_its_turn(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        still(broker)
+        stop_ticks(broker)
         crowd(broker, 1, 0)
         await broker.statistics.sample_second()
         made = [(await broker.statistics.sample_second()).clients[0] for _ in range(2 * MADE_ANEW_EVERY)]
@@ -49,7 +49,7 @@ async def test_client_at_rest_keeps_its_entry_and_has_it_made_anew_in_its_turn(t
 
 async def test_client_of_which_anything_changes_is_as_one_looked_at_now(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        still(broker)
+        stop_ticks(broker)
         crowd(broker, 3, 1)
         rested, behind = (
             broker.engine.roster.clients["client-00001"],
@@ -75,7 +75,7 @@ async def test_client_of_which_anything_changes_is_as_one_looked_at_now(tmp_path
 
 async def test_client_that_leaves_between_two_slices_is_in_no_snapshot(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        still(broker)
+        stop_ticks(broker)
         crowd(broker, 3 * SLICE, 0)
         making = asyncio.create_task(broker.statistics.sample_second())
         await asyncio.sleep(0)
@@ -100,7 +100,7 @@ async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
             await asyncio.sleep(0)
 
     async with running_broker(tmp_path) as broker:
-        still(broker)
+        stop_ticks(broker)
         crowd(broker, 5 * SLICE, 0)
         counting = asyncio.create_task(count())
         await asyncio.sleep(0)
@@ -113,7 +113,7 @@ async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
 async def test_of_a_client_s_many_subscriptions_some_are_looked_at_in_each_turn(tmp_path: Path) -> None:
     number = 5 * SUBSCRIPTIONS_A_TURN
     async with running_broker(tmp_path) as broker:
-        still(broker)
+        stop_ticks(broker)
         crowd(broker, 1, 0)
         client = broker.engine.roster.clients["client-00000"]
         client.receive(f'{{"c":"subscribe","id":"m{n}","topic":"many.{n}"}}' for n in range(number))
@@ -141,7 +141,7 @@ async def test_of_a_client_s_many_subscriptions_some_are_looked_at_in_each_turn(
 async def test_a_page_of_ten_thousand_clients_costs_the_broker_less_than_making_them_anew(
     tmp_path: Path,
 ) -> None:
-    async with running_broker(tmp_path, on_tick=_nothing) as broker:
+    async with running_broker(tmp_path, on_tick=_ignore_snapshot) as broker:
         crowd(broker, 10_000, 50)
         await until(lambda: len(broker.statistics._recent) == 10_000)
         spent = []
@@ -155,7 +155,7 @@ async def test_a_page_of_ten_thousand_clients_costs_the_broker_less_than_making_
     assert min(spent) < 10 * 10_000
 
 
-async def _nothing(snapshot: Snapshot) -> None:
+async def _ignore_snapshot(snapshot: Snapshot) -> None:
     """Somebody who takes snapshots."""
 
 

@@ -44,7 +44,7 @@ def unjournaled() -> Batch:
     return Batch.parse(build_single_topic_batch("p", "t", [b"x" * OTHER_BYTES] * COUNT), verify=False)
 
 
-class Model:
+class AccountModel:
     """One subscription, message by message."""
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ def test_after_whatever_happened_every_figure_is_that_of_the_single_messages(
 ) -> None:
     models = []
     for steps in (one, other):
-        models.append(model := Model())
+        models.append(model := AccountModel())
         for name, *arguments in steps:
             getattr(model, str(name))(*arguments)
             model.check()

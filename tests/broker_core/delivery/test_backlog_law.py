@@ -48,7 +48,7 @@ FRAMING = 8
 class ManualTime:
     """The scene's own."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: BacklogModel) -> None:
         self._scene = scene
 
     def now_ns(self) -> int:
@@ -61,7 +61,7 @@ class ManualTime:
         return self._scene.now / 1e9
 
 
-class Socket:
+class SimulatedSocket:
     """Takes `room` bytes and then nothing until more is given.
 
     The peer has what the test says that it `took`.
@@ -91,7 +91,7 @@ class Socket:
             self.got[entry.stream] += [int(body) for body in entry.batch.bodies()]
 
 
-class Subscriber:
+class FakeSubscriber:
     """A subscription, as far as its deliveries go."""
 
     def __init__(self, stream: int) -> None:
@@ -105,7 +105,7 @@ class Subscriber:
         return waiting
 
 
-class Pin:
+class FakePin:
     """What the journal must keep."""
 
     def __init__(self, sequence: int) -> None:
@@ -118,17 +118,17 @@ class Pin:
         self.sequence = 1 << 62
 
 
-class Scene:
+class BacklogModel:
     """One client with three subscriptions: with a window, plain, and of a topic that no journal keeps."""
 
     def __init__(self, directory: Path) -> None:
-        self.socket, self.now, self.offered, self.reads = Socket(), 1, 0, 0
+        self.socket, self.now, self.offered, self.reads = SimulatedSocket(), 1, 0, 0
         self.log: dict[int, Batch] = {}
         self._log_end = 4_096
-        self.subscribers = {stream: Subscriber(stream) for stream in (WINDOWED, PLAIN, SCRATCH)}
+        self.subscribers = {stream: FakeSubscriber(stream) for stream in (WINDOWED, PLAIN, SCRATCH)}
         self._tasks: list[asyncio.Task[None]] = []
         self.clock: Any = ManualTime(self)
-        self.ledger, self._pin = LossLedger(), Pin(1 << 62)
+        self.ledger, self._pin = LossLedger(), FakePin(1 << 62)
         log: Any = self
         facilities = InstanceResources(
             "i",
@@ -170,8 +170,8 @@ class Scene:
 
     worked_s = 0.0
 
-    def pin(self, sequence: int, _owner: str) -> Pin:
-        self._pin = Pin(sequence)
+    def pin(self, sequence: int, _owner: str) -> FakePin:
+        self._pin = FakePin(sequence)
         return self._pin
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:
@@ -314,7 +314,7 @@ steps = st.lists(
 )
 
 
-async def play(scene: Scene, plan: list[tuple[str, int, int]]) -> None:
+async def play(scene: BacklogModel, plan: list[tuple[str, int, int]]) -> None:
     backlog = scene.backlog
     for what, one, two in plan:
         scene.now += 1
@@ -349,7 +349,7 @@ async def play(scene: Scene, plan: list[tuple[str, int, int]]) -> None:
     await scene.settle()
 
 
-async def drained(scene: Scene) -> None:
+async def drained(scene: BacklogModel) -> None:
     """The client reads and acknowledges everything: nothing may stay behind."""
     backlog = scene.backlog
     for lane in backlog.lanes.values():
@@ -401,7 +401,7 @@ def test_every_message_is_sent_given_up_or_waiting(
 
     async def run() -> None:
         with TemporaryDirectory() as directory:
-            scene = Scene(Path(directory))
+            scene = BacklogModel(Path(directory))
             await play(scene, plan)
             if scene.backlog.state is not ClientState.CLOSED:
                 await drained(scene)
@@ -421,7 +421,7 @@ def test_who_is_offlined_and_acknowledges_nothing_waits_on_disk_with_a_full_wind
 
     async def run() -> None:
         with TemporaryDirectory() as directory:
-            scene = Scene(Path(directory))
+            scene = BacklogModel(Path(directory))
             backlog, lane = scene.backlog, scene.backlog.lanes[WINDOWED]
             scene.socket.room = 1 << 20
             scene.publish(WINDOWED, 4)
@@ -449,7 +449,7 @@ def test_who_is_offlined_and_acknowledges_nothing_waits_on_disk_with_a_full_wind
 def test_what_is_behind_a_full_window_comes_when_its_subscription_ends() -> None:
     async def run() -> None:
         with TemporaryDirectory() as directory:
-            scene = Scene(Path(directory))
+            scene = BacklogModel(Path(directory))
             scene.socket.room = 1 << 20
             scene.publish(WINDOWED, 4)
             scene.publish(WINDOWED, 1)

@@ -28,10 +28,10 @@ from broker_core.delivery.spool.entry_format import SpoolEntry
 from broker_core.delivery.spool.spool import Spool
 from broker_core.errors import JournalError
 from broker_core.journal.segment import BatchPosition
-from tests.broker_core.delivery.test_backlog_law import PLAIN, SCRATCH, WINDOWED, Scene
+from tests.broker_core.delivery.test_backlog_law import PLAIN, SCRATCH, WINDOWED, BacklogModel
 
 
-class SlowDisk(Scene):
+class SlowDisk(BacklogModel):
     """Reads of the log stand still while `shut`; counts what its owner hears."""
 
     def __init__(self, directory: Path) -> None:
@@ -85,7 +85,7 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return lambda seconds: monkeypatch.setattr(offline_module, "STALLED_AFTER_S", seconds)
 
 
@@ -214,7 +214,7 @@ async def test_what_comes_meanwhile_counts_towards_the_turns_of_the_drain(tmp_pa
 
 
 async def test_what_a_stalled_client_was_not_sent_goes_to_the_spool_again_before_the_rest(
-    tmp_path: Path, patience: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, long_timeouts: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_back: list[int] = []
     real = Spool.requeue
@@ -232,7 +232,7 @@ async def test_what_a_stalled_client_was_not_sent_goes_to_the_spool_again_before
         scene.offline()
         everything = scene.backlog.account.owed.messages
         for room in (1, 700, 1, 2_000):
-            patience(60.0)
+            long_timeouts(60.0)
             scene.socket.room = room
             scene.backlog.on_writable()
             await scene.turns()

@@ -10,7 +10,7 @@ from broker_core.delivery.outbox import Outbox
 from tests.support.broker_simulation import outbox_entry
 
 
-def filled(*sizes: int) -> Outbox:
+def filled_outbox(*sizes: int) -> Outbox:
     outbox = Outbox()
     for place, size in enumerate(sizes):
         outbox.offer(outbox_entry(size, at=100 + place, sequence=1 + place))
@@ -24,19 +24,19 @@ def test_an_empty_outbox_has_no_age_and_gives_nothing() -> None:
 
 
 def test_pull_takes_whole_entries_that_fit() -> None:
-    outbox = filled(10, 20, 30)
+    outbox = filled_outbox(10, 20, 30)
     assert [taken.nbytes for taken in outbox.pull(35)] == [10, 20]
     assert (outbox.nbytes, outbox.messages, outbox.oldest_at, outbox.first_sequence_of(1)) == (30, 1, 102, 3)
 
 
 def test_pull_gives_one_entry_larger_than_asked_for() -> None:
-    outbox = filled(50, 1)
+    outbox = filled_outbox(50, 1)
     assert [taken.nbytes for taken in outbox.pull(10)] == [50]
     assert outbox.nbytes == 1
 
 
 def test_take_all_empties_in_order() -> None:
-    outbox = filled(1, 2, 3)
+    outbox = filled_outbox(1, 2, 3)
     assert [taken.nbytes for taken in outbox.take_all()] == [1, 2, 3]
     assert (outbox.nbytes, outbox.messages, len(outbox)) == (0, 0, 0)
 

@@ -11,7 +11,7 @@ from broker_core.delivery.backlog import Backlog
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.delivery.subscription_queues import SubscriptionQueue
 from broker_core.delivery.window import AckMode, AckWindow
-from tests.broker_core.delivery.test_backlog_law import Scene, Subscriber
+from tests.broker_core.delivery.test_backlog_law import BacklogModel, FakeSubscriber
 from tests.support.call_counts import count_calls
 
 
@@ -32,14 +32,14 @@ async def test_a_thousand_subscriptions_are_read_as_one_is(windowed: bool, tmp_p
     """Each has a message in flight, and one that waits."""
     costs = []
     for number in (1, 1_000):
-        scene = Scene(tmp_path)
+        scene = BacklogModel(tmp_path)
         backlog, scene.socket.room = scene.backlog, 1 << 20
         batch = Batch.parse(build_single_topic_batch("p", "t", [b"1"]))
         for stream in range(10, 10 + number):
             scene.socket.got[stream] = []
             if windowed:
                 backlog.lanes[stream] = SubscriptionQueue(stream, AckWindow(AckMode.CLIENT, 1))
-            backlog.add_subscription(Subscriber(stream))
+            backlog.add_subscription(FakeSubscriber(stream))
         for moment in (5, 6):
             for stream in range(10, 10 + number):
                 backlog.offer(OutboxEntry(stream, batch, None, None, 0, 1, batch.nbytes, moment))

@@ -10,7 +10,7 @@ from broker_core.delivery.sink import ENOUGH_BYTES, LOOK_NS, UNKNOWN, ReadDetect
 ROOM = 60_000
 
 
-class Receiver:
+class SimulatedKernel:
     """A peer's kernel with a buffer of `room` bytes, looked at."""
 
     def __init__(self, room: int = ROOM) -> None:
@@ -27,23 +27,23 @@ class Receiver:
 
 
 def test_who_reads_nothing_of_enough_for_long_enough_leaves_it() -> None:
-    assert Receiver().look(LOOK_NS, ENOUGH_BYTES)
-    assert not Receiver().look(LOOK_NS, ENOUGH_BYTES - 1)
-    assert not Receiver().look(LOOK_NS - 1, ENOUGH_BYTES)
+    assert SimulatedKernel().look(LOOK_NS, ENOUGH_BYTES)
+    assert not SimulatedKernel().look(LOOK_NS, ENOUGH_BYTES - 1)
+    assert not SimulatedKernel().look(LOOK_NS - 1, ENOUGH_BYTES)
 
 
 def test_little_that_comes_seldom_is_enough_in_the_end() -> None:
-    peer = Receiver()
+    peer = SimulatedKernel()
     assert [peer.look(LOOK_NS, ENOUGH_BYTES // 4) for _ in range(4)] == [False, False, False, True]
 
 
 def test_half_of_what_comes_is_reading_and_less_is_not() -> None:
-    assert not Receiver().look(LOOK_NS, 40_000, 20_000)
-    assert Receiver().look(LOOK_NS, 40_000, 19_999)
+    assert not SimulatedKernel().look(LOOK_NS, 40_000, 20_000)
+    assert SimulatedKernel().look(LOOK_NS, 40_000, 19_999)
 
 
 def test_it_ends_at_the_first_look_that_sees_it_read_however_soon() -> None:
-    peer = Receiver()
+    peer = SimulatedKernel()
     assert peer.look(LOOK_NS, 30_000)
     assert peer.look(1) and peer.look(1, 1_000, 499)  # nothing moved, then too little
     assert not peer.look(1, 0, 1)
@@ -51,7 +51,7 @@ def test_it_ends_at_the_first_look_that_sees_it_read_however_soon() -> None:
 
 
 def test_what_was_before_is_not_held_against_it() -> None:
-    peer = Receiver()
+    peer = SimulatedKernel()
     assert peer.look(LOOK_NS, 40_000)
     assert not peer.look(LOOK_NS, 20_000, 60_000)
     assert not peer.look(LOOK_NS - 1, 20_000)  # a moment's
@@ -59,7 +59,7 @@ def test_what_was_before_is_not_held_against_it() -> None:
 
 
 def test_a_window_that_becomes_narrow_while_all_is_read_says_nothing() -> None:
-    peer = Receiver()
+    peer = SimulatedKernel()
     peer.room //= 2
     assert not peer.look(LOOK_NS, 100_000, 100_000)
     assert not any(peer.look(LOOK_NS, 20_000, 20_000) for _ in range(9))
@@ -72,7 +72,7 @@ def test_where_nobody_tells_nobody_is_said_to_leave_anything() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2 * LOOK_NS), st.integers(0, 50_000)), max_size=30))
 def test_who_reads_all_that_comes_never_leaves_it(steps: list[tuple[int, int]]) -> None:
-    peer = Receiver()
+    peer = SimulatedKernel()
     assert not any(peer.look(after, came, came) for after, came in steps)
 
 
@@ -80,7 +80,7 @@ def test_who_reads_all_that_comes_never_leaves_it(steps: list[tuple[int, int]]) 
 def test_who_has_read_nothing_is_found_by_the_first_look_after_enough_and_stays_so(
     steps: list[tuple[int, int]],
 ) -> None:
-    peer = Receiver()
+    peer = SimulatedKernel()
     for after, came in steps:
         found = peer.look(after, came)
         assert found == (peer.unread.leaves) and found >= (peer.came >= 2 * ENOUGH_BYTES and after >= LOOK_NS)

@@ -48,7 +48,7 @@ def delivered(reader: RecordingClient, stream: int = 1) -> list[tuple[int, bytes
     return [(sequence, body) for of, sequence, body in reader.deliveries if of == stream]
 
 
-async def recorded(writer: RawClient, broker: Broker, batches: int = 60) -> None:
+async def publish_recorded(writer: RawClient, broker: Broker, batches: int = 60) -> None:
     for number in range(batches):
         await prices(writer, number * 7, 7)
         await asyncio.sleep(0.008)
@@ -58,7 +58,7 @@ async def recorded(writer: RawClient, broker: Broker, batches: int = 60) -> None
 async def test_a_conflated_replay_is_the_last_per_key_and_interval_of_the_full_replay(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         writer, reader = await RawClient.connect(broker, "writer"), await RecordingClient.connect(broker)
-        await recorded(writer, broker)
+        await publish_recorded(writer, broker)
         expected = last_per_key_and_interval(broker)
         assert 5 < len(expected) < 420
         await reader.request(
@@ -72,7 +72,7 @@ async def test_a_conflated_replay_is_the_last_per_key_and_interval_of_the_full_r
 async def test_a_conflated_replay_that_is_paused_again_and_again_is_the_same(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         writer, reader = await RawClient.connect(broker, "writer"), await RecordingClient.connect(broker)
-        await recorded(writer, broker)
+        await publish_recorded(writer, broker)
         expected = last_per_key_and_interval(broker)
         await reader.request(
             c="subscribe",
@@ -100,7 +100,7 @@ async def test_live_records_of_a_key_come_once_an_interval(tmp_path: Path) -> No
     async with running_broker(tmp_path) as broker:
         writer, reader = await RawClient.connect(broker, "writer"), await RecordingClient.connect(broker)
         await reader.request(c="subscribe", id="s", topic="fx", conflation="100ms", conflation_key="/id")
-        await recorded(writer, broker)
+        await publish_recorded(writer, broker)
         newest = {n % 5: n for n in range(420)}
         await until(
             lambda: (

@@ -20,7 +20,7 @@ from tests.support.brokers import ask, running_broker
 POLICY = '{"do":"preview","policy":'
 
 
-async def refused(broker: Broker, do: str, **fields: Any) -> dict[str, Any]:
+async def refused_field(broker: Broker, do: str, **fields: Any) -> dict[str, Any]:
     with pytest.raises(AssertionError) as told:
         await ask(broker, do, **fields)
     error: dict[str, Any] = told.value.args[0]["error"]
@@ -44,7 +44,7 @@ async def test_what_can_not_be_used_is_named(
     tmp_path: Path, do: str, fields: dict[str, Any], field: str
 ) -> None:
     async with running_broker(tmp_path) as broker:
-        error = await refused(broker, do, **fields)
+        error = await refused_field(broker, do, **fields)
     assert (error["code"], error["details"]["field"]) == ("bad_request", field)
     assert field in error["message"] or field == "do"
 
@@ -72,18 +72,18 @@ async def test_answers_are_what_their_requests_say(tmp_path: Path) -> None:
 
 
 def test_a_method_that_answers_something_else_is_no_handler() -> None:
-    class Wrong:
+    class InvalidRequest:
         async def client(self, asked: requests.GetClient) -> list[ClientEntry]:
             return []
 
     with pytest.raises(TypeError, match="GetClient"):
-        build_request_table(Wrong())
+        build_request_table(InvalidRequest())
 
 
 def test_a_request_answered_twice_is_refused() -> None:
-    class Right:
+    class ValidRequest:
         async def status(self, asked: requests.GetClient) -> ClientEntry:
             raise NotImplementedError
 
     with pytest.raises(TypeError, match="twice"):
-        build_request_table(Right(), Right())
+        build_request_table(ValidRequest(), ValidRequest())

@@ -67,7 +67,7 @@ EXACT: Final = ("plain", "log", "early", "acking", "single", "paced", "mixed", "
 NAMES: Final = tuple(KINDS)
 
 
-class Socket:
+class SimulatedSocket:
     """Takes `appetite` deliveries, then nothing. Its peer's kernel has what the script says."""
 
     protocol, remote = "tcp", "test"
@@ -109,7 +109,7 @@ class Socket:
         return self.taken
 
 
-class World:
+class AccountModel:
     """An engine, a publisher, and a client with a subscription of each kind that is asked for."""
 
     def __init__(self, home: Path) -> None:
@@ -118,8 +118,8 @@ class World:
         policy = default_policy("law-1")
         policy = replace(policy, instance=replace(policy.instance, journaled_topics=(JournaledTopic("t.>"),)))
         self.engine = Engine(journal, policy, home / "spool", HUGE, None, SystemClock())
-        self.publisher = self._client("publisher", Socket())
-        self.socket = Socket()
+        self.publisher = self._client("publisher", SimulatedSocket())
+        self.socket = SimulatedSocket()
         self.subscriber = self._client("subscriber", self.socket)
         self.number = 0
         self.published: list[tuple[str, bytes]] = []
@@ -131,7 +131,7 @@ class World:
         """Sequence after which each began; of one without a bookmark, how many were published."""
         self.ended: dict[int, int] = {}
 
-    def _client(self, name: str, socket: Socket) -> Connection:
+    def _client(self, name: str, socket: SimulatedSocket) -> Connection:
         connection = self.engine.add_connection("tcp", socket)
         connection.execute_command(commands.Logon(name=name))
         return connection
@@ -463,7 +463,7 @@ operations = st.tuples(st.sampled_from(OPERATIONS), st.integers(1, 20))
 
 
 async def live_out(script: list[tuple[str, int]], home: Path) -> None:
-    world = World(home)
+    world = AccountModel(home)
     try:
         for operation, number in script:
             await world.do(operation, number)

@@ -13,7 +13,7 @@ import pytest
 from broker_core.client.messages import batch_messages
 from broker_core.engine.enforcement import offline_client
 from broker_core.protocols.text_mode import encode_messages
-from tests.broker_core.engine.test_enforcement import Fixture, slow_client
+from tests.broker_core.engine.test_enforcement import WindowScenario, slow_client
 from tests.support.brokers import until
 from tests.support.raw import RawClient
 from tests.support.rules import rule
@@ -21,7 +21,7 @@ from tests.support.rules import rule
 LEFT, OVER, NONE = "conflated", "conflation_over", ""
 
 
-async def publish(there: Fixture, numbers: Sequence[int]) -> None:
+async def publish(there: WindowScenario, numbers: Sequence[int]) -> None:
     for number in numbers:
         await there.writer.publish("t", {"k": number % 3, "n": number})
         await there.writer.flush()
@@ -31,17 +31,17 @@ async def read(raw: RawClient, number: int) -> list[tuple[int, str]]:
     return [(json.loads(body)["n"], mark) for body, mark in await raw.deliveries_with_marks(number)]
 
 
-async def conflated(there: Fixture, lost: int = 6) -> None:
+async def conflated(there: WindowScenario, lost: int = 6) -> None:
     slow = there.broker.engine.roster.clients["slow"]
     await until(lambda: slow.account.lost_volume.messages == lost)
     assert there.balanced()
 
 
-def acknowledge(there: Fixture, upto: int) -> None:
+def acknowledge(there: WindowScenario, upto: int) -> None:
     there.slow.send_command({"c": "ack", "id": "s", "upto": upto})
 
 
-async def read_all(there: Fixture, number: int) -> list[tuple[int, str]]:
+async def read_all(there: WindowScenario, number: int) -> list[tuple[int, str]]:
     """So many messages, each two acknowledged when they are there."""
     found = await read(there.slow, 2)
     while len(found) < number:

@@ -33,7 +33,7 @@ BY_CONTENT = replace(
 )
 
 
-async def stored(broker: Broker, topic: str = ">") -> list[bytes]:
+async def stored_bodies(broker: Broker, topic: str = ">") -> list[bytes]:
     """Everything that a replay from the beginning gets."""
     async with AsyncClient(address_of(broker), "reader") as client:
         subscription = await client.subscribe(topic, bookmark="0")
@@ -75,7 +75,7 @@ async def test_publishers_are_not_read_from_while_more_waits_for_the_disk_than_s
                 pass
         assert not dispatch.is_congested
         assert all(member.publishing._reading for member in members)
-        assert len(await stored(broker, "a")) == 1 + 7 * len(names)
+        assert len(await stored_bodies(broker, "a")) == 1 + 7 * len(names)
 
 
 async def test_who_is_held_for_what_waits_behind_the_log_goes_on_when_that_is_handed_on(
@@ -101,7 +101,7 @@ async def test_who_is_held_for_what_waits_behind_the_log_goes_on_when_that_is_ha
         await until(lambda: member.publishing._reading)
         assert dispatch._behind_bytes == 0 and not dispatch.is_congested
         assert member.publishing.pending_batches == 0, "what waited behind counts no more"
-        assert await stored(broker, "orders") == [b'{"n": 1}']
+        assert await stored_bodies(broker, "orders") == [b'{"n": 1}']
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ async def test_of_a_batch_that_was_stored_in_part_the_rest_is(
         assert (await publisher.read_until("persisted"))["sequence"] == known
         await publisher.publish("a", [b"%d" % n for n in sent], sent.start)
         assert (await publisher.read_until("persisted"))["sequence"] == 4
-        assert await stored(broker, "a") == [b"1", b"2", b"3", b"4"]
+        assert await stored_bodies(broker, "a") == [b"1", b"2", b"3", b"4"]
         dispatch = broker.engine.dispatch
         assert dispatch.messages_in == known + len(sent), "what came, repeats too"
         assert dispatch.bytes_in == sum(
@@ -141,7 +141,7 @@ async def test_a_batch_in_another_name_or_with_a_number_too_far_stores_nothing_a
             assert caught.value.details.get("position") == position
         await publisher.publish("a", [b"mine"], publisher_numbers.MAX_JUMP)
         assert (await publisher.read_until("persisted"))["sequence"] == publisher_numbers.MAX_JUMP
-        assert await stored(broker, "a") == [b"mine"]
+        assert await stored_bodies(broker, "a") == [b"mine"]
 
 
 def member_hash(name: str) -> int:
@@ -159,7 +159,7 @@ async def test_the_brokers_own_words_go_to_who_listens_journaled_or_not(tmp_path
         assert await listener.deliveries(1) == [b"not kept"], "at once, without any other traffic"
         broker.engine.dispatch.publish_system_record("word", [b"kept"])
         assert await listener.deliveries(1) == [b"kept"]
-        assert await stored(broker, ">") == [b"kept"]
+        assert await stored_bodies(broker, ">") == [b"kept"]
 
 
 async def test_what_no_journal_keeps_is_delivered_and_processed_without_the_disk(tmp_path: Path) -> None:
@@ -209,11 +209,13 @@ async def test_a_group_that_fails_in_its_middle_is_stored_once_when_it_comes_aga
             await client.flush()
             assert full.calls["pwritev .journal"] >= 6, "it was met"
             assert client.connections >= 2, "its publisher was told and came back"
-        assert [body.rstrip(b"\0") for body in await stored(broker, "a")] == [b"%d" % n for n in range(8)]
+        assert [body.rstrip(b"\0") for body in await stored_bodies(broker, "a")] == [
+            b"%d" % n for n in range(8)
+        ]
         assert not broker.engine.journal.missing_ranges
     async with running_broker(tmp_path, SMALL) as broker:
         assert broker.engine.journal.recovery.clean
-        assert len(await stored(broker, "a")) == 8
+        assert len(await stored_bodies(broker, "a")) == 8
 
 
 async def test_there_is_live_traffic_when_a_batch_comes_and_when_it_is_delivered(
@@ -256,7 +258,7 @@ async def test_a_repeat_waits_for_its_own_group_and_not_for_anothers(tmp_path: P
         await until(gate.waiting.is_set)
         gate.release()
         assert (await again.read_until("persisted"))["sequence"] == 1
-        assert await stored(broker, "a") == [b"of q", b"1"]
+        assert await stored_bodies(broker, "a") == [b"of q", b"1"]
 
 
 async def test_after_a_full_disk_nothing_is_left_of_what_was_under_way(tmp_path: Path) -> None:
@@ -283,7 +285,7 @@ async def test_after_a_full_disk_nothing_is_left_of_what_was_under_way(tmp_path:
         third = await RawClient.connect(broker, "p", session=7)
         await third.publish("orders", [b'{"n": 2}', b'{"n": 0}'], 2)
         assert (await third.read_until("persisted"))["sequence"] == 3
-        assert await stored(broker, "orders") == [b'{"n": 1}', b'{"n": 2}']
+        assert await stored_bodies(broker, "orders") == [b'{"n": 1}', b'{"n": 2}']
 
 
 async def test_more_repeats_than_are_kept_are_refused_by_name(
@@ -304,7 +306,7 @@ async def test_more_repeats_than_are_kept_are_refused_by_name(
         gate.release()
         said = [await publisher.read_until("persisted") for _ in range(4)]
         assert sorted(one["id"] for one in said if "id" in one) == ["0", "1"]
-        assert await stored(broker, "a") == [b"1"]
+        assert await stored_bodies(broker, "a") == [b"1"]
 
 
 async def test_dead_letters_are_kept_when_they_are_on_disk_and_not_when_it_refuses_them(

@@ -24,16 +24,16 @@ from tests.support.raw import RawClient
 from tests.support.rules import policy_with, rule
 
 
-def numbered(start: int, count: int) -> list[bytes]:
+def numbered_bodies(start: int, count: int) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
 
 
-class Fixture:
+class WindowScenario:
     def __init__(self, broker: Broker, writer: AsyncClient, slow: RawClient) -> None:
         self.broker, self.writer, self.slow = broker, writer, slow
 
     async def publish(self, start: int, count: int, topic: str = "t") -> None:
-        for body in numbered(start, count):
+        for body in numbered_bodies(start, count):
             await self.writer.publish_many(topic, [body])
         await self.writer.flush()
 
@@ -57,7 +57,7 @@ class Fixture:
 @asynccontextmanager
 async def slow_client(
     tmp_path: Path, *rules: dict[str, Any], topic: str = "t", **subscribe: Any
-) -> AsyncIterator[Fixture]:
+) -> AsyncIterator[WindowScenario]:
     """A client whose window of 2 is full from the third message on."""
     async with (
         running_broker(tmp_path, policy_with(*rules)) as broker,
@@ -68,7 +68,7 @@ async def slow_client(
             {"c": "subscribe", "id": "s", "topic": topic, "ack": "client", "prefetch": 2, **subscribe}
         )
         await slow.read_until("processed")
-        yield Fixture(broker, writer, slow)
+        yield WindowScenario(broker, writer, slow)
         slow.close()
 
 
@@ -76,9 +76,9 @@ async def test_the_oldest_are_discarded_and_the_ledger_has_the_interval(tmp_path
     async with slow_client(tmp_path, rule("discard_oldest")) as there:
         await there.publish(1, 30)
         assert (await there.decided()).action == "discard_oldest"
-        assert await there.slow.deliveries(2) == numbered(1, 2)
+        assert await there.slow.deliveries(2) == numbered_bodies(1, 2)
         there.slow.send_command({"c": "ack", "id": "s", "upto": 2})
-        assert await there.slow.deliveries(2) == numbered(23, 2), (
+        assert await there.slow.deliveries(2) == numbered_bodies(23, 2), (
             "two of the ten that may be owed were on their way"
         )
         await until(there.balanced)
@@ -239,7 +239,7 @@ async def test_whoever_is_closed_is_told_what_of_it_is_kept_and_lost_and_so_is_t
         assert (closing["code"], closing["kept"], closing["lost"]) == ("operator_disconnect", 7, 3)
         again = await RawClient.connect(there.broker, "slow")
         again.send_command({"c": "subscribe", "id": "s", "topic": "t", "bookmark": closing["bookmark"]})
-        assert await again.deliveries(7) == numbered(1, 7)
+        assert await again.deliveries(7) == numbered_bodies(1, 7)
         again.close()
 
 
@@ -336,7 +336,7 @@ async def test_the_library_closes_when_asked_and_comes_back(tmp_path: Path) -> N
             AsyncClient(address_of(broker), "slow") as slow,
         ):
             await slow.subscribe("t", ack="client", prefetch=2)
-            for body in numbered(1, 20):
+            for body in numbered_bodies(1, 20):
                 await writer.publish_many("t", [body])
             await until(lambda: slow.connections == 2)
 
@@ -345,11 +345,11 @@ async def test_what_waits_is_read_from_the_journal_instead(tmp_path: Path) -> No
     async with slow_client(tmp_path, rule("continue_from_journal"), bookmark="0|1|") as there:
         await there.publish(1, 20)
         assert (await there.decided()).action == "continue_from_journal"
-        assert await there.slow.deliveries(2) == numbered(1, 2)
+        assert await there.slow.deliveries(2) == numbered_bodies(1, 2)
         for upto in range(2, 21, 2):
             there.slow.send_command({"c": "ack", "id": "s", "upto": upto})
             if upto < 20:
-                assert await there.slow.deliveries(2) == numbered(upto + 1, 2)
+                assert await there.slow.deliveries(2) == numbered_bodies(upto + 1, 2)
         await until(there.balanced)
         assert there.broker.engine.roster.clients["slow"].account.lost_volume.messages == 0
 
@@ -382,7 +382,7 @@ async def test_a_dropped_client_resumes_from_the_log_with_its_token(tmp_path: Pa
         assert (resumed["from"], resumed["to"]) == ("test-1|0|", "test-1|25|"), (
             "after the one, up to the other"
         )
-        assert await again.deliveries(25) == numbered(1, 25), "what wasn't acknowledged comes again"
+        assert await again.deliveries(25) == numbered_bodies(1, 25), "what wasn't acknowledged comes again"
         again.close()
 
 

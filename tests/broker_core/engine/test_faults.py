@@ -15,7 +15,7 @@ from broker_core.batch import Batch
 from broker_core.client import AsyncClient
 from broker_core.control import exit_report
 from broker_core.engine.engine import LOGON_TIMEOUT_MS
-from tests.broker_core.test_broker import numbered, take
+from tests.broker_core.test_broker import numbered_bodies, take
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.raw import RawClient
 
@@ -29,7 +29,7 @@ async def test_a_full_disk_refuses_publishers_lets_subscribers_go_on_and_recover
             AsyncClient(address_of(broker), "writer") as writer,
         ):
             subscription = await reader.subscribe("a", bookmark="0")
-            await writer.publish_many("a", numbered(0, 10))
+            await writer.publish_many("a", numbered_bodies(0, 10))
             await writer.flush()
             files = broker.engine.journal._files
 
@@ -48,13 +48,13 @@ async def test_a_full_disk_refuses_publishers_lets_subscribers_go_on_and_recover
                     1,
                 )
                 assert (await raw.read_until("closing"))["retry_after_ms"] > 0
-                await writer.publish_many("a", numbered(10, 20))
+                await writer.publish_many("a", numbered_bodies(10, 20))
                 await until(lambda: broker.engine.dispatch.publisher_sequence("writer") == 10)
                 live = await reader.subscribe("scratch.b")
                 await writer.publish_many("scratch.b", [b"still served"])
                 assert reader.connected and live is not None
             await writer.flush()
-            assert await take(subscription, 20) == numbered(0, 20), "republished in order, once"
+            assert await take(subscription, 20) == numbered_bodies(0, 20), "republished in order, once"
 
 
 async def test_a_thousand_connections_that_never_log_on_are_closed_and_cost_nobody_anything(
@@ -65,8 +65,8 @@ async def test_a_thousand_connections_that_never_log_on_are_closed_and_cost_nobo
         await until(lambda: len(broker.engine.roster.connections) == 1_000)
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("a")
-            await reader.publish_many("a", numbered(0, 100))
-            assert await take(subscription, 100) == numbered(0, 100)
+            await reader.publish_many("a", numbered_bodies(0, 100))
+            assert await take(subscription, 100) == numbered_bodies(0, 100)
             later = broker.engine.clock.monotonic_ms() + LOGON_TIMEOUT_MS + 1
             with monkeypatch.context() as patched:
                 patched.setattr(broker.engine.clock, "monotonic_ms", lambda: later)

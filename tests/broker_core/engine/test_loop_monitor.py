@@ -208,7 +208,7 @@ async def test_a_stopped_process_is_no_blocked_loop(tmp_path: Path) -> None:
 QUIET = MachineSample(0.0)
 
 
-def seen(
+def observed_stall(
     lasted: float, late: float = 0.0, machine: MachineSample | None = None, states: str = "S", **after: float
 ) -> Observation:
     process = ProcessSample(lasted, after.pop("boot_at", lasted))._replace(**after)  # type: ignore[arg-type]
@@ -220,20 +220,23 @@ def seen(
 @pytest.mark.parametrize(
     ("stall", "cause"),
     [
-        (seen(5), StallCause.LOOP_BLOCKED),
-        (seen(5, states="DDDS"), StallCause.DISK_WAIT),
-        (seen(5, loop_cpu_s=4.0, cpu_s=4.0), StallCause.LOOP_BUSY),
-        (seen(5, late=4.5, loop_cpu_s=4.0, cpu_s=4.0), StallCause.LOOP_BUSY),
-        (seen(5, late=4.5, cpu_s=4.0), StallCause.INTERPRETER_HELD),
-        (seen(5, late=4.5), StallCause.PROCESS_STOPPED),
-        (seen(5, late=4.5)._replace(signalled_at=1.0), StallCause.INTERPRETER_HELD),
-        (seen(5, late=4.5)._replace(signalled_at=4.9), StallCause.PROCESS_STOPPED),
-        (seen(5, states="T"), StallCause.PROCESS_STOPPED),
-        (seen(5, late=4.5, machine=MachineSample(5.0, cpu_wait_s=4.0)), StallCause.CPU_STARVED),
-        (seen(5, late=4.5, major_faults=1_000), StallCause.PAGE_FAULTS),
-        (seen(5, late=4.5, major_faults=9, machine=MachineSample(5.0, memory_s=4)), StallCause.PAGE_FAULTS),
-        (seen(5, late=4.5, major_faults=9), StallCause.PROCESS_STOPPED),
-        (seen(1, boot_at=126.0), StallCause.MACHINE_SUSPENDED),
+        (observed_stall(5), StallCause.LOOP_BLOCKED),
+        (observed_stall(5, states="DDDS"), StallCause.DISK_WAIT),
+        (observed_stall(5, loop_cpu_s=4.0, cpu_s=4.0), StallCause.LOOP_BUSY),
+        (observed_stall(5, late=4.5, loop_cpu_s=4.0, cpu_s=4.0), StallCause.LOOP_BUSY),
+        (observed_stall(5, late=4.5, cpu_s=4.0), StallCause.INTERPRETER_HELD),
+        (observed_stall(5, late=4.5), StallCause.PROCESS_STOPPED),
+        (observed_stall(5, late=4.5)._replace(signalled_at=1.0), StallCause.INTERPRETER_HELD),
+        (observed_stall(5, late=4.5)._replace(signalled_at=4.9), StallCause.PROCESS_STOPPED),
+        (observed_stall(5, states="T"), StallCause.PROCESS_STOPPED),
+        (observed_stall(5, late=4.5, machine=MachineSample(5.0, cpu_wait_s=4.0)), StallCause.CPU_STARVED),
+        (observed_stall(5, late=4.5, major_faults=1_000), StallCause.PAGE_FAULTS),
+        (
+            observed_stall(5, late=4.5, major_faults=9, machine=MachineSample(5.0, memory_s=4)),
+            StallCause.PAGE_FAULTS,
+        ),
+        (observed_stall(5, late=4.5, major_faults=9), StallCause.PROCESS_STOPPED),
+        (observed_stall(1, boot_at=126.0), StallCause.MACHINE_SUSPENDED),
     ],
 )
 def test_the_cause_is_what_took_most_of_the_time(stall: Observation, cause: StallCause) -> None:
@@ -246,7 +249,7 @@ def test_every_cause_has_a_meaning_and_a_fix() -> None:
 
 def entry(at_ms: int, *, over: bool = True, pid: int = 1) -> StallEntry:
     return make_entry(
-        seen(2), at_ms, over=over, doing="tick", task="", pid=pid, member="", stacks="x" * 100_000
+        observed_stall(2), at_ms, over=over, doing="tick", task="", pid=pid, member="", stacks="x" * 100_000
     )
 
 

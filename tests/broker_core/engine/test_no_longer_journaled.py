@@ -25,7 +25,7 @@ ALL = policy_of(1, JournaledTopic(">"))
 FEWER = policy_of(2, JournaledTopic("orders.>"))
 
 
-def named(effect: dict[str, Any]) -> set[tuple[str, str, str, bool, str]]:
+def affected_clients(effect: dict[str, Any]) -> set[tuple[str, str, str, bool, str]]:
     return {
         (one["client"], one["subscription"], one["subscription_kind"], one["connected"], one["extent"])
         for one in effect["unrecorded"]
@@ -56,7 +56,7 @@ async def test_the_preview_names_who_reads_topics_that_would_not_be_journaled(tm
             await worker.send_with_receipt("SUBSCRIBE", id="1", destination="/queue/jobs")
             await until(lambda: {"away", "managed"}.isdisjoint(broker.engine.roster.clients))
             effect = await ask(broker, "preview", policy=FEWER.to_dict())
-            found = named(effect)
+            found = affected_clients(effect)
             assert found == {
                 ("bookmark", "s", "bookmark", True, "all"),
                 ("wide", "s", "bookmark", True, "part"),
@@ -71,7 +71,7 @@ async def test_the_preview_names_who_reads_topics_that_would_not_be_journaled(tm
             ] == []
         await until(lambda: "worker" not in broker.engine.roster.clients)
         effect = await ask(broker, "preview", policy=FEWER.to_dict())
-        assert ("queue.jobs", "queue.jobs", "queue", False, "all") in named(effect)
+        assert ("queue.jobs", "queue.jobs", "queue", False, "all") in affected_clients(effect)
         for one in connected:
             one.close()
 

@@ -35,15 +35,15 @@ from tests.support.raw import RawClient
 from tests.support.rules import policy_with, rule
 
 
-class Fault(RuntimeError):
+class InjectedError(RuntimeError):
     """None that the code knows."""
 
 
-def broken(*_: object, **__: object) -> NoReturn:
-    raise Fault("put in by the test")
+def raise_injected(*_: object, **__: object) -> NoReturn:
+    raise InjectedError("put in by the test")
 
 
-class Three:
+class ThreeSubscribers:
     """A broker with a publisher and the subscribers "first", "bad" and "last" to the topic a, in this
     order.
     """
@@ -68,12 +68,12 @@ class Three:
 
 
 @asynccontextmanager
-async def three(tmp_path: Path, **options: Any) -> AsyncIterator[Three]:
+async def three_subscribers(tmp_path: Path, **options: Any) -> AsyncIterator[ThreeSubscribers]:
     async with (
         running_broker(tmp_path, **options) as broker,
         AsyncClient(address_of(broker), "writer") as writer,
     ):
-        made = Three(broker, writer, {})
+        made = ThreeSubscribers(broker, writer, {})
         for name in ("first", "bad", "last"):
             raw = made.raw[name] = await RawClient.connect(broker, name)
             raw.send_command({"c": "subscribe", "id": "s", "topic": "a"})
@@ -85,20 +85,20 @@ def only_for(owner: object, method: Callable[..., Any], of: Callable[[Any], obje
     """A method that fails for one object and does its work for all others."""
 
     def chosen(self: Any, *given: Any, **named: Any) -> Any:
-        return broken() if of(self, *given) is owner else method(self, *given, **named)
+        return raise_injected() if of(self, *given) is owner else method(self, *given, **named)
 
     return chosen
 
 
 async def test_one_that_cannot_be_sent_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         bad = clients.connection("bad").backlog
         monkeypatch.setattr(Backlog, "send", only_for(bad, Backlog.send, lambda backlog: backlog))
         await clients.goes_on()
 
 
 async def test_one_that_cannot_be_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         bad = clients.connection("bad")
         monkeypatch.setattr(
             PolicyLoop, "_measure", only_for(bad, PolicyLoop._measure, lambda _, connection: connection)
@@ -109,7 +109,7 @@ async def test_one_that_cannot_be_judged(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_one_that_cannot_take_a_batch_costs_the_group_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         bad = clients.connection("bad").subscriptions["s"]
         monkeypatch.setattr(
             ClientSubscription,
@@ -120,7 +120,7 @@ async def test_one_that_cannot_take_a_batch_costs_the_group_nothing(
 
 
 async def test_one_that_cannot_even_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         bad = clients.connection("bad")
         with monkeypatch.context() as patched:
             patched.setattr(Backlog, "send", only_for(bad.backlog, Backlog.send, lambda backlog: backlog))
@@ -140,14 +140,14 @@ async def test_one_that_cannot_even_be_closed(tmp_path: Path, monkeypatch: pytes
 async def test_one_that_cannot_be_looked_up_is_in_nobodys_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         engine, looked = clients.broker.engine, []
         bad = clients.connection("bad")
 
         def look(connection: Connection) -> None:
             looked.append(connection.name)
             if connection is bad:
-                broken()
+                raise_injected()
 
         monkeypatch.setattr(engine.settle.watchdog, "check_client", look)
         await until(lambda: {"first", "last", "bad"} <= set(looked))
@@ -159,12 +159,12 @@ async def test_a_decision_that_fails_leaves_the_others_to_be_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = policy_with(rule("warn", 1, topic="a"))
-    async with three(tmp_path, policy=policy) as clients:
+    async with three_subscribers(tmp_path, policy=policy) as clients:
         engine, done = clients.broker.engine, []
 
         def carry_out(decision: Decision) -> None:
             done.append(decision.client)
-            broken()
+            raise_injected()
 
         monkeypatch.setattr(engine.settle.enforces, "execute", carry_out)
         for name in ("first", "bad", "last"):
@@ -177,7 +177,7 @@ async def test_a_decision_that_fails_leaves_the_others_to_be_done(
 async def test_what_is_decided_about_memory_and_disk_in_one_look_is_both_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         engine = clients.broker.engine
         made = _a_decision("last"), _a_decision("first")
         monkeypatch.setattr(engine.guard, "on_queued", lambda *_: made[0])
@@ -192,7 +192,7 @@ async def test_what_is_decided_about_memory_and_disk_in_one_look_is_both_done(
 async def test_what_is_decided_as_a_client_comes_back_from_its_spool_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         engine, done = clients.broker.engine, list[Decision]()
         bad = clients.connection("bad")
         await until(lambda: bad.sink.is_writable)
@@ -218,7 +218,7 @@ async def test_what_is_decided_as_a_client_comes_back_from_its_spool_is_done(
 async def test_a_spool_that_cannot_be_written_ends_a_client_of_two_subscriptions_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         bad = clients.connection("bad")
         clients.raw["bad"].send_command({"c": "subscribe", "id": "second", "topic": "a"})
         await clients.raw["bad"].read_until("processed")
@@ -239,7 +239,7 @@ async def test_a_spool_that_cannot_be_written_ends_a_client_of_two_subscriptions
 
 
 async def test_a_decision_of_a_client_that_left_does_not_fall_on_the_next_of_its_name(tmp_path: Path) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         guard = clients.broker.engine.guard
         enforced, shadowed = _a_decision("bad"), replace(_a_decision("bad"), mode=EnforcementMode.SHADOW)
         guard._later += [enforced, shadowed, _a_decision("last")]
@@ -254,8 +254,8 @@ async def test_a_decision_of_a_client_that_left_does_not_fall_on_the_next_of_its
 async def test_a_replay_that_dies_tells_its_client_and_lets_go_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with three(tmp_path) as clients:
-        monkeypatch.setattr(Replay, "_move", broken)
+    async with three_subscribers(tmp_path) as clients:
+        monkeypatch.setattr(Replay, "_move", raise_injected)
         await clients.writer.publish_many("a", [b"1"])
         await clients.writer.flush()
         raw = await RawClient.connect(clients.broker, "reader")
@@ -271,20 +271,20 @@ async def test_a_replay_that_dies_tells_its_client_and_lets_go_of_the_log(
 async def test_a_subscribe_whose_preparation_dies_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    async with three(tmp_path) as clients:
-        monkeypatch.setattr(subscription_setup.SubscribePreparation, "_position", broken)
+    async with three_subscribers(tmp_path) as clients:
+        monkeypatch.setattr(subscription_setup.SubscribePreparation, "_position", raise_injected)
         raw = await RawClient.connect(clients.broker, "reader")
         raw.send_command({"c": "subscribe", "id": "s", "topic": "a", **options})
         assert (await raw.read_until("closing"))["code"] == "internal_error"
 
 
 @pytest.mark.parametrize(
-    "problem", [OSError(errno.ENOSPC, "No space left on device"), Fault()], ids=["full", "unforeseen"]
+    "problem", [OSError(errno.ENOSPC, "No space left on device"), InjectedError()], ids=["full", "unforeseen"]
 )
 async def test_a_durable_subscribe_whose_position_cannot_be_stored_is_refused_and_may_be_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         raw = await RawClient.connect(clients.broker, "reader")
 
         def fails(*_: object) -> NoReturn:
@@ -305,7 +305,7 @@ async def test_subscribes_that_are_prepared_at_once_do_not_pass_the_limit(
 ) -> None:
     assert MAX_SUBSCRIPTIONS > 3
     monkeypatch.setattr("broker_core.engine.subscriptions.MAX_SUBSCRIPTIONS", 3)
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         raw = await RawClient.connect(clients.broker, "reader")
         for number in range(5):
             raw.send_command({"c": "subscribe", "id": str(number), "topic": "a", "snapshot_key": "topic"})
@@ -316,7 +316,7 @@ async def test_subscribes_that_are_prepared_at_once_do_not_pass_the_limit(
 async def test_a_client_that_cannot_be_closed_does_not_keep_the_broker_from_stopping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with three(tmp_path) as clients:
+    async with three_subscribers(tmp_path) as clients:
         bad = clients.connection("bad")
         monkeypatch.setattr(
             Connection, "close", only_for(bad, Connection.close, lambda connection, *_: connection)

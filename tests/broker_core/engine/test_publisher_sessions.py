@@ -18,7 +18,7 @@ from tests.support.failpoints import SyncGate
 from tests.support.raw import RawClient
 
 
-async def stored(address: str) -> list[bytes]:
+async def stored_records(address: str) -> list[bytes]:
     async with AsyncClient(address, "reader") as client:
         subscription = await client.subscribe("t", bookmark="0")
         return [body async for batch in subscription.batches(until_completed=True) for body in batch.bodies()]
@@ -44,7 +44,7 @@ async def test_a_client_that_takes_a_name_while_anothers_messages_are_under_way_
             third = await RawClient.connect(broker, "feed")
         await third.publish("t", [b"second"] * 4, first=4)
         assert (await third.read_until("persisted"))["sequence"] == 7
-        assert await stored(address_of(broker)) == [b"first"] * 3 + [b"second"] * 4
+        assert await stored_records(address_of(broker)) == [b"first"] * 3 + [b"second"] * 4
 
 
 async def test_what_another_client_has_on_its_way_to_the_disk_is_not_acknowledged_to_a_new_one(
@@ -60,7 +60,7 @@ async def test_what_another_client_has_on_its_way_to_the_disk_is_not_acknowledge
         await second.publish("t", [b"second"], first=4)
         gate.release()
         assert (await second.read_until("persisted"))["sequence"] == 4, "its own, and not the 3 of the other"
-        assert await stored(address_of(broker)) == [b"first"] * 3 + [b"second"]
+        assert await stored_records(address_of(broker)) == [b"first"] * 3 + [b"second"]
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
@@ -99,7 +99,7 @@ async def test_a_publisher_whose_name_another_client_used_meanwhile_sends_what_i
             await asyncio.wait_for(flushing, 30)
             await client.flush()
             assert (store.oldest(), store.last_sequence) == (0, 9)
-        assert await stored(address_of(broker)) == [
+        assert await stored_records(address_of(broker)) == [
             *(b"other %d" % number for number in range(4)),
             *(b"one %d" % number for number in range(5)),
         ]
@@ -131,7 +131,7 @@ async def test_a_publish_as_json_counts_in_the_session_of_its_logon(tmp_path: Pa
         other = await RawClient.connect(broker, "feed", session=6)
         other.send_command({"c": "publish", "topic": "t", "text": "1", "sequence": 1, "ack": ["persisted"]})
         assert (await other.read_until("closing"))["code"] == "stale_sequence"
-        assert await stored(address_of(broker)) == [b"1"]
+        assert await stored_records(address_of(broker)) == [b"1"]
 
 
 async def test_what_is_published_before_the_start_behind_what_a_former_client_left_is_stored_with_it(
@@ -147,7 +147,7 @@ async def test_what_is_published_before_the_start_behind_what_a_former_client_le
         await asyncio.sleep(0.01)
         async with client:
             await client.flush(30)
-        assert await stored(address_of(broker)) == [b"left", b"behind"]
+        assert await stored_records(address_of(broker)) == [b"left", b"behind"]
 
 
 async def test_a_logon_names_the_session_under_which_messages_were_numbered_anew(tmp_path: Path) -> None:
@@ -173,7 +173,12 @@ async def test_a_logon_names_the_session_under_which_messages_were_numbered_anew
             await again.publish("t", [b"other"], first=8)
             await again.read_until("persisted")
             await client.flush(30)
-        assert await stored(address_of(broker)) == [b"other"] * 4 + [b"one", b"two", b"three", b"other"]
+        assert await stored_records(address_of(broker)) == [b"other"] * 4 + [
+            b"one",
+            b"two",
+            b"three",
+            b"other",
+        ]
 
 
 async def test_the_session_that_published_last_holds_the_name_also_where_one_commit_has_several_turns(
@@ -217,7 +222,7 @@ async def test_a_publisher_whose_session_is_forgotten_is_told_that_messages_may_
             await client.flush(30)
             told = [notice.details for notice in client.notices if notice.code == "session_forgotten"]
         assert told == ([{"messages": 2}] if forgotten else [])
-        assert (await stored(address_of(broker))).count(b"one") == (2 if forgotten else 1)
+        assert (await stored_records(address_of(broker))).count(b"one") == (2 if forgotten else 1)
         async with AsyncClient(address_of(broker), "feed") as new:
             await new.publish("t", b"new")
             await new.flush(30)

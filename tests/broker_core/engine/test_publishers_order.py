@@ -40,7 +40,7 @@ def body_of(number: int, kind: int) -> bytes:
     return json.dumps({"n": number, "kept": kind == 2, "odd": bool(number % 2)}).encode()
 
 
-class Watcher:
+class OrderSubscriber:
     """A subscriber, and the numbers of what it received."""
 
     def __init__(self, client: RawClient) -> None:
@@ -48,7 +48,7 @@ class Watcher:
         self.numbers: list[int] = []
 
     @classmethod
-    async def begin(cls, broker: Broker, name: str, **asked: object) -> Watcher:
+    async def begin(cls, broker: Broker, name: str, **asked: object) -> OrderSubscriber:
         client = await RawClient.connect(broker, name)
         client.send_command({"c": "subscribe", "id": "s", **asked})
         await client.read_until("processed")
@@ -64,12 +64,12 @@ class Watcher:
 async def run(directory: Path, steps: Sequence[list[int] | str], numbered: bool) -> None:
     gate = SyncGate()
     async with running_broker(directory, POLICY, files=gate) as broker:
-        everything = await Watcher.begin(broker, "everything", topic=">")
-        another = await Watcher.begin(broker, "another", topic=">")
-        odd = await Watcher.begin(broker, "odd", topic=">", filter="/odd = true")
-        levels = await Watcher.begin(broker, "levels", topic="by.content")
-        windowed = await Watcher.begin(broker, "windowed", topic=">", ack="auto", prefetch=1_000)
-        log = await Watcher.begin(broker, "log", topic=">", bookmark="0")
+        everything = await OrderSubscriber.begin(broker, "everything", topic=">")
+        another = await OrderSubscriber.begin(broker, "another", topic=">")
+        odd = await OrderSubscriber.begin(broker, "odd", topic=">", filter="/odd = true")
+        levels = await OrderSubscriber.begin(broker, "levels", topic="by.content")
+        windowed = await OrderSubscriber.begin(broker, "windowed", topic=">", ack="auto", prefetch=1_000)
+        log = await OrderSubscriber.begin(broker, "log", topic=">", bookmark="0")
         anna = await RawClient.connect(broker, "anna")
         kinds: list[int] = []
         for step in steps:
@@ -125,7 +125,7 @@ async def test_what_waits_for_others_word_holds_up_no_order(
     async with running_broker(tmp_path, POLICY) as broker:
         dispatch = broker.engine.dispatch
         monkeypatch.setattr(dispatch, "_must_be_confirmed", lambda batch, upto: True)
-        watcher = await Watcher.begin(broker, "everything", topic=">")
+        watcher = await OrderSubscriber.begin(broker, "everything", topic=">")
         anna = await RawClient.connect(broker, "anna")
         await anna.publish("by.content", [body_of(0, 2), body_of(1, 3), body_of(2, 2)], 1)
         await anna.publish("scratch.b", [body_of(3, 1)], 4)
@@ -144,7 +144,7 @@ async def test_what_waits_for_others_word_holds_up_no_order(
 async def test_nothing_of_a_batch_is_delivered_when_the_disk_refuses_it(tmp_path: Path) -> None:
     gate = SyncGate()
     async with running_broker(tmp_path, POLICY, files=gate, broken=("journal_failed",)) as broker:
-        watcher = await Watcher.begin(broker, "everything", topic=">")
+        watcher = await OrderSubscriber.begin(broker, "everything", topic=">")
         anna, bob = await RawClient.connect(broker, "anna"), await RawClient.connect(broker, "bob")
         gate.block()
         await anna.publish("by.content", [body_of(0, 2), body_of(1, 3)], 1)

@@ -30,7 +30,7 @@ POLICY = stomp_policy(
 """A message to `queue.z` is refused: no journal keeps it."""
 
 
-async def stored(broker: Broker) -> list[bytes]:
+async def stored_bodies(broker: Broker) -> list[bytes]:
     """All bodies that a replay brings."""
     async with AsyncClient(address_of(broker), "checker") as client:
         subscription = await client.subscribe(">", bookmark="0")
@@ -56,7 +56,7 @@ async def test_a_number_behind_a_refused_one_is_not_taken_and_covers_nothing(
         assert again.logon_reply["sequence"] == 0 and "stored" not in again.logon_reply
         await again.publish(REFUSED, [b"1", b"2"], 1)
         assert await refusal(again) == ("not_journaled", 1, 2), "no repeat"
-        assert await stored(broker) == []
+        assert await stored_bodies(broker) == []
 
 
 async def test_a_client_goes_on_when_it_has_read_the_refusals(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ async def test_a_client_goes_on_when_it_has_read_the_refusals(tmp_path: Path) ->
             pass
         again = await RawClient.connect(broker, "feed", session=5)
         assert again.logon_reply["stored"] == 5
-        assert await stored(broker) == [b"1", b"3", b"5"]
+        assert await stored_bodies(broker) == [b"1", b"3", b"5"]
 
 
 async def test_messages_without_a_number_are_taken_behind_a_refused_one(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ async def test_messages_without_a_number_are_taken_behind_a_refused_one(tmp_path
         await client.publish(KEPT, [b"unnumbered"])
         client.send_command({"c": "publish", "topic": KEPT, "text": "one", "ack": ["persisted"], "id": "p"})
         assert (await client.read_until("persisted"))["id"] == "p"
-        assert await stored(broker) == [b"unnumbered", b"one"]
+        assert await stored_bodies(broker) == [b"unnumbered", b"one"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ async def test_a_numbered_message_as_json_is_refused_with_its_number_however_wro
         assert await refusal(client) == ("refused_before", 2, 2)
         again = await RawClient.connect(broker, "feed", session=5)
         assert again.logon_reply["sequence"] == 0
-        assert await stored(broker) == []
+        assert await stored_bodies(broker) == []
 
 
 async def test_a_batch_with_one_refused_record_is_refused_whole_and_what_is_behind_it_too(
@@ -127,7 +127,7 @@ async def test_a_batch_with_one_refused_record_is_refused_whole_and_what_is_behi
         await client.publish(KEPT, [b"3"], 3)
         assert await refusal(client) == ("not_journaled", 1, 2)
         assert await refusal(client) == ("refused_before", 3, 3)
-        assert await stored(broker) == []
+        assert await stored_bodies(broker) == []
 
 
 async def test_of_a_refused_batch_what_is_stored_already_is_not_called_refused(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_of_a_refused_batch_what_is_stored_already_is_not_called_refused(t
         built = build_batch("feed", [KEPT, KEPT, KEPT, REFUSED], [b"1", b"2", b"3", b"4"], None, 1, session=5)
         again.write(encode_frame_header(PUBLISH, 0, len(built)) + built)
         assert await refusal(again) == ("not_journaled", 3, 4)
-        assert await stored(broker) == [b"1", b"2"]
+        assert await stored_bodies(broker) == [b"1", b"2"]
 
 
 async def test_a_send_behind_a_refused_one_gets_no_receipt(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ async def test_a_send_behind_a_refused_one_gets_no_receipt(tmp_path: Path) -> No
         assert (await client.read_error()).headers["message"] == "not_journaled"
         with pytest.raises(EOFError):
             await client.read()
-        assert await stored(broker) == []
+        assert await stored_bodies(broker) == []
 
 
 def opened(kind: str, path: Path) -> MemoryPublishStore | FilePublishStore:
@@ -177,11 +177,11 @@ async def test_the_client_library_tells_what_was_refused_and_gets_the_rest_throu
             await client.flush(60)
         # All messages of one turn are one batch: what was refused with it is told, too.
         refused = [int(body) for rejection in told for _, body in rejection.messages]
-        taken = [int(body) for body in await stored(broker) if body != b"last"]
+        taken = [int(body) for body in await stored_bodies(broker) if body != b"last"]
         assert sorted(refused + taken) == list(range(1, 201))
         assert refused == sorted(refused) and taken == sorted(taken)
         assert set(range(7, 201, 7)) <= set(refused) and len(refused) <= 3 * (200 // 7)
-        assert (await stored(broker))[-1] == b"last"
+        assert (await stored_bodies(broker))[-1] == b"last"
         assert {rejection.error.code for rejection in told} == {"not_journaled"}
 
 
@@ -195,7 +195,7 @@ async def test_a_burst_of_refusals_is_sent_again_once(tmp_path: Path) -> None:
             with pytest.raises(ClientError, match="not_journaled"):
                 await client.flush(60)
             assert broker.engine.dispatch.messages_in < 3 * 300
-        assert len(await stored(broker)) == 150
+        assert len(await stored_bodies(broker)) == 150
 
 
 async def test_a_flush_behind_a_refusal_waits_for_what_is_sent_again(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ async def test_a_flush_behind_a_refusal_waits_for_what_is_sent_again(tmp_path: P
             gate.release()
             with pytest.raises(ClientError, match="not_journaled"):
                 await flushed
-        assert await stored(broker) == [b"2"]
+        assert await stored_bodies(broker) == [b"2"]
 
 
 async def test_a_client_that_lost_its_connection_before_it_read_the_refusal_is_told_by_the_next(
@@ -235,7 +235,7 @@ async def test_a_client_that_lost_its_connection_before_it_read_the_refusal_is_t
                 await client.flush(60)
             assert client.connections == 2
         assert [rejection.messages for rejection in told] == [[(REFUSED, b"1")]]
-        assert await stored(broker) == [b"0", b"2"]
+        assert await stored_bodies(broker) == [b"0", b"2"]
 
 
 async def test_a_client_killed_before_it_was_told_is_told_in_its_next_life(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ async def test_a_client_killed_before_it_was_told_is_told_in_its_next_life(tmp_p
             with pytest.raises(ClientError, match="not_journaled"):
                 await client.flush(60)
         assert [rejection.messages for rejection in told] == [[(REFUSED, b"2")]]
-        assert await stored(broker) == [b"1", b"3"]
+        assert await stored_bodies(broker) == [b"1", b"3"]
 
 
 async def test_a_mistake_in_on_rejection_ends_no_connection(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ async def test_a_mistake_in_on_rejection_ends_no_connection(tmp_path: Path) -> N
             with pytest.raises(ClientError, match="not_journaled"):
                 await client.flush(60)
             assert client.connections == 1
-        assert await stored(broker) == [b"2"]
+        assert await stored_bodies(broker) == [b"2"]
 
 
 async def test_the_sync_client_tells_what_was_refused_and_gets_the_rest_through(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ async def test_the_sync_client_tells_what_was_refused_and_gets_the_rest_through(
     async with running_broker(tmp_path, POLICY) as broker:
         await asyncio.to_thread(publish, address_of(broker))
         refused = [body for rejection in told for _, body in rejection.messages]
-        taken = await stored(broker)
+        taken = await stored_bodies(broker)
         assert sorted(map(int, refused + taken)) == list(range(20))
         assert {b"0", b"5", b"10", b"15"} <= set(refused)
 
@@ -309,4 +309,4 @@ async def test_a_repeat_of_what_was_taken_is_acknowledged_though_it_is_no_longer
         assert await refusal(again) == ("not_entitled", 3, 3)
         gate.release()
         assert (await again.read_until("persisted"))["sequence"] == 2
-        assert await stored(broker) == [b"1", b"2"]
+        assert await stored_bodies(broker) == [b"1", b"2"]

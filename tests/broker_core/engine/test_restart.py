@@ -38,7 +38,7 @@ STATES: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def nothing_wrong() -> Iterator[None]:
+def no_errors_logged() -> Iterator[None]:
     """No exception and no error is logged meanwhile."""
     with capture_logs() as logs:
         yield
@@ -60,7 +60,7 @@ async def subscribed(broker: Broker) -> dict[str, RawClient]:
 
 
 async def test_two_hundred_clients_in_all_states(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with nothing_wrong():
+    with no_errors_logged():
         async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
             await writer.publish_many("a", bodies(0, 100))
             await writer.flush()
@@ -108,7 +108,7 @@ async def test_two_hundred_clients_in_all_states(tmp_path: Path, caplog: pytest.
         said = [json.loads(bytes(frame.payload)) for frame in await last_commands(raws["live-0"])]
         assert said[-1]["code"] == "shutting_down" and said[-1]["retry_after_ms"] > 0
 
-    with nothing_wrong():
+    with no_errors_logged():
         async with running_broker(tmp_path) as broker:
             read = broker.engine.journal.read(1, 1 << 24, 1 << 40)
             stored = [record.body[:6] for batch in read for record in batch.records() if record.topic == "a"]

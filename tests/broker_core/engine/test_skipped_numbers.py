@@ -116,7 +116,7 @@ async def test_a_durable_subscription_is_not_behind_by_what_was_skipped(tmp_path
         assert not [one for one in kept.received_commands if one.get("c") == "gap"]
 
 
-class Full(Failpoints):
+class FullDisk(Failpoints):
     """A disk that has no room for segments while it is `full`."""
 
     full = False
@@ -128,7 +128,7 @@ class Full(Failpoints):
 
 
 async def test_numbers_of_refused_records_are_not_given_again_while_the_broker_runs(tmp_path: Path) -> None:
-    disk = Full()
+    disk = FullDisk()
     async with running_broker(tmp_path, files=disk) as broker:
         anna, live = await RawClient.connect(broker, "anna"), await live_subscriber(broker, "live")
         await anna.publish("t", [b"a1"], 1)

@@ -32,7 +32,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.raw import RawClient
 
 
-class Watched:
+class WatchdogScenario:
     """A broker, a client of it, and a watchdog of our own whose clock stands still."""
 
     def __init__(self, broker: Broker, writer: AsyncClient, raw: RawClient) -> None:
@@ -68,15 +68,15 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
+async def watchdog_scenario(tmp_path: Path) -> AsyncIterator[WatchdogScenario]:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
-        yield Watched(broker, writer, await RawClient.connect(broker, "reader"))
+        yield WatchdogScenario(broker, writer, await RawClient.connect(broker, "reader"))
 
 
 async def test_a_socket_that_takes_more_and_never_said_so_is_found_logged_counted_and_set_going(
     tmp_path: Path,
 ) -> None:
-    async with watched(tmp_path) as one:
+    async with watchdog_scenario(tmp_path) as one:
         await one.subscribe()
         await one.stop_taking()
         await one.publish(b"1", b"2")
@@ -117,7 +117,7 @@ async def test_the_brokers_own_watchdog_finds_it_within_seconds_and_the_status_s
 async def test_a_draining_client_whose_chunk_never_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with watched(tmp_path) as one:
+    async with watchdog_scenario(tmp_path) as one:
         await one.subscribe()
         await one.stop_taking()
         await one.publish(b"1")
@@ -138,7 +138,7 @@ async def test_a_draining_client_whose_chunk_never_comes(
 async def test_what_waits_for_the_reader_thread_is_waited_for_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with watched(tmp_path) as one:
+    async with watchdog_scenario(tmp_path) as one:
         await one.publish(b"1")
 
         async def never(*_: object) -> bool:
@@ -155,7 +155,7 @@ async def test_what_waits_for_the_reader_thread_is_waited_for_longer(
 async def test_a_replay_that_does_not_move_and_one_whose_task_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with watched(tmp_path) as one:
+    async with watchdog_scenario(tmp_path) as one:
         await one.publish(b"1")
 
         async def never(*_: object) -> bool:
@@ -178,7 +178,7 @@ async def test_a_replay_that_does_not_move_and_one_whose_task_is_gone(
 
 
 async def test_held_back_records_whose_timer_is_gone_are_found_and_delivered(tmp_path: Path) -> None:
-    async with watched(tmp_path) as one:
+    async with watchdog_scenario(tmp_path) as one:
         await one.subscribe(conflation="50ms", conflation_key="/id")
         await one.publish(json.dumps({"id": 1}).encode())
         conflating = one.connection.subscriptions["s"].conflating
@@ -190,7 +190,7 @@ async def test_held_back_records_whose_timer_is_gone_are_found_and_delivered(tmp
 
 
 async def test_no_bark_at_clients_that_wait_for_a_reason(tmp_path: Path) -> None:
-    async with watched(tmp_path) as one:
+    async with watchdog_scenario(tmp_path) as one:
         await one.publish(*(b"%d" % number for number in range(50)))
         subscriptions: dict[str, dict[str, Any]] = {
             "idle": {"topic": "a"}, "live": {"bookmark": "0"}, "range": {"bookmark": "[0:99991231T000000Z]"},

@@ -120,7 +120,7 @@ def open_with(path: Path, files: FileSystem):
     return journal
 
 
-def whole(path: Path) -> None:
+def check_intact(path: Path) -> None:
     """Everything is there, once, in order; a second opening finds nothing left to do, and no file is of no
     use.
     """
@@ -159,7 +159,7 @@ def test_the_broker_is_killed_at_each_step_of_a_swap(home, tmp_path, action):
         else:
             journal.compress_swap(name, path / "journal" / "prepared" / f"{name}.gz")
 
-    assert steps(home, tmp_path / "log", act, whole) > 12
+    assert steps(home, tmp_path / "log", act, check_intact) > 12
 
 
 def test_the_broker_is_killed_at_each_step_of_a_removal(home, tmp_path):
@@ -209,7 +209,7 @@ def test_the_worker_is_killed_at_each_step_of_preparing(home, tmp_path, action, 
 
     def check(path: Path) -> None:
         at[0] += 1
-        whole(path)
+        check_intact(path)
 
     assert steps(home, tmp_path / "log", act, check) >= 5
 

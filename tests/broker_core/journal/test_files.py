@@ -28,7 +28,7 @@ from .support import FailingFiles
 STEPS = ("pwritev", "fsync", "rename", "sync_directory")
 
 
-class Killed(BaseException):
+class ProcessKilled(BaseException):
     """The process is gone: nothing that follows is done."""
 
 
@@ -42,7 +42,7 @@ class KilledFiles(FailingFiles):
 
     def _note(self, name: str, what: object = "") -> None:
         if len(self.calls) == self._at:
-            raise Killed
+            raise ProcessKilled
         super()._note(name, what)
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
@@ -62,7 +62,7 @@ def test_killed_at_any_step_of_writes_of_any_length(
     try:
         replace_durably(files, path, new)
         assert path.read_bytes() == new
-    except Killed:
+    except ProcessKilled:
         assert (path.read_bytes() if path.exists() else None) in (old, new)
     remove_temporaries(FileSystem(), path)
     assert list(path.parent.iterdir()) == ([path] if path.exists() else [])

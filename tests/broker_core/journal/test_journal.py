@@ -180,7 +180,7 @@ STEPS = 4
 
 
 @pytest.fixture
-def rests(tmp_path, monkeypatch):
+def preparation_pauses(tmp_path, monkeypatch):
     """A journal whose spares take four steps, and what it rests between them, in seconds."""
     journal = open_journal(tmp_path, JournalOptions(STEPS * preallocation.STEP, 1))
     rested = []
@@ -190,21 +190,21 @@ def rests(tmp_path, monkeypatch):
     journal.close()
 
 
-def test_the_disk_is_left_to_others_between_two_steps_of_making_a_spare(rests):
-    journal, rested = rests
+def test_the_disk_is_left_to_others_between_two_steps_of_making_a_spare(preparation_pauses):
+    journal, rested = preparation_pauses
     assert journal.preallocate() == 1
     assert rested == [REST_S] * STEPS
 
 
-def test_a_spare_that_will_be_needed_soon_is_made_without_rests(rests):
-    journal, rested = rests
+def test_a_spare_that_will_be_needed_soon_is_made_without_rests(preparation_pauses):
+    journal, rested = preparation_pauses
     fill(journal, 1, size=2 * preallocation.STEP)
     assert journal.preallocate() == 1
     assert rested == [0] * STEPS
 
 
-def test_closing_ends_the_making_of_a_spare_and_leaves_nothing_of_it(rests, monkeypatch):
-    journal, _ = rests
+def test_closing_ends_the_making_of_a_spare_and_leaves_nothing_of_it(preparation_pauses, monkeypatch):
+    journal, _ = preparation_pauses
     monkeypatch.setattr(journal._closing, "wait", lambda seconds: True)
     assert journal.preallocate() == 0
     assert list(journal.directory.glob("*.spare.*")) == []

@@ -50,7 +50,7 @@ def segments(home: Path) -> list[Path]:
     return sorted(home.glob(f"*/{INSTANCE}.*.journal*"), key=lambda path: path.name)
 
 
-def everything(home: Path) -> dict[str, bytes]:
+def all_records(home: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
 
@@ -62,7 +62,7 @@ def test_a_segment_of_another_log_is_refused_by_its_name_wherever_it_stands(tmp_
     path = segments(mine)[number]
     shutil.copy(path, tmp_path / "mine's")
     shutil.copy(segments(theirs)[number], path)
-    before = everything(mine)
+    before = all_records(mine)
     for refused in (lambda: open_journal(mine), lambda: accept(mine)):
         with pytest.raises(OperatorError) as caught:
             refused()
@@ -70,7 +70,7 @@ def test_a_segment_of_another_log_is_refused_by_its_name_wherever_it_stands(tmp_
         assert str(path) in caught.value.sentence and "bring back" in caught.value.fix
         assert caught.value.details["files"] == [path.name]
     lock = str(mine / "journal" / f"{INSTANCE}.lock")
-    assert everything(mine) | {lock: b""} == before | {lock: b""}, "nothing is touched, not even put aside"
+    assert all_records(mine) | {lock: b""} == before | {lock: b""}, "nothing is touched, not even put aside"
     shutil.copy(tmp_path / "mine's", path)
     again = open_journal(mine)
     assert again.recovery.clean and read_all(again) == EVERYTHING
@@ -128,12 +128,12 @@ def put(source: Path, target: Path) -> None:
     target.with_name("beside").rename(target)
 
 
-def write_over(source: Path, target: Path) -> None:
+def overwrite_file(source: Path, target: Path) -> None:
     """As `cp` does: the file stays, with other content."""
     target.write_bytes(source.read_bytes())
 
 
-@pytest.mark.parametrize("change", [put, write_over])
+@pytest.mark.parametrize("change", [put, overwrite_file])
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_segment_that_is_swapped_while_the_log_is_open_is_not_read(tmp_path: Path, change, number: int):
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
@@ -161,7 +161,7 @@ def test_an_open_segment_that_is_written_over_is_looked_at_anew(tmp_path: Path):
     journal = open_journal(mine)
     assert read_all(journal) == EVERYTHING
     path = segments(mine)[1]
-    write_over(segments(theirs)[1], path)
+    overwrite_file(segments(theirs)[1], path)
     os.utime(path, ns=(1, 1))
     with pytest.raises(JournalError, match="other_log"):
         read_all(journal)

@@ -49,7 +49,7 @@ def test_a_reply_that_is_known_and_wrong_is_refused_and_not_passed_over(name: st
         assert isinstance(parse_reply(msgspec.json.encode({"c": name})), kind)
 
 
-def _named() -> Iterator[tuple[str, str]]:
+def _command_names() -> Iterator[tuple[str, str]]:
     """Texts that stand where a command is named: `of=` and `c=` in calls, and comparisons with `.of`."""
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -64,6 +64,6 @@ def _named() -> Iterator[tuple[str, str]]:
 
 
 def test_what_the_source_calls_a_command_is_one() -> None:
-    named = list(_named())
+    named = list(_command_names())
     assert len(named) > 20
     assert not [(name, where) for name, where in named if name not in commands.NAMES]

@@ -114,7 +114,7 @@ async def test_one_of_several_leaves_a_shared_replay_and_the_others_go_on(tmp_pa
         reader.close()
 
 
-class Clock:
+class PacedClock:
     """The time by which replays are paced: it passes when a test says so."""
 
     def __init__(self, patched: pytest.MonkeyPatch) -> None:
@@ -132,11 +132,11 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock(monkeypatch: pytest.MonkeyPatch) -> PacedClock:
+    return PacedClock(monkeypatch)
 
 
-async def settled(reader: RecordingClient) -> None:
+async def wait_until_quiet(reader: RecordingClient) -> None:
     """Everything that is on its way has arrived: nothing new came between two answers."""
     before = -1
     while before != len(reader.deliveries):
@@ -145,7 +145,7 @@ async def settled(reader: RecordingClient) -> None:
         await asyncio.sleep(0.03)
 
 
-async def test_a_rate_holds_and_can_be_changed_while_it_runs(tmp_path: Path, clock: Clock) -> None:
+async def test_a_rate_holds_and_can_be_changed_while_it_runs(tmp_path: Path, clock: PacedClock) -> None:
     async with running_broker(tmp_path) as broker:
         writer, reader = await RawClient.connect(broker, "writer"), await RecordingClient.connect(broker)
         await publish(writer, "a", 0, 5_000)
@@ -154,13 +154,13 @@ async def test_a_rate_holds_and_can_be_changed_while_it_runs(tmp_path: Path, clo
         await until(lambda: reader.deliveries)
         began = clock.now
         await clock.passes(1, reader, lambda: (clock.now - began) / 1e6 - 20)
-        await settled(reader)
+        await wait_until_quiet(reader)
         assert 980 <= len(reader.deliveries) <= 1_020
         await reader.request(c="rate", ids=["s"], rate="50KB")
         began, at = clock.now, len(reader.deliveries)
         each = len(reader.deliveries[-1][2])
         await clock.passes(0.5, reader, lambda: at + (clock.now - began) / 1e9 * 50_000 / each - 150)
-        await settled(reader)
+        await wait_until_quiet(reader)
         nbytes = sum(len(body) for _, _, body in reader.deliveries[at:])
         assert 25_000 * 0.94 <= nbytes <= 25_000 * 1.04
         await reader.request(c="rate", ids=["s"])
@@ -170,7 +170,7 @@ async def test_a_rate_holds_and_can_be_changed_while_it_runs(tmp_path: Path, clo
         reader.close()
 
 
-async def test_a_rate_holds_for_what_is_new_as_well(tmp_path: Path, clock: Clock) -> None:
+async def test_a_rate_holds_for_what_is_new_as_well(tmp_path: Path, clock: PacedClock) -> None:
     async with running_broker(tmp_path) as broker:
         writer, reader = await RawClient.connect(broker, "writer"), await RecordingClient.connect(broker)
         await reader.request(c="subscribe", id="s", topic="a", bookmark="0|1|", rate="200")
@@ -179,7 +179,7 @@ async def test_a_rate_holds_for_what_is_new_as_well(tmp_path: Path, clock: Clock
         await until(lambda: broker.engine.frontier.durable >= 1_000)
         began = clock.now
         await clock.passes(0.5, reader, lambda: (clock.now - began) / 1e9 * 200 - 5)
-        await settled(reader)
+        await wait_until_quiet(reader)
         assert 95 <= len(reader.deliveries) <= 105
         await reader.request(c="rate", ids=["s"])
         await until(lambda: len(reader.deliveries) == 1_000)
@@ -190,7 +190,7 @@ async def test_a_rate_holds_for_what_is_new_as_well(tmp_path: Path, clock: Clock
 
 
 async def test_a_multiple_of_the_recorded_pace_replays_the_recorded_pauses(
-    tmp_path: Path, clock: Clock
+    tmp_path: Path, clock: PacedClock
 ) -> None:
     async with running_broker(tmp_path) as broker:
         writer, reader = await RawClient.connect(broker, "writer"), await RecordingClient.connect(broker)
@@ -204,7 +204,7 @@ async def test_a_multiple_of_the_recorded_pace_replays_the_recorded_pauses(
         for number in range(1, 4):
             pause = (at[number] - at[number - 1]) // 2
             clock.now += pause - 5_000_000
-            await settled(reader)
+            await wait_until_quiet(reader)
             assert len(reader.deliveries) == number
             clock.now += 5_000_001
             await until(lambda: len(reader.deliveries) == number + 1)  # noqa: B023

@@ -18,7 +18,7 @@ from tests.support.crash_copy import copy_live_directory
 from tests.support.raw import RawClient
 
 
-def numbered(start: int, count: int) -> list[bytes]:
+def numbered_bodies(start: int, count: int) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
 
 
@@ -36,19 +36,19 @@ async def test_what_came_while_the_client_was_away_is_delivered_when_it_returns(
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", durable="orders", ack="client")
-            await writer.publish_many("t", numbered(1, 5))
-            assert await take(subscription, 3) == numbered(1, 3)
+            await writer.publish_many("t", numbered_bodies(1, 5))
+            assert await take(subscription, 3) == numbered_bodies(1, 3)
             await until(
                 lambda: broker.engine.roster.clients["reader"].backlog.lanes[1].window.unacked_messages == 2
             )
-        await writer.publish_many("t", numbered(6, 5))
+        await writer.publish_many("t", numbered_bodies(6, 5))
         await writer.flush()
         (durable,) = await ask(broker, "durables")
         assert (durable["client"], durable["name"], durable["connected"]) == ("reader", "orders", False)
         assert durable["bookmark"] == "test-1|3|"
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", durable="orders", ack="client")
-            assert await take(subscription, 7) == numbered(4, 7)
+            assert await take(subscription, 7) == numbered_bodies(4, 7)
 
 
 @pytest.mark.parametrize("mode", ["client", "client-individual"])
@@ -56,11 +56,11 @@ async def test_what_is_acknowledged_and_left_at_once_does_not_come_again(tmp_pat
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", durable="orders", ack=mode)
-            await writer.publish_many("t", numbered(1, 5))
-            assert await take(subscription, 3) == numbered(1, 3)
+            await writer.publish_many("t", numbered_bodies(1, 5))
+            assert await take(subscription, 3) == numbered_bodies(1, 3)
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", durable="orders", ack=mode)
-            assert await take(subscription, 2) == numbered(4, 2)
+            assert await take(subscription, 2) == numbered_bodies(4, 2)
 
 
 async def test_it_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
@@ -68,14 +68,14 @@ async def test_it_survives_a_restart_of_the_broker(tmp_path: Path) -> None:
         async with AsyncClient(address_of(broker), "reader") as reader:
             await reader.subscribe("t", durable="orders")
         async with AsyncClient(address_of(broker), "writer") as writer:
-            await writer.publish_many("t", numbered(1, 4))
+            await writer.publish_many("t", numbered_bodies(1, 4))
             await writer.flush()
     async with running_broker(tmp_path) as broker:
         (durable,) = await ask(broker, "durables")
         assert durable["name"] == "orders"
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", durable="orders")
-            assert await take(subscription, 4) == numbered(1, 4)
+            assert await take(subscription, 4) == numbered_bodies(1, 4)
 
 
 async def test_the_journal_is_kept_for_it_and_says_for_whom(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ async def test_the_subscription_of_one_that_another_member_deleted_moves_no_late
         former = kept.durables["reader", "orders"]
         kept.remove(former, tell=False)
         kept.add_replicated(msgspec.structs.replace(former, position=1, created_at=former.created_at + 1))
-        await writer.publish_many("t", numbered(1, 5))
+        await writer.publish_many("t", numbered_bodies(1, 5))
         await client.deliveries(5)
         client.send_command({"c": "ack", "id": "s", "upto": 5})
         client.send_command({"c": "heartbeat"})
@@ -170,17 +170,17 @@ async def test_one_name_is_one_subscription(tmp_path: Path, topic: str, code: st
 
 async def test_a_new_one_may_begin_in_the_past(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
-        await writer.publish_many("t", numbered(1, 3))
+        await writer.publish_many("t", numbered_bodies(1, 3))
         await writer.flush()
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe("t", durable="orders", bookmark="0")
-            assert await take(subscription, 3) == numbered(1, 3)
+            assert await take(subscription, 3) == numbered_bodies(1, 3)
 
 
 @pytest.mark.parametrize("how", ["unsubscribed", "cancelled", "disconnected"])
 async def test_one_that_ends_in_the_middle_of_its_replay_goes_on_there(tmp_path: Path, how: str) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
-        await writer.publish_many("t", numbered(1, 500))
+        await writer.publish_many("t", numbered_bodies(1, 500))
         await writer.flush()
         async with AsyncClient(address_of(broker), "reader") as reader:
             subscription = await reader.subscribe(

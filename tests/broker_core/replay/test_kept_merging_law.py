@@ -27,7 +27,7 @@ from tests.broker_core.replay.positions.test_store import REPLAY
 NAMES = ("a", "b", "c")
 
 
-class Member:
+class MergingMember:
     """One member: what it tells waits until it gets into the log, or is refused there."""
 
     def __init__(self, home: Path, name: str) -> None:
@@ -88,8 +88,8 @@ class Member:
         return self.durable.position, msgspec.json.encode(self.replay)
 
 
-def member(home: Path, name: str) -> Member:
-    made = Member(home, name)
+def member(home: Path, name: str) -> MergingMember:
+    made = MergingMember(home, name)
     made.kept.add(
         DurableSubscriptionRecord(
             name="d", client="c", topic="t", filter=None, position=7, created_at=1, seen_at=1
@@ -109,7 +109,7 @@ steps = st.one_of(
 )
 
 
-def do(made: Member, log: list[bytes], step: tuple[Any, ...]) -> None:
+def do(made: MergingMember, log: list[bytes], step: tuple[Any, ...]) -> None:
     match step:
         case ("acknowledge", _, position, certain):
             made.durable.position = max(made.durable.position, position)

@@ -23,7 +23,7 @@ STEPS = ("open", "pwritev", "fsync", "close", "rename")
 MADE = {"client": "reader", "topic": "a", "bookmark": "0"}
 
 
-class Dying:
+class KilledOs:
     """The `os` module of a process that is killed at its step number `at`, or halfway through a write
     there.
     """
@@ -54,7 +54,7 @@ def killed_at(step: int, halfway: bool, work: Callable[[], None]) -> bool:
     """Do it in a process that is killed at that step; False when it came to its end before."""
     child = os.fork()
     if child == 0:
-        dying, rename = Dying(step, halfway), files.FileSystem.rename
+        dying, rename = KilledOs(step, halfway), files.FileSystem.rename
         files.os = dying  # type: ignore[attr-defined]
         files.FileSystem.rename = lambda self, *paths: dying.counted("rename", rename)(self, *paths)  # type: ignore[method-assign]
         try:

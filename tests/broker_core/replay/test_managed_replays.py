@@ -23,7 +23,7 @@ from tests.support.recording_client import RecordingClient
 from tests.support.stalled import StalledSubscriber
 
 
-async def filled(broker: Broker, number: int = 600) -> RawClient:
+async def fill_log(broker: Broker, number: int = 600) -> RawClient:
     writer = await RawClient.connect(broker, "writer")
     for first in range(0, number, 20):
         await writer.publish("a", [b'{"n":%d}' % n for n in range(first, first + 20)])
@@ -45,7 +45,7 @@ async def subscribe(reader: RecordingClient, **options: Any) -> list[dict[str, A
 async def test_it_survives_its_client_and_the_broker_and_goes_on_where_it_was(tmp_path: Path) -> None:
     got: list[int] = []
     async with running_broker(tmp_path) as broker:
-        await filled(broker)
+        await fill_log(broker)
         reader = await RecordingClient.connect(broker)
         await subscribe(reader, rate="1000")
         await until(lambda: len(reader.deliveries) > 50)
@@ -106,7 +106,7 @@ async def test_without_the_bookmark_of_its_client_what_was_sent_last_is_repeated
     monkeypatch.setattr(client_subscription, "BUFFER_BYTES", 2_000)
     monkeypatch.setattr(client_subscription, "GRAIN_BYTES", 500)
     async with running_broker(tmp_path) as broker:
-        await filled(broker)
+        await fill_log(broker)
         first = await RecordingClient.connect(broker)
         await subscribe(first, rate="500")
         await until(lambda: len(first.deliveries) > 250, 60)
@@ -130,7 +130,7 @@ async def test_without_the_bookmark_of_its_client_what_was_sent_last_is_repeated
 
 async def test_with_acknowledgements_it_goes_on_after_what_was_acknowledged(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        await filled(broker)
+        await fill_log(broker)
         first = await RecordingClient.connect(broker)
         await subscribe(first, ack="client", prefetch=100)
         await until(lambda: len(first.deliveries) >= 100)
@@ -148,7 +148,7 @@ async def test_with_acknowledgements_it_goes_on_after_what_was_acknowledged(tmp_
 
 async def test_an_operator_makes_pauses_resumes_re_rates_and_cancels_one(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        await filled(broker)
+        await fill_log(broker)
         made = await ask(
             broker, "replay_create", name="nightly", client="reader", topic="a", bookmark="0", rate="200"
         )
@@ -202,7 +202,7 @@ async def test_the_console_s_fake_broker_shows_what_a_broker_shows(tmp_path: Pat
 
 async def test_one_with_an_end_is_completed_there(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        await filled(broker)
+        await fill_log(broker)
         reader = await RecordingClient.connect(broker)
         await subscribe(reader, bookmark="[test-1|101|:test-1|200|]")
         await until(lambda: reader.completed_ids() == ["s"])
@@ -262,7 +262,7 @@ async def test_a_file_that_cannot_be_read_stops_the_start_and_says_what_to_do(tm
 
 async def test_one_that_cannot_be_stored_is_refused_and_is_none_whoever_asks(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        await filled(broker, 20)
+        await fill_log(broker, 20)
         files = broker.engine.kept._files = FailingFiles()
         files.fail = lambda name: name == "pwritev"
         reader = await RecordingClient.connect(broker)
@@ -282,7 +282,7 @@ async def test_one_that_cannot_be_stored_is_refused_and_is_none_whoever_asks(tmp
 
 async def test_what_its_client_was_answered_is_on_the_disk(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        await filled(broker, 20)
+        await fill_log(broker, 20)
         reader = await RecordingClient.connect(broker)
         await subscribe(reader, paused=True)
         # As it stands at this moment, not after the next second: as a crash would leave it.
@@ -313,7 +313,7 @@ async def test_the_subscription_of_one_that_another_member_made_anew_moves_only_
     tmp_path: Path,
 ) -> None:
     async with running_broker(tmp_path) as broker:
-        writer = await filled(broker)
+        writer = await fill_log(broker)
         reader = await RecordingClient.connect(broker)
         await subscribe(reader)
         await until(lambda: broker.engine.managed.get("nightly").position > 600)

@@ -38,7 +38,7 @@ RATES = (None, "5000", "200KB", "20000", "3X", None, "1MB")
 """By number; those that would take longer than a test are lifted in the end."""
 
 
-class Socket:
+class RecordingSocket:
     """A sink that remembers what it was given.
 
     After `appetite` deliveries it takes no more until it is unblocked.
@@ -80,7 +80,7 @@ class Socket:
         return self.written_bytes
 
 
-class World:
+class ReplayModel:
     """A host, a publisher, a subscriber, and a model: every record's topic by sequence."""
 
     def __init__(self, home: Path) -> None:
@@ -88,13 +88,13 @@ class World:
         options = JournalOptions(segment_size=16 * 1024, preallocated=1)
         journal = Journal.open(home / "journal", "law-1", home / "archive", options)
         self.engine = Engine(journal, default_policy("law-1"), home / "spool", HUGE, None, SystemClock())
-        self.socket, self.publisher = Socket(), self._client("publisher", Socket())
+        self.socket, self.publisher = RecordingSocket(), self._client("publisher", RecordingSocket())
         self.subscriber = self._client("subscriber", self.socket)
         self.model: dict[int, str] = {}
         self.begin: int | None = None
         self.end: int | None = None
 
-    def _client(self, name: str, socket: Socket) -> Connection:
+    def _client(self, name: str, socket: RecordingSocket) -> Connection:
         connection = self.engine.add_connection("tcp", socket)
         connection.execute_command(commands.Logon(name=name))
         return connection
@@ -208,7 +208,7 @@ operations = st.tuples(
 
 
 async def live_out(script: list[tuple[str, int]], home: Path) -> None:
-    world = World(home)
+    world = ReplayModel(home)
     for operation, number in script:
         await world.do(operation, number)
     await world.finish()

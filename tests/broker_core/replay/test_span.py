@@ -26,7 +26,7 @@ HERE = "here"
 
 
 @dataclass
-class Whole:
+class LogModel:
     """A log in memory: (sequence, accepted at) of every record since the first, and the oldest that is still
     there.
     """
@@ -57,10 +57,10 @@ class Whole:
 
 
 @st.composite
-def wholes(draw: st.DrawFn) -> Whole:
+def wholes(draw: st.DrawFn) -> LogModel:
     steps = draw(st.lists(st.integers(0, 3), max_size=12))
     times = [1_000 + sum(steps[: number + 1]) for number in range(len(steps))]
-    return Whole(list(enumerate(times, 1)), draw(st.integers(1, len(steps) + 1)))
+    return LogModel(list(enumerate(times, 1)), draw(st.integers(1, len(steps) + 1)))
 
 
 sequences = st.integers(0, 12).map(lambda sequence: Bookmark(HERE, sequence))
@@ -70,7 +70,7 @@ moments = st.integers(998, 1_040).map(AtTime)
 
 @given(wholes(), lists)
 def test_a_list_of_bookmarks_is_the_union_of_what_follows_each_without_repeats(
-    whole: Whole, asked: AfterBookmarks
+    whole: LogModel, asked: AfterBookmarks
 ) -> None:
     known = [bookmark for bookmark in asked.bookmarks if bookmark.sequence <= len(whole.records)]
     union = {sequence for bookmark in known for sequence, _ in whole.kept() if sequence > bookmark.sequence}
@@ -79,7 +79,7 @@ def test_a_list_of_bookmarks_is_the_union_of_what_follows_each_without_repeats(
 
 @given(wholes(), st.one_of(lists, moments), st.one_of(lists, moments), st.booleans(), st.booleans())
 def test_a_range_is_the_whole_filtered_by_position(
-    whole: Whole, begin: Start, end: Start, begin_included: bool, end_included: bool
+    whole: LogModel, begin: Start, end: Start, begin_included: bool, end_included: bool
 ) -> None:
     def at_or_after(record: tuple[int, int]) -> bool:
         match begin:
@@ -108,7 +108,7 @@ def test_a_range_is_the_whole_filtered_by_position(
 
 @given(wholes(), lists)
 def test_what_was_removed_is_the_exact_interval_between_the_bookmark_and_the_oldest_record(
-    whole: Whole, asked: AfterBookmarks
+    whole: LogModel, asked: AfterBookmarks
 ) -> None:
     found = find_span(asked, whole.log)
     known = [bookmark.sequence for bookmark in asked.bookmarks if bookmark.sequence <= len(whole.records)]

@@ -26,7 +26,7 @@ records = st.tuples(
 )
 
 
-def wanted(batch: Batch, one: Subscription[None]) -> list[int]:
+def matching_rows(batch: Batch, one: Subscription[None]) -> list[int]:
     """The rows one subscription wants, record by record."""
     rows = []
     for row, record in enumerate(batch.records()):
@@ -67,10 +67,10 @@ def test_matching_agrees_with_looking_at_every_record(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "INDEXED_FROM", indexed_from)
-        agrees_with_looking_at_every_record(changes, batches)
+        check_against_every_record(changes, batches)
 
 
-def agrees_with_looking_at_every_record(
+def check_against_every_record(
     changes: list[tuple[bool, str, str | None]], batches: list[list[tuple[str, bytes]]]
 ) -> None:
     subject, live = SubscriptionRegistry[None](None), list[Subscription[None]]()
@@ -82,7 +82,7 @@ def agrees_with_looking_at_every_record(
             subject.add(live[-1])
         for made in batches:
             batch = batch_of(made)
-            expected = {one: rows for one in live if (rows := wanted(batch, one))}
+            expected = {one: rows for one in live if (rows := matching_rows(batch, one))}
             assert found_by(subject, batch) == expected
     assert len(subject) == len(live)
     assert set(subject) == set(live)

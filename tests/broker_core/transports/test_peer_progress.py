@@ -61,7 +61,7 @@ SHUT = TcpInfo(
 )
 
 
-class Kernel:
+class ManualKernel:
     """A kernel whose answers are given by hand, and the progress that is read off them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, window: int) -> None:
@@ -75,12 +75,12 @@ class Kernel:
 
 
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    return Kernel(monkeypatch, 30_000)
+def kernel(monkeypatch: pytest.MonkeyPatch) -> ManualKernel:
+    return ManualKernel(monkeypatch, 30_000)
 
 
 def test_a_lump_is_unknown_until_the_window_was_seen_shut_and_then_all_that_the_peer_may_hold(
-    kernel: Kernel,
+    kernel: ManualKernel,
 ) -> None:
     assert kernel.look(SHUT._replace(acknowledged=40_000, unacked_segments=3, window=20_000)) == 40_000
     assert kernel.progress.lump_bytes == 0
@@ -89,21 +89,21 @@ def test_a_lump_is_unknown_until_the_window_was_seen_shut_and_then_all_that_the_
 
 
 def test_of_a_peer_that_had_read_for_long_the_lump_is_what_its_window_says_it_can_hold(
-    kernel: Kernel,
+    kernel: ManualKernel,
 ) -> None:
     kernel.look(SHUT._replace(acknowledged=900_000_000, unacked_segments=3, window=40_000))
     kernel.look(shut(900_100_000))
     assert kernel.progress.lump_bytes == HELD_PER_WINDOW * 40_000
 
 
-def test_a_large_buffer_is_opened_before_it_is_empty(kernel: Kernel) -> None:
+def test_a_large_buffer_is_opened_before_it_is_empty(kernel: ManualKernel) -> None:
     kernel.look(SHUT._replace(acknowledged=900_000_000, unacked_segments=3, window=16_000_000))
     kernel.look(shut(900_100_000))
     assert kernel.progress.lump_bytes == HELD_PER_WINDOW * 1_000_000 + MERGED_BYTES
 
 
 def test_a_larger_step_after_a_rest_is_learned_and_what_many_steps_may_have_moved_is_not(
-    kernel: Kernel,
+    kernel: ManualKernel,
 ) -> None:
     for taken in (50_000, 120_000, 190_000):
         kernel.look(shut(taken))
@@ -116,7 +116,7 @@ def test_a_larger_step_after_a_rest_is_learned_and_what_many_steps_may_have_move
     assert kernel.progress.lump_bytes == 65_000
 
 
-def test_what_was_taken_never_shrinks_and_stays_when_the_socket_is_closed(kernel: Kernel) -> None:
+def test_what_was_taken_never_shrinks_and_stays_when_the_socket_is_closed(kernel: ManualKernel) -> None:
     assert kernel.look(shut(50_000)) == 50_000
     assert kernel.look(shut(49_000)) == 50_000
     assert kernel.look(None) == 50_000
@@ -124,7 +124,9 @@ def test_what_was_taken_never_shrinks_and_stays_when_the_socket_is_closed(kernel
     assert kernel.progress.closed and kernel.progress.update(10_000_000, 0) == 50_000
 
 
-def test_what_waits_waits_for_the_network_when_the_window_was_open_most_of_the_time(kernel: Kernel) -> None:
+def test_what_waits_waits_for_the_network_when_the_window_was_open_most_of_the_time(
+    kernel: ManualKernel,
+) -> None:
     begun = SHUT._replace(acknowledged=1_000, window=30_000, unacked_segments=5)
     kernel.look(begun._replace(busy=PATH_WAITS_US, shut=PATH_WAITS_US))
     assert not kernel.progress.network_limited
@@ -139,7 +141,7 @@ def test_what_waits_waits_for_the_network_when_the_window_was_open_most_of_the_t
     assert not kernel.progress.network_limited, "nothing waits"
 
 
-def test_a_shut_window_that_nobody_answers_for_is_the_networks(kernel: Kernel) -> None:
+def test_a_shut_window_that_nobody_answers_for_is_the_networks(kernel: ManualKernel) -> None:
     kernel.look(shut(1_000, busy=PATH_WAITS_US, shut=PATH_WAITS_US, unanswered=1))
     assert not kernel.progress.network_limited
     kernel.look(shut(1_000, busy=PATH_WAITS_US, shut=PATH_WAITS_US, unanswered=2))

@@ -40,7 +40,7 @@ def reader(version: StompVersion = StompVersion.V12, **limits: int) -> StompFram
     return StompFrameReader(FrameLimits(**limits), version)
 
 
-def written(frames: list[StompFrame], end: bytes = b"") -> bytes:
+def frame_with_receipt(frames: list[StompFrame], end: bytes = b"") -> bytes:
     """A receipt stands in the middle of the headers."""
     parts = []
     for frame in frames:
@@ -62,12 +62,12 @@ def bare(frames: list[StompFrame]) -> list[StompFrame]:
 
 @given(FRAMES, st.sampled_from([b"", b"\n", b"\r\n\n"]))
 def test_what_is_written_is_read_again(frames: list[StompFrame], between: bytes) -> None:
-    assert bare(reader().feed(written(frames, between))) == frames
+    assert bare(reader().feed(frame_with_receipt(frames, between))) == frames
 
 
 @given(FRAMES, st.integers(1, 7))
 def test_it_makes_no_difference_how_a_stream_is_cut(frames: list[StompFrame], step: int) -> None:
-    stream, cut = written(frames), reader()
+    stream, cut = frame_with_receipt(frames), reader()
     found = [frame for at in range(0, len(stream), step) for frame in cut.feed(stream[at : at + step])]
     assert bare(found) == frames
     assert cut.error is None and cut.buffered_bytes == 0
@@ -108,7 +108,7 @@ ODD = [
 """A SEND's lines, body and end, and what stands behind it."""
 
 
-def taken(made: StompFrameReader, most: int) -> list[StompFrame]:
+def parsed_frames(made: StompFrameReader, most: int) -> list[StompFrame]:
     """What can be read now, SENDs together as far as they may be."""
     found: list[StompFrame] = []
     frame = made.read_frames()
@@ -146,7 +146,7 @@ def read_both_ways(version: StompVersion, step: int, stream: bytes) -> None:
     found: list[StompFrame] = []
     for at in range(0, len(stream), step):
         together.put(stream[at : at + step])
-        found += taken(together, 5)
+        found += parsed_frames(together, 5)
     assert bare(found) == bare(one_by_one)
     assert (together.error is None) == (single.error is None)
     if single.error is not None and together.error is not None:

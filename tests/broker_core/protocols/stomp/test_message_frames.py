@@ -67,7 +67,7 @@ def read(data: bytes, version: StompVersion) -> list[tuple[dict[str, str], bytes
     return found
 
 
-def taken(frames: MessageFrames, most: int) -> list[bytes]:
+def parsed_messages(frames: MessageFrames, most: int) -> list[bytes]:
     slices, left = [], [frames]
     while left:
         part, rest = left.pop().take(most)
@@ -82,7 +82,7 @@ def test_what_is_read_is_what_was_published(
 ) -> None:
     tails = MessageTailCache("here").tails_of_batch(batch_of(records, first), StompVersion.V12, False)
     frames = build_frames(b"s\\c1", tails)
-    slices = taken(frames, most)
+    slices = parsed_messages(frames, most)
     assert sum(map(len, slices)) == frames.nbytes
     found = [one for part in slices for one in read(part, StompVersion.V12)]  # each slice is whole frames
     for number, ((topic, body, own), (headers, got)) in enumerate(zip(records, found, strict=True)):

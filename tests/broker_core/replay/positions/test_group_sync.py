@@ -26,7 +26,7 @@ from tests.broker_core.replay.positions.test_store import REPLAY
 NUMBER = 2 * IN_A_RECORD
 
 
-class Walked(PositionStore):
+class CountingDict(PositionStore):
     """Counts how often somebody goes through all that is kept."""
 
     walks = 0
@@ -36,11 +36,11 @@ class Walked(PositionStore):
         return super().__iter__()
 
 
-class Member:
+class SyncMember:
     """One member's, whose log takes what it is told, or doesn't."""
 
     def __init__(self, home: Path, name: str) -> None:
-        self.kept = Walked(home / f"{name}.kept.json", PinTable().add)
+        self.kept = CountingDict(home / f"{name}.kept.json", PinTable().add)
         self.now, self.takes = 0.0, True
         self.said: list[bytes] = []
         self.common = GroupPositionSync(
@@ -69,7 +69,7 @@ def durable(number: int) -> DurableSubscriptionRecord:
 
 
 def test_each_tells_what_has_changed_without_going_through_all_that_is_kept(tmp_path: Path) -> None:
-    a, b = Member(tmp_path, "a"), Member(tmp_path, "b")
+    a, b = SyncMember(tmp_path, "a"), SyncMember(tmp_path, "b")
     durables, replay = [durable(number) for number in range(NUMBER)], ManagedReplayRecord(**REPLAY)
     for one in (*durables, replay):
         a.kept.add(one)
@@ -109,7 +109,7 @@ def test_each_tells_what_has_changed_without_going_through_all_that_is_kept(tmp_
 
 def test_a_position_that_was_told_late_moves_no_later_one_of_that_name(tmp_path: Path) -> None:
     """One member tells how far a client has come while the other deletes that one and makes another."""
-    a, b = Member(tmp_path, "a"), Member(tmp_path, "b")
+    a, b = SyncMember(tmp_path, "a"), SyncMember(tmp_path, "b")
     a.kept.add(durable(1))
     a.tells()
     b.common.apply_updates(a.said)

@@ -57,7 +57,7 @@ def durable(name: str = "orders", position: int = 7) -> DurableSubscriptionRecor
     )
 
 
-class Home:
+class InstanceDirectory:
     """An instance's directories, and the pins of its log."""
 
     def __init__(self, path: Path) -> None:
@@ -78,8 +78,8 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+def home(tmp_path: Path) -> InstanceDirectory:
+    return InstanceDirectory(tmp_path)
 
 
 class SlowFiles(FileSystem):
@@ -98,7 +98,7 @@ class SlowFiles(FileSystem):
         self._let.release(number)
 
 
-async def begun(files: SlowFiles, number: int) -> None:
+async def start_renames(files: SlowFiles, number: int) -> None:
     async with asyncio.timeout(30):
         while files.begun < number:
             await asyncio.sleep(0)
@@ -107,13 +107,13 @@ async def begun(files: SlowFiles, number: int) -> None:
 # The file.
 
 
-def test_golden_bytes(home: Home) -> None:
+def test_golden_bytes(home: InstanceDirectory) -> None:
     assert encode_positions([durable()]) == GOLDEN
     home.path.write_bytes(GOLDEN)
     assert list(home.store().durables) == [("reader", "orders")]
 
 
-def test_what_is_stored_comes_back_and_unknown_fields_are_passed_over(home: Home) -> None:
+def test_what_is_stored_comes_back_and_unknown_fields_are_passed_over(home: InstanceDirectory) -> None:
     entries = [{"kind": "durable", **DURABLE, "later": [1]}, {"kind": "managed", **REPLAY, "later": {}}]
     crc = crc32c(orjson.dumps(entries))
     home.path.write_bytes(orjson.dumps({"version": VERSION, "crc": crc, "kept": entries, "later": 1}))
@@ -125,7 +125,9 @@ def test_what_is_stored_comes_back_and_unknown_fields_are_passed_over(home: Home
     assert home.held() == {"durable subscription orders of reader": 7, "managed replay nightly": 5}
 
 
-def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped(home: Home) -> None:
+def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped(
+    home: InstanceDirectory,
+) -> None:
     """Of a group's member: `taken` behind where it was would pass over what others told."""
     content = join_encoded(encode_entries([durable()]), {}, 4_711)
     home.path.write_bytes(content)
@@ -154,7 +156,7 @@ def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped
     GOLDEN.replace(b'"position":7', b'"position":"7"'), GOLDEN.replace(b'"topic":"t",', b""),
     GOLDEN.replace(b"orders", b"\xff"),
 ])  # fmt: skip
-def test_a_file_that_cannot_be_read_is_refused_by_name(home: Home, content: bytes) -> None:
+def test_a_file_that_cannot_be_read_is_refused_by_name(home: InstanceDirectory, content: bytes) -> None:
     home.path.write_bytes(content)
     with pytest.raises(OperatorError) as refused:
         home.store()
@@ -162,7 +164,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(home: Home, content: byte
 
 
 def test_positions_torn_at_any_byte_are_refused_by_name_and_none_is_taken_for_a_smaller_whole(
-    home: Home,
+    home: InstanceDirectory,
 ) -> None:
     whole = encode_positions([durable(), durable("other", 70)], {"queue.x": 17})
     for kept in range(len(whole)):
@@ -177,7 +179,7 @@ def test_positions_torn_at_any_byte_are_refused_by_name_and_none_is_taken_for_a_
 
 
 async def test_a_position_that_was_told_to_be_saved_outlives_a_rename_that_a_power_cut_loses(
-    home: Home,
+    home: InstanceDirectory,
 ) -> None:
     lost = told = at = 0
     while True:
@@ -211,7 +213,7 @@ async def test_a_position_that_was_told_to_be_saved_outlives_a_rename_that_a_pow
 # The writer.
 
 
-async def test_however_many_wait_they_share_the_next_write(home: Home) -> None:
+async def test_however_many_wait_they_share_the_next_write(home: InstanceDirectory) -> None:
     files = SlowFiles()
     kept = home.store(files)
     waiting = []
@@ -219,36 +221,36 @@ async def test_however_many_wait_they_share_the_next_write(home: Home) -> None:
         kept.add(durable(f"d{number}"))
         waiting.append(asyncio.create_task(kept.save()))
         if number == 249:
-            await begun(files, 1)
+            await start_renames(files, 1)
     files.let(2)
     await asyncio.gather(*waiting)
     assert (files.begun, len(home.stored())) == (2, 500)
 
 
-async def test_a_save_is_not_answered_by_a_write_that_had_begun(home: Home) -> None:
+async def test_a_save_is_not_answered_by_a_write_that_had_begun(home: InstanceDirectory) -> None:
     files = SlowFiles()
     kept = home.store(files)
     kept.add(durable("early"))
     early = asyncio.create_task(kept.save())
-    await begun(files, 1)
+    await start_renames(files, 1)
     kept.add(durable("late"))
     late = asyncio.create_task(kept.save())
     files.let()
     await early
     assert home.stored() == {"early": 7}
-    await begun(files, 2)
+    await start_renames(files, 2)
     assert not late.done()
     files.let()
     await late
     assert home.stored() == {"early": 7, "late": 7}
 
 
-async def test_a_waiter_that_is_cancelled_takes_the_write_away_from_nobody(home: Home) -> None:
+async def test_a_waiter_that_is_cancelled_takes_the_write_away_from_nobody(home: InstanceDirectory) -> None:
     files = SlowFiles()
     kept = home.store(files)
     kept.add(durable())
     impatient, patient = asyncio.create_task(kept.save()), asyncio.create_task(kept.save())
-    await begun(files, 1)
+    await start_renames(files, 1)
     impatient.cancel()
     files.let()
     await patient
@@ -256,7 +258,7 @@ async def test_a_waiter_that_is_cancelled_takes_the_write_away_from_nobody(home:
     assert home.stored() == {"orders": 7}
 
 
-async def test_a_write_that_fails_is_told_to_its_waiters_and_tried_again(home: Home) -> None:
+async def test_a_write_that_fails_is_told_to_its_waiters_and_tried_again(home: InstanceDirectory) -> None:
     files = FailingFiles()
     kept = home.store(files)
     kept.add(durable())
@@ -273,7 +275,9 @@ async def test_a_write_that_fails_is_told_to_its_waiters_and_tried_again(home: H
     assert home.stored() == {"orders": 7}
 
 
-async def test_what_has_not_changed_is_not_written_each_second_and_what_has_is_at_the_end(home: Home) -> None:
+async def test_what_has_not_changed_is_not_written_each_second_and_what_has_is_at_the_end(
+    home: InstanceDirectory,
+) -> None:
     files = FailingFiles()
     kept = home.store(files)
     kept.save_soon()
@@ -288,7 +292,7 @@ async def test_what_has_not_changed_is_not_written_each_second_and_what_has_is_a
     assert len(files.calls) == written
 
 
-async def test_the_log_is_held_until_the_new_position_is_on_disk(home: Home) -> None:
+async def test_the_log_is_held_until_the_new_position_is_on_disk(home: InstanceDirectory) -> None:
     files = FailingFiles()
     kept, one = home.store(files), durable(position=7)
     replay = ManagedReplayRecord(**REPLAY)
@@ -310,7 +314,7 @@ async def test_the_log_is_held_until_the_new_position_is_on_disk(home: Home) -> 
     assert list(kept) == [replay]
 
 
-def test_dropping_one_leaves_another_of_the_same_name_alone(home: Home) -> None:
+def test_dropping_one_leaves_another_of_the_same_name_alone(home: InstanceDirectory) -> None:
     kept, earlier, later = home.store(), durable(), durable(position=9)
     kept.add(earlier)
     kept.remove(earlier)
@@ -328,7 +332,7 @@ def test_whoever_was_told_that_it_is_saved_finds_it_so(
     tmp_path_factory: pytest.TempPathFactory, plan: list[str]
 ) -> None:
     """And the log is held from what is on disk, whatever fails in between."""
-    home, files = Home(tmp_path_factory.mktemp("kept")), FailingFiles()
+    home, files = InstanceDirectory(tmp_path_factory.mktemp("kept")), FailingFiles()
 
     async def run() -> None:
         kept, states, saving = (

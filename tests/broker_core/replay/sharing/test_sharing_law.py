@@ -35,14 +35,14 @@ HUGE = 1 << 40
 KEY = SHARED_OWNER, "jobs"
 
 
-class Socket:
+class ConsumerSocket:
     """A consumer's: what it was given and holds, by number."""
 
     protocol, remote, text_mode = "tcp", "test", False
     peer_names: frozenset[str] = frozenset()
     is_flushed, window_step_bytes, is_network_limited, receive_window = True, 0, False, UNKNOWN
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SharingModel) -> None:
         self.world = world
         self.is_writable = True
         self.written_bytes = self.numbers = 0
@@ -69,7 +69,7 @@ class Socket:
         assert code == "shutting_down", (code, message)
 
 
-class World:
+class SharingModel:
     """A broker, its consumers, and what they know together."""
 
     def __init__(self, home: Path, max_deliveries: int) -> None:
@@ -79,7 +79,7 @@ class World:
         self.acked: set[int] = set()
         self.saved: set[int] = set()
         """What was acknowledged when it was last saved."""
-        self.consumers: list[tuple[Connection, Socket]] = []
+        self.consumers: list[tuple[Connection, ConsumerSocket]] = []
         self.lives = 0
         self.start()
 
@@ -93,9 +93,9 @@ class World:
         self.engine = Engine(journal, default_policy("law-1"), place / "spool", HUGE, None, SystemClock())
         self.publisher = self.client()[0]
 
-    def client(self) -> tuple[Connection, Socket]:
+    def client(self) -> tuple[Connection, ConsumerSocket]:
         self.names += 1
-        socket = Socket(self)
+        socket = ConsumerSocket(self)
         connection = self.engine.add_connection("tcp", socket)
         connection.execute_command(commands.Logon(name=f"c{self.names}"))
         return connection, socket
@@ -136,7 +136,7 @@ class World:
         assert position >= self.position, "a kept place moved back"
         self.position = position
 
-    async def leave(self, connection: Connection, socket: Socket) -> None:
+    async def leave(self, connection: Connection, socket: ConsumerSocket) -> None:
         self.consumers.remove((connection, socket))
         connection.on_closed()
         async with asyncio.timeout(60):
@@ -146,7 +146,7 @@ class World:
         assert account.matched == sum_volumes(what for _, what in account_parts(account))
         assert account.waiting.messages == account.in_flight.messages == 0
 
-    def act(self, operation: str, connection: Connection, socket: Socket, number: int) -> None:
+    def act(self, operation: str, connection: Connection, socket: ConsumerSocket, number: int) -> None:
         if operation == "block":
             socket.is_writable = not socket.is_writable
             if socket.is_writable:
@@ -249,7 +249,7 @@ OPERATIONS = st.tuples(
 
 
 async def live_out(script: list[tuple[str, int]], home: Path, max_deliveries: int) -> None:
-    world = World(home, max_deliveries)
+    world = SharingModel(home, max_deliveries)
     for operation, number in script:
         await world.do(operation, number)
     await world.drain()

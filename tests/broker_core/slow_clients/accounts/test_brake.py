@@ -25,7 +25,7 @@ OLD = {
 }
 
 
-def waiting(names: str, **rules: Any) -> SlowClientGuard:
+def waiting_guard(names: str, **rules: Any) -> SlowClientGuard:
     """A guard of clients for which something has waited for a minute."""
     made = make_guard(policy(BIG, **rules))
     for name in names:
@@ -44,7 +44,7 @@ def staged(allowed: int | None, revision: int = 2, **rules: Any) -> StagedRevisi
 def test_no_more_than_the_allowance_is_carried_out_and_the_preview_says_so(
     clients: int, allowed: int, ticks: int
 ) -> None:
-    made, stage, ended = waiting("abcdef"[:clients]), staged(allowed), []
+    made, stage, ended = waiting_guard("abcdef"[:clients]), staged(allowed), []
     made.on_exhausted = lambda: ended.append(made.brake)
     said = made.preview(policy(BIG), START, stage)
     made.apply_policy(policy(BIG), stage)
@@ -57,7 +57,7 @@ def test_no_more_than_the_allowance_is_carried_out_and_the_preview_says_so(
 
 
 def test_a_client_whose_decision_was_held_is_judged_by_the_revision_before() -> None:
-    made = waiting("ab", rules=[OLD])
+    made = waiting_guard("ab", rules=[OLD])
     made.apply_policy(policy(BIG, rules=[OLD]), staged(1, rules=[{**OLD, "limit": 500}]))
     first, held = made.tick(START)
     assert (first.client, first.mode, held.client, held.held_at) == ("a", EnforcementMode.ENFORCE, "b", 1)
@@ -72,7 +72,7 @@ def test_a_client_whose_decision_was_held_is_judged_by_the_revision_before() -> 
 
 def test_a_rule_that_both_revisions_have_still_acts_once_the_stage_is_withdrawn() -> None:
     rule = {**OLD, "ladder": NOTIFY}
-    made = waiting("a")
+    made = waiting_guard("a")
     made.apply_policy(policy(BIG, rules=[rule]), staged(0, rules=[rule]))
     (held,) = made.tick(START)
     assert held.held_at == 0
@@ -82,7 +82,7 @@ def test_a_rule_that_both_revisions_have_still_acts_once_the_stage_is_withdrawn(
 
 
 def test_a_withdrawn_revision_stays_withdrawn_until_another_one_is_staged() -> None:
-    made = waiting("ab")
+    made = waiting_guard("ab")
     made.apply_policy(policy(BIG), staged(0))
     made.tick(START)
     made.withdraw_stage()
@@ -95,7 +95,7 @@ def test_a_withdrawn_revision_stays_withdrawn_until_another_one_is_staged() -> N
 
 
 def test_the_same_stage_again_gives_no_new_allowance() -> None:
-    made = waiting("ab")
+    made = waiting_guard("ab")
     made.apply_policy(policy(BIG), staged(2))
     assert len(made.tick(START)) == 2
     made.apply_policy(policy(BIG), staged(2))

@@ -113,7 +113,7 @@ def at(ms: int) -> int:
     return START - ms * 1_000_000 if ms else 0
 
 
-def scene(document: PolicyDocument, clients: list[Any]) -> SlowClientGuard:
+def make_guard_with_clients(document: PolicyDocument, clients: list[Any]) -> SlowClientGuard:
     made = make_guard(document)
     for number, (memory, disk, age, blocked, owed, offlined, subscriptions) in enumerate(clients):
         backlog = FixedBacklog(0, BacklogCounts(owed, disk // 40, owed // 2, "s|3|"))
@@ -152,7 +152,7 @@ def test_a_preview_is_what_then_happens(
     clients: list[Any],
     seconds: int,
 ) -> None:
-    made = scene(before, clients)
+    made = make_guard_with_clients(before, clients)
     for second in range(seconds + 1):
         made.tick(START + second * SECOND)
     now = START + seconds * SECOND

@@ -14,12 +14,12 @@ from tests.support.signals import SubscriptionSignals
 NOTIFY = [{"action": "notify"}]
 
 
-def of(made: SlowClientGuard, client: str, rule: str, now: int) -> ForecastEntry:
+def forecast_of(made: SlowClientGuard, client: str, rule: str, now: int) -> ForecastEntry:
     (found,) = [one for one in made.forecasts(client, now) if one.rule == rule]
     return found
 
 
-def own(signal: str, limit: int, **more: Any) -> dict[str, Any]:
+def custom_rule(signal: str, limit: int, **more: Any) -> dict[str, Any]:
     return {"name": "own", "signal": signal, "limit": limit, "mode": "enforce", "ladder": NOTIFY, **more}
 
 
@@ -29,28 +29,28 @@ def own(signal: str, limit: int, **more: Any) -> dict[str, Any]:
     ("outbound_messages", "outbox_messages"), ("conflation_bytes", "conflation_bytes"),
 ])  # fmt: skip
 def test_a_subscription_that_fills_up(signal: str, field: str) -> None:
-    made = make_guard(policy(rules=[own(signal, 100, scope={"topic": ">"})]))
+    made = make_guard(policy(rules=[custom_rule(signal, 100, scope={"topic": ">"})]))
     one = SubscriptionSignals("s", "t")
     made.subscribe(made.register("c", "tcp", FixedBacklog(START)), one)
     for second in range(4):
         setattr(one, field, 10 + 10 * second)
         made.tick(START + second * SECOND)
-    found = of(made, "c", "own", START + 3 * SECOND)
+    found = forecast_of(made, "c", "own", START + 3 * SECOND)
     assert (found.subscription, found.value, found.percent, found.fires_in_ms) == ("s", 40, 40.0, 6_000)
     assert made.forecast("c", START + 3 * SECOND) == found
     setattr(one, field, 0)
     made.tick(START + 4 * SECOND)
-    assert of(made, "c", "own", START + 4 * SECOND).why_none == "nothing of it is used"
+    assert forecast_of(made, "c", "own", START + 4 * SECOND).why_none == "nothing of it is used"
 
 
 def test_what_is_in_flight_of_a_client_fills_up() -> None:
-    made = make_guard(policy(rules=[own("backlog_messages", 100)]))
+    made = make_guard(policy(rules=[custom_rule("backlog_messages", 100)]))
     backlog = FixedBacklog()
     made.register("c", "tcp", backlog)
     for second in range(4):
         backlog.owed_messages = 10 + 10 * second
         made.tick(START + second * SECOND)
-    assert of(made, "c", "own", START + 3 * SECOND).fires_in_ms == 6_000
+    assert forecast_of(made, "c", "own", START + 3 * SECOND).fires_in_ms == 6_000
 
 
 def test_a_rate_that_falls_to_its_floor() -> None:
@@ -60,7 +60,7 @@ def test_a_rate_that_falls_to_its_floor() -> None:
     for second in range(6):
         backlog.acked_bytes += 20_000 - 1_000 * second
         made.tick(START + second * SECOND)
-    found = of(made, "c", "xap.throughput", START + 5 * SECOND)
+    found = forecast_of(made, "c", "xap.throughput", START + 5 * SECOND)
     assert found.value == 15_000 and found.per_second == pytest.approx(-1_000) and found.fires_in_ms == 10_500
 
 
@@ -73,10 +73,10 @@ def test_of_a_pool_that_fills_up_only_the_one_who_would_be_chosen_has_a_time() -
         made.tick(START + second * SECOND)
     now = START + 3 * SECOND
     rule = "amps.message_memory_limit"
-    found = of(made, "big", rule, now)
+    found = forecast_of(made, "big", rule, now)
     assert (found.value, found.limit, found.fires_in_ms) == (40_000, 100_000, 6_000)
-    assert of(made, "small", rule, now).why_none == "big would be chosen first"
-    assert of(made, "idle", rule, now).why_none == "it has none of what the pool is short of"
+    assert forecast_of(made, "small", rule, now).why_none == "big would be chosen first"
+    assert forecast_of(made, "idle", rule, now).why_none == "it has none of what the pool is short of"
     assert (first := made.forecast("big", now)) is not None and first.rule == rule, (
         "before its own share of memory"
     )
@@ -90,13 +90,13 @@ def test_who_would_be_chosen_first_is_somebody_who_is_there() -> None:
             made.on_queued(uses[name], size, START)
         made.tick(START + second * SECOND)
     now, rule = START + 3 * SECOND, "amps.message_memory_limit"
-    assert of(made, "small", rule, now).why_none == "big would be chosen first"
+    assert forecast_of(made, "small", rule, now).why_none == "big would be chosen first"
     made.unregister(uses["big"])
-    assert "big" not in of(made, "small", rule, now).why_none, "in the same second"
+    assert "big" not in forecast_of(made, "small", rule, now).why_none, "in the same second"
 
 
 def test_the_protected_are_not_chosen_and_who_comes_after_them_is() -> None:
-    pool = own(
+    pool = custom_rule(
         "pool_memory", 50_000, choose="largest_in_pool", shape="largest_when_pool_over", protected=["ops*"]
     )
     made = make_guard(policy({"message_memory_limit": 10**9, "message_disk_limit": 10**9}, rules=[pool]))
@@ -105,8 +105,8 @@ def test_the_protected_are_not_chosen_and_who_comes_after_them_is() -> None:
         for use, size in zip(uses, (6_000, 4_000), strict=True):
             made.on_queued(use, size, START)
         made.tick(START + second * SECOND)
-    assert of(made, "ops-1", "own", START + 3 * SECOND).why_none == "the rule protects it"
-    assert of(made, "next", "own", START + 3 * SECOND).fires_in_ms == 1_000
+    assert forecast_of(made, "ops-1", "own", START + 3 * SECOND).why_none == "the rule protects it"
+    assert forecast_of(made, "next", "own", START + 3 * SECOND).fires_in_ms == 1_000
 
 
 def test_who_isnt_there_has_none() -> None:

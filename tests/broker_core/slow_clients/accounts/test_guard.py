@@ -381,13 +381,13 @@ def test_what_a_rule_in_shadow_would_have_left_out_adds_up_until_its_client_is_g
 def test_what_a_peer_has_taken_meanwhile_is_looked_up_before_a_client_is_judged_for_what_is_queued(
     where: str,
 ) -> None:
-    class Looked(FixedBacklog):
+    class CountingBacklog(FixedBacklog):
         looks = 0
 
         def update_progress(self) -> None:
             self.looks += 1
 
-    made, backlog = make_guard(policy(SMALL)), Looked(START)
+    made, backlog = make_guard(policy(SMALL)), CountingBacklog(START)
     use = made.register("a", "tcp", backlog)
     add = made.on_queued if where == "memory" else made.on_spooled
     if where == "disk":

@@ -118,7 +118,7 @@ def test_a_rule_of_ones_own_about_a_pool_speaks_in_part_of_a_tick_too() -> None:
     assert [d for part in range(1, 90) for d in quiet.tick_part(START + part * PART)] == []
 
 
-def both(document_mode: str) -> tuple[SlowClientGuard, ClientUsage]:
+def guard_with_two_rules(document_mode: str) -> tuple[SlowClientGuard, ClientUsage]:
     """A guard with two rules that pass together: one acts at once, the other's word comes with the next
     tick.
     """
@@ -139,7 +139,7 @@ def both(document_mode: str) -> tuple[SlowClientGuard, ClientUsage]:
 def test_what_was_decided_about_a_client_that_left_is_void_unless_it_was_only_to_be_recorded(
     mode: str, said: list[str]
 ) -> None:
-    made, use = both(mode)
+    made, use = guard_with_two_rules(mode)
     assert len(made._later) == 1
     made.unregister(use)
     registered(made, "a")
@@ -150,7 +150,7 @@ def test_what_was_decided_about_a_client_that_left_is_void_unless_it_was_only_to
 
 
 def test_what_was_decided_about_others_stays() -> None:
-    made, use = both("enforce")
+    made, use = guard_with_two_rules("enforce")
     (other,) = registered(made, "b")
     made.unregister(other)
     made.unregister(ClientUsage("a", "tcp", "", FixedBacklog(), use.pool, 99, lambda name: 0))
@@ -172,14 +172,14 @@ def test_a_subscription_that_has_ended_is_judged_no_more() -> None:
 
 
 def test_a_preview_looks_at_what_peers_have_taken_before_it_judges() -> None:
-    class Looked(FixedBacklog):
+    class CountingBacklog(FixedBacklog):
         looks = 0
 
         def update_progress(self) -> None:
             self.looks += 1
 
     made = make_guard(policy(SMALL))
-    backlog, idle = Looked(START), Looked(START)
+    backlog, idle = CountingBacklog(START), CountingBacklog(START)
     made.on_queued(made.register("a", "tcp", backlog), 300, START)
     made.register("idle", "tcp", idle)
     made.preview(policy(SMALL), START)

@@ -20,7 +20,7 @@ from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_gu
 from tests.support.signals import SubscriptionSignals
 
 
-def scene(
+def guarded_client(
     signal: str, limit: int, mode: str = "enforce", action: str = "discard_oldest", **figures: int
 ) -> tuple[SlowClientGuard, WatchedSubscription]:
     own = {"name": "own", "signal": signal, "limit": limit, "mode": mode, "scope": {"topic": ">"},
@@ -30,7 +30,7 @@ def scene(
     return made, made.subscribe(use, SubscriptionSignals("s", "t", **figures))
 
 
-def costs(decisions: list[Decision]) -> list[tuple[int, int]]:
+def decision_costs(decisions: list[Decision]) -> list[tuple[int, int]]:
     return [(one.lost, one.kept) for one in decisions]
 
 
@@ -48,19 +48,19 @@ def costs(decisions: list[Decision]) -> list[tuple[int, int]]:
 def test_so_many_as_are_too_many_at_their_mean_size_where_the_limit_is_in_bytes(
     mode: str, signal: str, figures: dict[str, Any], expected: tuple[int, int]
 ) -> None:
-    made, _ = scene(signal, 20, mode, **figures)
-    assert costs(made.tick(START)) == [expected]
+    made, _ = guarded_client(signal, 20, mode, **figures)
+    assert decision_costs(made.tick(START)) == [expected]
 
 
 @pytest.mark.parametrize("mode", ["enforce", "shadow"])
 def test_what_is_in_flight_or_on_disk_cannot_be_discarded_and_there_is_no_decision_that_discards_nothing(
     mode: str,
 ) -> None:
-    made, watched = scene("backlog_messages", 20, mode, backlog_messages=50, unacked_messages=50)
+    made, watched = guarded_client("backlog_messages", 20, mode, backlog_messages=50, unacked_messages=50)
     assert made.tick(START) == [] and made.tick(START + SECOND) == []
     assert isinstance(watched.view, SubscriptionSignals)
     watched.view.backlog_messages, watched.view.outbox_messages = 53, 3
-    assert costs(made.tick(START + 2 * SECOND)) == [(3, 0)], "as soon as there is something"
+    assert decision_costs(made.tick(START + 2 * SECOND)) == [(3, 0)], "as soon as there is something"
 
 
 def test_an_early_rung_discards_nothing_while_the_limit_is_not_passed() -> None:
@@ -83,7 +83,7 @@ def test_in_shadow_it_counts_what_enforcing_would_have_discarded_however_long_it
     signal, limit = ("backlog_bytes", 250) if in_bytes else ("outbound_messages", 25)
     discarded = dict.fromkeys(("enforce", "shadow"), 0)
     for mode in discarded:
-        made, watched = scene(signal, limit, mode)
+        made, watched = guarded_client(signal, limit, mode)
         view = watched.view
         assert isinstance(view, SubscriptionSignals)
         waiting = 0
@@ -105,7 +105,7 @@ def test_in_shadow_it_counts_what_conflating_would_have_left_out_too(
     """Messages with keys come and are sent; only where it is enforced the earlier ones of a key are gone."""
     left_out = dict.fromkeys(("enforce", "shadow"), 0)
     for mode in left_out:
-        made, watched = scene("outbound_messages", 15, mode, "conflate")
+        made, watched = guarded_client("outbound_messages", 15, mode, "conflate")
         view, would_be = watched.view, ShadowConflation()
         assert isinstance(view, SubscriptionSignals)
         waiting, came = list[int](), 0

@@ -16,7 +16,7 @@ FLOOR = 5_000
 KIB = 1 << 10
 
 
-class Reader(FixedBacklog):
+class SteppedWindowReader(FixedBacklog):
     """Takes `rate` bytes a second, but its window opens by a lump at a time.
 
     `arriving` bytes a second come for it.
@@ -36,7 +36,7 @@ class Reader(FixedBacklog):
         self.oldest_at = START + min(self.acked_bytes * SECOND // self.arriving, elapsed_ns)
 
 
-def acted_after(reader: Reader, seconds: float) -> float | None:
+def acted_after(reader: SteppedWindowReader, seconds: float) -> float | None:
     """Seconds until the guard acts; None: not within this time. Looked at eight times a second."""
     made: SlowClientGuard = make_guard(policy(xap=[{"enabled": True, "throughput": FLOOR}]))
     made.on_queued(made.register("c", "tcp", reader), 50_000, START)
@@ -64,7 +64,10 @@ LUMPS = st.integers(8 * KIB, 400_000)
 def test_a_steady_reader_above_the_floor_is_never_acted_on(
     rate: int, lump: int, phase: float, times: int
 ) -> None:
-    assert acted_after(Reader(rate, lump, phase, arriving=rate * times), 3 * lump / FLOOR + 90) is None
+    assert (
+        acted_after(SteppedWindowReader(rate, lump, phase, arriving=rate * times), 3 * lump / FLOOR + 90)
+        is None
+    )
 
 
 @settings(max_examples=30, deadline=None)
@@ -79,7 +82,7 @@ def test_one_below_the_floor_is_acted_on_within_the_stated_worst_case(lump: int,
         if rule.name == "xap.throughput"
     ]
     worst = rule.worst_case_ms(0, lump) / 1_000
-    reader = Reader(1_000, lump, phase, arriving=100_000)
+    reader = SteppedWindowReader(1_000, lump, phase, arriving=100_000)
     at = acted_after(reader, worst + 1)
     assert at is not None and lump / FLOOR <= at <= worst
     assert worst <= 2.2 * lump / FLOOR + 12
@@ -90,7 +93,7 @@ def test_after_an_idle_time_a_burst_is_not_held_against_a_reader() -> None:
     before.
     """
     made = make_guard(policy(xap=[{"enabled": True}]))
-    reader = Reader(10_000, 400_000, 0.0, arriving=50_000)
+    reader = SteppedWindowReader(10_000, 400_000, 0.0, arriving=50_000)
     use = made.register("c", "tcp", reader)
     made.on_queued(use, 10, START)
     acts = []
@@ -109,7 +112,7 @@ def test_after_an_idle_time_a_burst_is_not_held_against_a_reader() -> None:
 
 def test_the_memory_of_a_client_stays_within_two_and_three_quarters_kib() -> None:
     made = make_guard(policy(xap=[{"enabled": True}]))
-    reader = Reader(10_000, 400_000, 0.0, arriving=50_000)
+    reader = SteppedWindowReader(10_000, 400_000, 0.0, arriving=50_000)
     use = made.register("c", "tcp", reader)
     made.on_queued(use, 100_000, START)
     for second in range(400):

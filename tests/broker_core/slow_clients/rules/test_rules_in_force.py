@@ -33,11 +33,11 @@ def rule(signal: str, limit: int, *ladder: dict[str, Any], **more: Any) -> dict[
     }
 
 
-def do(action: str, **more: int) -> dict[str, Any]:
+def rungs_of(action: str, **more: int) -> dict[str, Any]:
     return {"action": action, **more}
 
 
-def scene(
+def guarded_clients(
     *rules: dict[str, Any], waiting: BacklogCounts | None = None
 ) -> tuple[SlowClientGuard, ClientUsage, FixedBacklog]:
     made = make_guard(policy(BIG, rules=list(rules)))
@@ -46,7 +46,7 @@ def scene(
 
 
 def test_a_hard_limit_of_ones_own_acts_in_the_same_moment() -> None:
-    made, account, _ = scene(rule("outbound_bytes", 1_000, do("offline")))
+    made, account, _ = guarded_clients(rule("outbound_bytes", 1_000, rungs_of("offline")))
     assert made.on_queued(account, 1_000, START) is None
     decision = made.on_queued(account, 1, START)
     assert decision is not None and (decision.rule, decision.action, decision.worst_case_ms) == (
@@ -61,7 +61,7 @@ def test_a_hard_limit_of_ones_own_acts_in_the_same_moment() -> None:
 
 
 def test_a_limit_in_shadow_is_seen_in_the_same_moment_and_said_with_the_next_tick() -> None:
-    made, account, _ = scene(rule("outbound_bytes", 1_000, do("offline"), mode="shadow"))
+    made, account, _ = guarded_clients(rule("outbound_bytes", 1_000, rungs_of("offline"), mode="shadow"))
     assert made.on_queued(account, 2_000, START) is None
     assert made.on_queued(account, 2_000, START) is None
     made.on_released(account, 4_000)
@@ -73,8 +73,8 @@ def test_a_limit_in_shadow_is_seen_in_the_same_moment_and_said_with_the_next_tic
 
 
 def test_warned_then_offlined_then_disconnected_each_at_its_time() -> None:
-    made, account, backlog = scene(rule(
-        "oldest_age", 10_000, do("warn", at_percent=50), do("offline"), do("disconnect", after_ms=5_000)
+    made, account, backlog = guarded_clients(rule(
+        "oldest_age", 10_000, rungs_of("warn", at_percent=50), rungs_of("offline"), rungs_of("disconnect", after_ms=5_000)
     ))  # fmt: skip
     made.on_queued(account, 10, START)
     acts = [(n, one.action, one.rung) for n in range(20) for one in made.tick(START + n * SECOND)]
@@ -87,8 +87,8 @@ def test_warned_then_offlined_then_disconnected_each_at_its_time() -> None:
 
 
 def test_the_blocked_socket() -> None:
-    made, account, backlog = scene(
-        rule("write_blocked", 5_000, do("refuse", for_ms=30_000), shape="duration_without")
+    made, account, backlog = guarded_clients(
+        rule("write_blocked", 5_000, rungs_of("refuse", for_ms=30_000), shape="duration_without")
     )
     made.on_queued(account, 10, START)
     backlog.blocked_since = START
@@ -103,21 +103,23 @@ def test_the_blocked_socket() -> None:
 
 
 def test_continue_from_the_journal_only_if_all_is_there() -> None:
-    ladder = do("continue_from_journal")
-    made, account, _ = scene(rule("outbound_bytes", 100, ladder))
+    ladder = rungs_of("continue_from_journal")
+    made, account, _ = guarded_clients(rule("outbound_bytes", 100, ladder))
     decision = made.on_queued(account, 200, START)
     assert (
         decision is not None
         and decision.action is PolicyAction.CONTINUE_FROM_JOURNAL
         and not account.is_offlined
     )
-    made, account, _ = scene(rule("outbound_bytes", 100, ladder), waiting=BacklogCounts(5, 0, 1, "s|3|"))
+    made, account, _ = guarded_clients(
+        rule("outbound_bytes", 100, ladder), waiting=BacklogCounts(5, 0, 1, "s|3|")
+    )
     decision = made.on_queued(account, 200, START)
     assert decision is not None and decision.action is PolicyAction.OFFLINE and account.is_offlined
 
 
 def test_unacknowledged_is_judged_on_acknowledgement_and_at_the_tick() -> None:
-    made, account, _ = scene(rule("unacked_messages", 10, do("pause", for_ms=1_000)))
+    made, account, _ = guarded_clients(rule("unacked_messages", 10, rungs_of("pause", for_ms=1_000)))
     one = SubscriptionSignals("s1", "a", prefetch=50, unacked_messages=20)
     watched = made.subscribe(account, one)
     (decision,) = made.judge_subscription(account, watched, START)
@@ -130,7 +132,9 @@ def test_unacknowledged_is_judged_on_acknowledgement_and_at_the_tick() -> None:
 
 def test_silence_counts_only_while_something_is_owed() -> None:
     """Scenario S1: an idle consumer is exempt."""
-    made, account, _ = scene(rule("ack_silence", 3_000, do("cancel_subscription"), shape="duration_without"))
+    made, account, _ = guarded_clients(
+        rule("ack_silence", 3_000, rungs_of("cancel_subscription"), shape="duration_without")
+    )
     one = SubscriptionSignals("s1", "a", prefetch=5, acked_at=START)
     made.subscribe(account, one)
     assert made.tick(START + 60 * SECOND) == []
@@ -141,7 +145,7 @@ def test_silence_counts_only_while_something_is_owed() -> None:
 
 
 def test_a_subscription_that_ends_is_forgotten() -> None:
-    made, account, _ = scene(rule("unacked_messages", 10, do("notify")))
+    made, account, _ = guarded_clients(rule("unacked_messages", 10, rungs_of("notify")))
     one = SubscriptionSignals("s1", "a", unacked_messages=20)
     made.subscribe(account, one)
     assert made.tick(START) and account.rule_states
@@ -150,7 +154,7 @@ def test_a_subscription_that_ends_is_forgotten() -> None:
 
 
 def test_the_pools_own_rule_spares_the_protected_and_acts_on_the_largest() -> None:
-    own = rule("pool_memory", 1_000, do("warn"), choose="largest_in_pool", shape="largest_when_pool_over",
+    own = rule("pool_memory", 1_000, rungs_of("warn"), choose="largest_in_pool", shape="largest_when_pool_over",
                protected=["ops-*"])  # fmt: skip
     made = make_guard(policy(BIG, rules=[own]))
     for name, size in (("ops-1", 900), ("big", 300), ("small", 100)):
@@ -161,7 +165,9 @@ def test_the_pools_own_rule_spares_the_protected_and_acts_on_the_largest() -> No
 
 
 def test_a_new_policy_forgets_what_its_rules_dont_know() -> None:
-    made, account, _ = scene(rule("oldest_age", 10_000, do("warn", at_percent=10), do("disconnect")))
+    made, account, _ = guarded_clients(
+        rule("oldest_age", 10_000, rungs_of("warn", at_percent=10), rungs_of("disconnect"))
+    )
     made.on_queued(account, 10, START)
     assert made.tick(START + 2 * SECOND) and account.rule_states
     made.apply_policy(policy(BIG))
@@ -169,8 +175,8 @@ def test_a_new_policy_forgets_what_its_rules_dont_know() -> None:
 
 
 def test_users_and_client_names_have_their_own_limits() -> None:
-    made, account, _ = scene(
-        rule("outbound_bytes", 1_000, do("offline")),
+    made, account, _ = guarded_clients(
+        rule("outbound_bytes", 1_000, rungs_of("offline")),
         {"name": "own", "scope": {"user": "ann"}, "limit": 5_000},
     )
     assert made.on_queued(account, 4_000, START) is None
@@ -184,7 +190,7 @@ def test_users_and_client_names_have_their_own_limits() -> None:
 
 
 def test_the_forecast_of_a_client_that_fills_up() -> None:
-    made, account, _ = scene(rule("outbound_bytes", 1_000_000, do("offline")))
+    made, account, _ = guarded_clients(rule("outbound_bytes", 1_000_000, rungs_of("offline")))
     for second in range(5):
         made.on_queued(account, 100_000, START + second * SECOND)
         made.tick(START + second * SECOND)
@@ -194,7 +200,7 @@ def test_the_forecast_of_a_client_that_fills_up() -> None:
 
 
 def test_in_parts_a_round_looks_at_everybody_once_a_second() -> None:
-    made = make_guard(policy(BIG, rules=[rule("oldest_age", 1_000, do("notify"))]))
+    made = make_guard(policy(BIG, rules=[rule("oldest_age", 1_000, rungs_of("notify"))]))
     for number in range(100):
         made.on_queued(made.register(f"c{number}", "tcp", FixedBacklog(START)), 10, START)
     seen: list[str] = []
@@ -214,13 +220,13 @@ TRACE = st.lists(
     max_size=40,
 )
 RULE = st.sampled_from([
-    rule("outbound_bytes", 1_000, do("warn", at_percent=50), do("offline")),
-    rule("oldest_age", 4_000, do("disconnect"), shape="soft_for", hold_ms=2_000),
-    rule("unacked_messages", 10, do("pause"), do("cancel_subscription", after_ms=3_000)),
-    rule("backlog_messages", 15, do("discard_oldest"), scope={"topic": ">"}),
-    rule("oldest_age", 3_000, do("notify"), shape="set_clear", clear=1_000),
-    rule("pool_memory", 2_500, do("warn"), choose="largest_in_pool", shape="largest_when_pool_over"),
-    rule("outbound_bytes", 900, do("ask_to_close"), shape="count_in_window", count=2, window_ms=8_000),
+    rule("outbound_bytes", 1_000, rungs_of("warn", at_percent=50), rungs_of("offline")),
+    rule("oldest_age", 4_000, rungs_of("disconnect"), shape="soft_for", hold_ms=2_000),
+    rule("unacked_messages", 10, rungs_of("pause"), rungs_of("cancel_subscription", after_ms=3_000)),
+    rule("backlog_messages", 15, rungs_of("discard_oldest"), scope={"topic": ">"}),
+    rule("oldest_age", 3_000, rungs_of("notify"), shape="set_clear", clear=1_000),
+    rule("pool_memory", 2_500, rungs_of("warn"), choose="largest_in_pool", shape="largest_when_pool_over"),
+    rule("outbound_bytes", 900, rungs_of("ask_to_close"), shape="count_in_window", count=2, window_ms=8_000),
 ])  # fmt: skip
 
 
@@ -275,7 +281,7 @@ def test_shadow_and_enforce_act_on_the_same_clients(
 
 @pytest.mark.parametrize("mode", ["enforce", "shadow"])
 def test_an_evaluation_changes_nothing_that_it_is_given(mode: str) -> None:
-    book = rule_book(policy(BIG, rules=[rule("oldest_age", 10, do("notify")) | {"mode": mode}]))
+    book = rule_book(policy(BIG, rules=[rule("oldest_age", 10, rungs_of("notify")) | {"mode": mode}]))
     holds: dict[tuple[str, str], Any] = {}
     one = client("a", START, 5, 99, 3, holds)
     before = repr(one)
@@ -286,7 +292,9 @@ def test_an_evaluation_changes_nothing_that_it_is_given(mode: str) -> None:
 
 @pytest.mark.parametrize("hold_ms", [300, 1_200, 2_999])
 def test_a_hold_is_not_rounded_up_to_the_next_tick(hold_ms: int) -> None:
-    made, account, _ = scene(rule("oldest_age", 1_000, do("notify"), shape="soft_for", hold_ms=hold_ms))
+    made, account, _ = guarded_clients(
+        rule("oldest_age", 1_000, rungs_of("notify"), shape="soft_for", hold_ms=hold_ms)
+    )
     made.on_queued(account, 10, START)
     acts = [(part, one) for part in range(240) for one in made.tick_part(START + part * SECOND // 40)]
     ((part, decision),) = acts

@@ -30,7 +30,7 @@ DOCUMENT = policy(
 )  # fmt: skip
 
 
-def of(found: list[EffectiveSetting], subscription: str) -> dict[str, tuple[Any, str, str]]:
+def setting_values(found: list[EffectiveSetting], subscription: str) -> dict[str, tuple[Any, str, str]]:
     return {
         one.setting: (one.value, one.unit, one.origin) for one in found if one.subscription == subscription
     }
@@ -42,7 +42,7 @@ def test_each_value_with_its_unit_and_where_it_comes_from() -> None:
     for identity, topic in (("1", "bulk.a"), ("2", "other")):
         made.subscribe(use, SubscriptionSignals(identity, topic))
     found = made.effective("desk-1")
-    told = of(found, "")
+    told = setting_values(found, "")
     assert told["amps.message_memory_limit"] == (4_000, "bytes", "transport tcp")
     assert told["amps.message_disk_limit"] == (10**9, "bytes", "default"), "what the host makes of it"
     assert told["amps.client_max_capacity"] == (50, "%", "instance")
@@ -53,14 +53,14 @@ def test_each_value_with_its_unit_and_where_it_comes_from() -> None:
         "bytes/s",
         "default",
     )
-    narrow = of(found, "1")
+    narrow = setting_values(found, "1")
     assert narrow["qpid.depth"] == (100, "bytes", "qpid bulk.*") and narrow["chatty.limit"] == (
         7, "messages", "rule chatty (topic bulk.>)"
     )  # fmt: skip
     assert not any(name.startswith(("amps", "behind", "xap")) for name in narrow), (
         "what its client has isn't repeated"
     )
-    assert of(found, "2") == {}
+    assert setting_values(found, "2") == {}
     whole = json.loads(msgspec.json.encode(found))
     (ladder,) = [one["value"] for one in whole if one["setting"] == "behind.ladder"]
     assert ladder == [{"action": "warn", "at_percent": 60, "after_ms": 0, "for_ms": 0}]
@@ -74,6 +74,9 @@ def test_who_is_judged_by_a_staged_revision_has_its_values_and_who_isnt_there_ha
     made.apply_policy(DOCUMENT, StagedRevision(staged, client="desk-*"))
     told = {}
     for name in ("desk-1", "other"):
-        told[name] = (made.revision_of(name), of(made.effective(name), "")["amps.client_max_capacity"][0])
+        told[name] = (
+            made.revision_of(name),
+            setting_values(made.effective(name), "")["amps.client_max_capacity"][0],
+        )
     assert told == {"desk-1": (5, 20), "other": (1, 50)}
     assert made.effective("nobody") == []

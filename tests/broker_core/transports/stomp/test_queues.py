@@ -61,7 +61,7 @@ async def test_consumers_share_what_comes_and_get_what_others_give_back(tmp_path
             assert [one.body for one in rest] == [found[1].body, b"4"]
 
 
-class Doorkept(FileSystem):
+class BlockedRenameDisk(FileSystem):
     """A disk on which the file of kept positions waits to be put in place."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Doorkept(FileSystem):
 async def test_queues_that_are_asked_for_together_share_a_write_and_are_answered_when_they_are_on_disk(
     tmp_path: Path,
 ) -> None:
-    files = Doorkept()
+    files = BlockedRenameDisk()
     async with (
         running_broker(tmp_path, stomp_policy(), files=files) as broker,
         stomp_client(broker) as client,
