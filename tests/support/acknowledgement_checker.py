@@ -1,5 +1,7 @@
-"""The law of every acknowledgement, held to in every broker that runs inside a test: nothing is called
-persisted, and no logon is told a number, before everything of that publisher up to there is on disk.
+"""A check of every acknowledgement that an in-process broker sends.
+
+The broker must not report a record as persisted, nor a sequence at logon, before all records of that
+publisher up to it are on disk.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from broker_core.protocols import replies
 
 
 class AcknowledgementChecker:
-    """Watches a broker's acknowledgements.
+    """A wrapper of a broker that records acknowledgements sent too early.
 
-    `broken` has what was said too early; `said` how many were looked at.
+    `violations` lists them; `checked` counts the acknowledgements.
     """
 
     def __init__(self, broker: Broker) -> None:

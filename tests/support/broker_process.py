@@ -1,5 +1,6 @@
-"""A broker as a process of its own, to be killed: forked from one that has imported everything, which takes
-most of a start.
+"""A broker in its own process, for tests that kill it.
+
+It is forked from a process that has imported everything, which saves most of the start.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def start_broker(
 
 
 def full_pipe() -> tuple[int, int]:
-    """(reading end, writing end) of a pipe that takes not one byte more."""
+    """Return (read end, write end) of a pipe that is full."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     with suppress(BlockingIOError):

@@ -1,4 +1,4 @@
-"""A broker small enough to read: real outboxes and guard, a list as spool, a clock set by hand."""
+"""A broker small enough to read: real outboxes and a real guard, a list as spool, a manual clock."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ def policy(
     revision: int = 1,
     **more: Any,
 ) -> PolicyDocument:
-    """A policy document; `transports` maps names to their pool and client_policy; more: rules, xap, activemq,
-    qpid.
+    """Return a policy document for tests of slow clients.
+
+    `transports` maps names to their pool and client_policy. `more` holds rules, xap, activemq and qpid.
     """
     listed = [
         {"name": name, "kind": "tcp", "port": 9_000 + place, **settings}
@@ -54,12 +55,12 @@ def policy(
 
 
 def rule_book(document: PolicyDocument, host_memory: int = HOST_MEMORY) -> RuleBook:
-    """The rules of that policy."""
+    """Return the rules of a policy."""
     return RuleBook(document, resolve_pools(document, host_memory, None, "/spools"))
 
 
 def make_guard(document: PolicyDocument) -> SlowClientGuard:
-    """A guard with that policy in force."""
+    """Return a guard with this policy in force."""
     return SlowClientGuard(document, HOST_MEMORY, None, "/spools")
 
 
@@ -67,7 +68,7 @@ ONE_WAITING = BacklogCounts(1, 0, 0, "")
 
 
 class FixedBacklog:
-    """A backlog whose figures are set by the test."""
+    """A backlog whose figures the test sets."""
 
     def __init__(self, oldest_at: int = 0, waiting: BacklogCounts = ONE_WAITING) -> None:
         self.oldest_at = oldest_at
@@ -95,7 +96,7 @@ def outbox_entry(
     count: int = 1,
     journaled: bool = True,
 ) -> OutboxEntry:
-    """A delivery that counts as nbytes, of a real batch."""
+    """Return a delivery of a real batch that counts as `nbytes`."""
     batch = Batch.parse(build_single_topic_batch("p", "t", [b"x"] * count), verify=False)
     batch.header = batch.header._replace(first_sequence=sequence if journaled else 0)
     return OutboxEntry(stream, batch, None, (1, sequence) if journaled else None, nbytes, count, nbytes, at)
@@ -103,7 +104,7 @@ def outbox_entry(
 
 @dataclass(eq=False)
 class SimulatedClient:
-    """One client's session as `engine.policy_loop` has it."""
+    """A client session with the figures that the guard reads."""
 
     name: str
     transport: str
@@ -153,12 +154,15 @@ class SimulatedClient:
 
 
 def disk_bytes(delivery: OutboxEntry) -> int:
-    """By reference when journaled, else a copy."""
+    """Return the bytes that a delivery takes in the spool: a reference if journaled, else a copy."""
     return REFERENCE if delivery.source is not None else delivery.nbytes
 
 
 class BrokerSimulation:
-    """Clients of one instance. Every record goes to all of them; nothing is read until a test says so."""
+    """Simulated clients of one instance under one guard.
+
+    Every record goes to all clients. A client reads nothing until the test calls `read`.
+    """
 
     def __init__(self, document: PolicyDocument) -> None:
         self.now = START
@@ -174,7 +178,7 @@ class BrokerSimulation:
             client.state = next_state(client.state, ClientStateEvent.LOGGED_ON)
 
     def publish(self, nbytes: int, *only: str, journaled: bool = True) -> int:
-        """One record for the named clients, or all. Returns its sequence."""
+        """Publish one record to the named clients, or to all; return its sequence."""
         self._sequence += 1
         for name in only or tuple(self.clients):
             if (client := self.clients.get(name)) is not None:
@@ -211,7 +215,7 @@ class BrokerSimulation:
         self.guard.unregister(client.usage)
 
     def read(self, name: str, records: int = 1_000_000) -> None:
-        """The client reads up to so many records; live again when its spool is empty."""
+        """Let the client read up to `records` records; it is live again when its spool is empty."""
         client = self.clients[name]
         if client.state is ClientState.LIVE:
             while client.outbox and records:
@@ -232,7 +236,7 @@ class BrokerSimulation:
             self.guard.on_spool_empty(client.usage)
 
     def wait(self, seconds: float) -> None:
-        """Let the time pass, with a tick each second."""
+        """Advance the clock, with a tick of the guard each second."""
         end = self.now + int(seconds * SECOND)
         while self.now < end:
             self.now = min(self.now + SECOND, end)

@@ -1,6 +1,4 @@
-"""A real broker inside a test: real journal, real TCP sockets, real control socket, in a temporary
-directory.
-"""
+"""A real broker inside a test: real journal, real TCP sockets and control socket, in a temporary directory."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ from tests.support.acknowledgement_checker import AcknowledgementChecker
 
 
 def tcp_policy(name: str = "test-1", **pool: Any) -> PolicyDocument:
-    """The default policy of an instance with TCP alone, on a free port; `pool` are the instance's pool
-    settings.
-    """
+    """Return an instance's default policy with TCP alone, on a free port; `pool` sets the instance's pool."""
     policy = default_policy(name)
     instance = replace(policy.instance, journal_size=1024 * 1024)
     transports = (TransportSettings("tcp", "tcp", 0),)
@@ -93,12 +89,15 @@ async def running_broker(
 
 
 def address_of(broker: Broker) -> str:
-    """The TCP transport's address for clients."""
+    """Return the address of the TCP transport for clients."""
     return f"tcp://127.0.0.1:{broker.statistics.transports[0]['port']}"
 
 
 async def ask(broker: Broker, do: str, **fields: Any) -> Any:
-    """A request on the control socket; the result, or AssertionError with the error."""
+    """Send a request to the control socket; return the result.
+
+    Raises AssertionError with the broker's error.
+    """
     reader, writer = await asyncio.open_unix_connection(str(broker.paths.control), limit=1 << 24)
     try:
         writer.write(json.dumps({"do": do, **fields}).encode() + b"\n")
@@ -110,8 +109,9 @@ async def ask(broker: Broker, do: str, **fields: Any) -> Any:
 
 
 async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
-    """Wait for something that other tasks bring about; TimeoutError when it doesn't come, even on a busy
-    machine.
+    """Wait until the condition is true.
+
+    Raises TimeoutError after `seconds`, which is generous for a busy machine.
     """
     async with asyncio.timeout(seconds):
         while not condition():

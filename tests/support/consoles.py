@@ -16,8 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @contextmanager
 def running_console(*words: str, **settings: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Its address and process (whose input is a pipe), started with these words and SLUICE_… variables; ended
-    with the block.
+    """Run a console process until the block ends; yield its address and its process.
+
+    `words` are its arguments, and SLUICE_… variables its settings. Its standard input is a pipe. It has a
+    home of its own: in that of the tests it would meet other consoles.
 
     It has a home of its own: in that of the tests it would take over the socket of their Redis, and take it
     away when it ends.
@@ -36,16 +38,16 @@ def running_console(*words: str, **settings: str) -> Iterator[tuple[str, subproc
 
 
 def free_port() -> int:
-    """One that nobody listens on at this moment."""
+    """Return a port on which no process listens at the moment."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def await_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Return when somebody listens there.
+    """Wait until a process listens on the port.
 
-    Raises AssertionError when the process ends first, or after a minute.
+    Raises AssertionError if the console's process ends first, or after a minute.
     """
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""A disk that is slow, or refuses, at chosen calls: passed to a broker in place of `FileSystem`."""
+"""File systems that are slow or fail at chosen calls; a broker gets one in place of `FileSystem`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from broker_core.journal.files import FileSystem
 
 @dataclass(frozen=True)
 class Failpoint:
-    """From call number `at` of one kind on a file whose name has `name` in it (1 is the first), `times` calls
-    are refused with `errno` (0: not), after `delay_s`.
+    """A planned failure of file calls.
+
+    From call number `at` (1 is the first) of type `call` on files whose name contains `name`, `times` calls
+    wait `delay_s` and fail with `errno` (0: they succeed).
     """
 
     call: str
@@ -30,7 +32,7 @@ class Failpoint:
 
 
 class Failpoints(FileSystem):
-    """Counts calls, and does at each what the points say."""
+    """A file system that counts calls and applies failpoints."""
 
     def __init__(self, *points: Failpoint) -> None:
         self.points = points
@@ -71,7 +73,7 @@ class Failpoints(FileSystem):
 
 
 class SyncGate(FileSystem):
-    """A disk whose syncs of segments stand still while it is shut, and can be told to fail."""
+    """A file system whose segment syncs wait while it is blocked, and can be made to fail."""
 
     def __init__(self) -> None:
         self._open = Event()
@@ -84,7 +86,7 @@ class SyncGate(FileSystem):
         self._open.clear()
 
     def release(self, error: OSError | None = None) -> None:
-        """Go on; the sync that waits fails with `error`."""
+        """Let syncs continue; the waiting sync fails with `error` if given."""
         self.error = error
         self._open.set()
 

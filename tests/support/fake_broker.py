@@ -1,5 +1,6 @@
-"""A broker's control socket for tests of the console: answers like a broker, from plain data that a test may
-change.
+"""A control socket for tests of the console that answers like a broker, from plain data.
+
+Tests may change the data.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ AMOUNTS = {
 def make_subscription(
     state: str = "live", lag: int = 0, health: str = "keeps up", **more: Any
 ) -> dict[str, Any]:
-    """One of its subscriptions."""
+    """Return the subscription entry of a client."""
     return {
         "id": "sub-1", "topic": "flights.>", "filter": "/dep_delay > 15 AND /carrier IN ('UA', 'DL')",
         "bookmark": "0",
@@ -70,7 +71,7 @@ HEALTHS = {"offlined": "stalled", "draining": "keeps up", "replaying": "keeps up
 
 
 def make_client(name: str, state: str = "live", lag: int = 0, **more: Any) -> ClientEntry:
-    """One client as a broker lists it."""
+    """Return a client entry as a broker lists it."""
     now = int(time.time() * 1000)
     spooled = state in ("offlined", "draining")
     health = HEALTHS.get(state, "keeps up")
@@ -95,7 +96,7 @@ def make_client(name: str, state: str = "live", lag: int = 0, **more: Any) -> Cl
 def make_snapshot(
     at: int, *clients: ClientEntry, replays: list[ReplayEntry] | None = None, **status: Any
 ) -> Snapshot:
-    """A second of a broker; `status` are those of its fields that matter."""
+    """Return a snapshot of one second; `status` overrides fields of the status."""
     known = msgspec.convert({"instance": "sluice-1", "revision": 1, "pid": 7, **status}, InstanceStatus)
     return Snapshot(at=at, status=known, clients=list(clients), replays=replays)
 
@@ -104,7 +105,7 @@ CHAIN = "0d4f" * 8
 
 
 def make_link(name: str, **said: Any) -> LinkEntry:
-    """A link that is away."""
+    """Return the entry of a disconnected link."""
     away: dict[str, Any] = {
         "client": f"link.{name}", "addresses": [f"tcps://{name}:9007"], "topic": "prices.>",
         "filter": "/n > 1",
@@ -116,7 +117,7 @@ def make_link(name: str, **said: Any) -> LinkEntry:
 
 
 def make_member(name: str, **more: object) -> MemberEntry:
-    """A member that is there and agrees."""
+    """Return the entry of a member that is present and in agreement."""
     said = {
         "there": True,
         "applied": 18_212,
@@ -129,7 +130,7 @@ def make_member(name: str, **more: object) -> MemberEntry:
 
 
 def make_group(*members: MemberEntry) -> GroupStatus:
-    """A group of them, as a sees it."""
+    """Return the status of a group as seen by member a."""
     return GroupStatus(
         instance="sluice-1", member="a", state="taking part", why="", fix="", log="7b1e0a0e", generation=3,
         last=18_215,
@@ -138,13 +139,13 @@ def make_group(*members: MemberEntry) -> GroupStatus:
 
 
 def make_pool(name: str, **more: Any) -> dict[str, Any]:
-    """A pool in a status."""
+    """Return a pool entry of a status."""
     figures = dict.fromkeys(("memory_used", "memory_limit", "disk_used", "disk_limit"), 0)
     return {"name": name, "transports": [], "disk_path": "/var/lib/sluice/spool", **figures, **more}
 
 
 def make_transport(name: str, **more: Any) -> dict[str, Any]:
-    """A transport in a status."""
+    """Return a transport entry of a status."""
     return {
         "name": name,
         "kind": name,
@@ -158,7 +159,10 @@ def make_transport(name: str, **more: Any) -> dict[str, Any]:
 
 
 def some_clients() -> list[ClientEntry]:
-    """A lively morning: most are up to date, one is offlined, one drains, one replays."""
+    """Return clients of a busy morning.
+
+    Most are up to date; one is offlined, one drains, one replays.
+    """
     return [
         make_client("board-jfk", "offlined", 184_220, user="ops"),
         make_client("delay-mailer", "draining", 20_411),
@@ -172,7 +176,7 @@ def some_clients() -> list[ClientEntry]:
 
 
 def some_replays() -> list[dict[str, Any]]:
-    """One under way, one paused, one that was cancelled."""
+    """Return three managed replays: running, paused and cancelled."""
     now = int(time.time() * 1000)
     common = {
         "filter": None, "bookmark": "0", "rate": None, "rate_max_gap": None, "conflation": None,
@@ -199,7 +203,7 @@ def some_replays() -> list[dict[str, Any]]:
 
 
 def flight(number: int) -> dict[str, Any]:
-    """A departure."""
+    """Return the body of a flight departure."""
     return {
         "carrier": CARRIERS[number % 5],
         "flight": 100 + number % 700,
@@ -211,7 +215,7 @@ def flight(number: int) -> dict[str, Any]:
 
 
 def some_shapes() -> tuple[dict[str, Any], ...]:
-    """Six bodies that aren't plain JSON objects."""
+    """Return six bodies that are not plain JSON objects."""
     order = (
         "8=FIX.4.2\x0135=D\x0149=DESK7\x0156=SLUICE\x0155=IBM\x0154=1\x0138=200\x0144=182.35\x0110=128\x01"
     )
@@ -236,9 +240,9 @@ def stall_totals(stalls: list[StallEntry]) -> StallTotals:
 
 
 class FakeBroker:
-    """Serves a control socket from a thread.
+    """A fake broker whose control socket is served by a thread.
 
-    `asked` lists every request; `answers` overrides one by its name.
+    `asked` lists every request. `answers` overrides replies by request name.
     """
 
     def __init__(self, path: Path, instance: str = "sluice-1", member: str = "") -> None:
@@ -269,7 +273,7 @@ class FakeBroker:
         self._server: socketserver.ThreadingUnixStreamServer | None = None
 
     def begin_morning(self) -> None:
-        """Clients, replays and durables as they are before anybody acts on one."""
+        """Reset clients, replays and durable subscriptions to the initial data."""
         self.clients = some_clients()
         self.replays = some_replays()
         now = int(time.time() * 1_000)
@@ -283,7 +287,7 @@ class FakeBroker:
         ]  # fmt: skip
 
     def begin_rush_hour(self) -> None:
-        """The same, and as many more clients that keep up as make 500, of a dozen names' beginnings."""
+        """Reset the data, then add healthy clients up to 500, with a dozen name prefixes."""
         self.begin_morning()
         rests = next(one for one in self.clients if one.name == "carrier-aa")
         rush = [
@@ -317,7 +321,7 @@ class FakeBroker:
         self.path.unlink(missing_ok=True)
 
     def answer(self, line: bytes) -> dict[str, Any]:
-        """One request's answer; it must be one that a broker takes."""
+        """Return the reply to one request line, which must be a valid broker request."""
         REQUESTS.decode(line)
         request: dict[str, Any] = json.loads(line)
         self.asked.append(request)
@@ -333,8 +337,10 @@ class FakeBroker:
         return {"ok": True, "result": result}
 
     def move(self) -> None:
-        """One second passes: a message comes, the offlined falls further behind, the draining and the
-        replaying catch up.
+        """Advance one second.
+
+        One message arrives, the offlined client falls further behind, draining and replaying clients catch
+        up.
         """
         self.add_message("flights.UA", data=flight(self.durable))
         del self.log[:-1_000]
@@ -365,11 +371,11 @@ class FakeBroker:
             )
 
     def do_stalls(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Its stalls, with stacks."""
+        """Return the stalls of the broker, with stacks."""
         return {"stalls": msgspec.to_builtins(self.stalls)}
 
     def do_status(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The status."""
+        """Return the status."""
         wave = math.sin(time.time() / 7)
         states: dict[str, int] = {}
         for one in self.clients:
@@ -406,15 +412,15 @@ class FakeBroker:
         }  # fmt: skip
 
     def do_clients(self, request: dict[str, Any]) -> list[ClientEntry]:
-        """Every client."""
+        """Return all clients."""
         return self.clients
 
     def do_clients_page(self, request: dict[str, Any]) -> ClientsPage:
-        """A page of them, as the real broker cuts it."""
+        """Return a page of clients, cut as a real broker does."""
         return clients.client_page(self.clients, REQUESTS.decode(json.dumps(request)))
 
     def add_message(self, topic: str, headers: dict[str, str] | None = None, **body: Any) -> None:
-        """The next record of the log: `data`, `text` or `base64` is its body."""
+        """Append a record to the log; its body is `data`, `text` or `base64`."""
         self.durable += 1
         self.log.append({
             "bookmark": f"{self.instance}|{self.durable}|", "topic": topic, "destination": f"/topic/{topic}",
@@ -422,7 +428,7 @@ class FakeBroker:
         })  # fmt: skip
 
     def do_browse(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Records of the log from a bookmark on, as the real broker answers; filters aren't looked at."""
+        """Return records of the log from a bookmark on; filters are ignored."""
         pattern = TopicPattern.parse(request["topic"])
         after = bookmark_sequence(request.get("bookmark") or "0", self.instance) or 0
         fitting = [
@@ -437,30 +443,30 @@ class FakeBroker:
         return {"messages": given, "next": reached, "searched": self.durable - after, "complete": not cut}
 
     def do_publish(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Taken."""
+        """Append a JSON message to the log."""
         self.add_message(request["topic"], data=request["data"])
         return {"topic": request["topic"]}
 
     def do_publish_bytes(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Taken, as bytes."""
+        """Append a message of raw bytes to the log."""
         body = base64.b64decode(request["body"])
         self.add_message(request["topic"], text=body.decode())
         return {"topic": request["topic"], "bytes": len(body)}
 
     def do_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Status and clients."""
+        """Return status and clients."""
         return {"at": int(time.time() * 1000), "status": self.do_status({}), "clients": self.clients}
 
     def snapshot(self) -> Snapshot:
-        """The same, as the broker's process has it."""
+        """Return the snapshot as the broker's process decodes it."""
         return msgspec.json.decode(msgspec.json.encode(self.do_snapshot({})), type=Snapshot)
 
     def do_replays(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """All managed replays."""
+        """Return all managed replays."""
         return self.replays
 
     def do_replay_create(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Make one."""
+        """Create a managed replay."""
         if any(one["name"] == request["name"] for one in self.replays):
             return {"error": {"code": "replay_exists", "message": "There is one.", "fix": "", "details": {}}}
         asked = {
@@ -485,27 +491,27 @@ class FakeBroker:
         return {"error": {"code": "unknown_replay", "message": "There is none.", "fix": "", "details": {}}}
 
     def do_replay_pause(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Pause one."""
+        """Pause a managed replay."""
         return self._steered(request, state="paused")
 
     def do_replay_resume(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Resume one."""
+        """Resume a managed replay."""
         return self._steered(request, state="running")
 
     def do_replay_rate(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Re-rate one."""
+        """Change the rate of a managed replay."""
         return self._steered(request, rate=request.get("rate"), rate_max_gap=request.get("rate_max_gap"))
 
     def do_replay_cancel(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Cancel one."""
+        """Cancel a managed replay."""
         return self._steered(request, state="cancelled", ended_at=int(time.time() * 1000))
 
     def do_replay_forget(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Forget one; it stays in this list, so that a test may ask again."""
+        """Accept the removal of a replay, but keep it, so that a test may request it again."""
         return {"name": request["name"]}
 
     def do_client(self, request: dict[str, Any]) -> ClientEntry | dict[str, Any]:
-        """One client."""
+        """Return the entry of a client, or an error."""
         for one in self.clients:
             if one.name == request["name"]:
                 return one
@@ -519,7 +525,7 @@ class FakeBroker:
         }
 
     def do_disconnect(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Disconnect one."""
+        """Disconnect a client."""
         found = self.do_client(request)
         if isinstance(found, dict):
             return found
@@ -527,7 +533,7 @@ class FakeBroker:
         return {"name": request["name"], "reason": request["reason"]}
 
     def do_pause(self, request: dict[str, Any]) -> dict[str, Any]:
-        """All subscriptions, or one."""
+        """Pause all subscriptions of a client, or one."""
         found = self.do_client(request)
         if isinstance(found, dict):
             return found
@@ -538,7 +544,7 @@ class FakeBroker:
     do_resume = do_pause
 
     def do_offline(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One that is live."""
+        """Offline a live client."""
         found = self.do_client(request)
         if isinstance(found, dict):
             return found
@@ -555,7 +561,7 @@ class FakeBroker:
         return {"name": found.name, "state": "offlined"}
 
     def do_forecasts(self, request: dict[str, Any]) -> list[dict[str, Any]] | dict[str, Any]:
-        """A limit that comes nearer, and one that doesn't."""
+        """Return two forecasts: one limit comes nearer, the other does not."""
         found = self.do_client(request)
         if isinstance(found, dict):
             return found
@@ -573,7 +579,7 @@ class FakeBroker:
         ]  # fmt: skip
 
     def do_effective(self, request: dict[str, Any]) -> list[dict[str, Any]] | dict[str, Any]:
-        """Two settings of the client, and one of its subscription."""
+        """Return two effective settings of the client and one of its subscription."""
         found = self.do_client(request)
         if isinstance(found, dict):
             return found
@@ -600,25 +606,25 @@ class FakeBroker:
         self.clients[self.clients.index(before)] = after
 
     def do_group(self, request: dict[str, Any]) -> dict[str, Any]:
-        """None unless a test gives it one."""
+        """Return the group that the test has set, or None."""
         if self.group is None:
             message = "This broker isn't in a group."
             return {"error": {"code": "no_group", "message": message, "fix": "", "details": {}}}
         return msgspec.to_builtins(self.group)
 
     def do_links(self, request: dict[str, Any]) -> dict[str, Any]:
-        """None unless a test gives it some."""
+        """Return the links that the test has set, or None."""
         return {"links": msgspec.to_builtins(self.links)}
 
     do_downgrade_member = do_upgrade_member = do_forget_member = do_group
     do_downgrade_link = do_upgrade_link = do_links
 
     def do_durables(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """Two, one of them of a client that is away."""
+        """Return two durable subscriptions; the client of one is disconnected."""
         return self.durables
 
     def do_durable_delete(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Delete one."""
+        """Delete a durable subscription."""
         key = (request["client"], request["name"])
         kept = [one for one in self.durables if (one["client"], one["name"]) != key]
         if len(kept) == len(self.durables):
@@ -628,7 +634,7 @@ class FakeBroker:
         return {"client": key[0], "name": key[1]}
 
     def do_apply(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Take up a revision."""
+        """Put a policy revision in force."""
         staged = request.get("staged")
         if self.kept is not None and not request.get("decided"):
             raise set_back_error(self.revision, request["policy"]["revision"])
@@ -642,7 +648,10 @@ class FakeBroker:
         return {"policy": policy, "staged": staged, "is_set_back": self.kept is not None}
 
     def do_preview(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A policy that would have the capacity of the slowest reached; a staged one where there is one."""
+        """Return a preview in which the slowest client reaches its capacity.
+
+        A staged revision is previewed if there is one.
+        """
         policy = (request.get("staged") or request)["policy"]
         capacity = policy["client_policy"]["client_max_capacity"]
         change = {

@@ -1,11 +1,11 @@
-"""A bad network between a client and a broker: a TCP proxy that cuts, freezes, trickles, garbles, delays and
-goes half-open.
+"""A bad network between a client and a broker: a TCP proxy that injects faults.
 
-What it does when follows from a seed. Each act concerns one direction or both, comes after some bytes of a
-connection, and all acts of the deck are played once; then the network is good. It runs on a loop in a thread
-of its own, so that nothing that a client does, or that blocks in a test, keeps it from what it does.
+It cuts, freezes, trickles, garbles, delays and goes half-open (Jepsen calls this a nemesis). A seed decides
+which fault comes when. Each fault affects one direction or both and starts after some bytes of a connection.
+Each combination is injected once; after that the network is good. The proxy runs on a loop in its own thread,
+so that no blocking test delays it.
 
-Garbling writes any bytes over others: batches have their checksum, and commands theirs.
+Garbling overwrites bytes at random: batches and commands have checksums that detect it.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Direction(StrEnum):
 
 
 def seed_of_the_day() -> int:
-    """SLUICE_SEED, or another each time; printed, so that a failure can be had again."""
+    """Return SLUICE_SEED, or a random seed; print it so that a failure can be repeated."""
     seed = int(os.environ.get("SLUICE_SEED") or random.SystemRandom().randrange(2**32))
     print(f"SLUICE_SEED={seed}")
     return seed
 
 
 class FaultyNetwork:
-    """The proxy. `played` are the acts so far, in order."""
+    """A proxy that injects each network fault once; `injected` lists them in order."""
 
     def __init__(self, port: int, seed: int) -> None:
         self.injected: list[tuple[NetworkFault, Direction]] = []
@@ -159,7 +159,7 @@ class _Connection:
 
 @contextmanager
 def faulty_network(port: int, seed: int) -> Iterator[FaultyNetwork]:
-    """A bad network to that port of this machine, until the block ends."""
+    """Run a faulty proxy to a port of this machine until the block ends."""
     made = FaultyNetwork(port, seed)
     listens = threading.Event()
     ends: asyncio.Event

@@ -1,5 +1,6 @@
-"""Loads over the members of a group, and the judge of what they saw: history, and journals that must be the
-same.
+"""Publishers and readers over the members of a group, and the check of their history.
+
+The history must have no fault, and the members' journals must be equal.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ HOLD_MS = 2_000
 
 
 class MemberLoad:
-    """A publisher and a subscriber of the client library, with all members as their addresses."""
+    """A publisher and a subscriber of the client library, with all members as addresses."""
 
     def __init__(self, addresses: Sequence[str], name: str, *, durable: bool = False) -> None:
         self.name = name
@@ -66,13 +67,13 @@ class MemberLoad:
                 )
 
     async def wait_progress(self, number: int = 100) -> None:
-        """Wait until so many more are durable."""
+        """Wait until `number` more records are durable."""
         wanted = self.durable + number
         await until(lambda: self.durable >= wanted or self._tasks[0].done(), PATIENCE_S)
         assert not self._tasks[0].done(), self._tasks[0].exception()
 
     async def finish(self) -> None:
-        """Publish no more, and read what there is."""
+        """Stop publishing, and read all records."""
         self._stop.set()
         async with asyncio.timeout(PATIENCE_S):
             await self._tasks[0]
@@ -89,7 +90,7 @@ class MemberLoad:
 
 
 class LoadedGroup:
-    """Members as processes, and loads that move from one to the other."""
+    """Members as processes, and loads that fail over between them."""
 
     def __init__(self, members: list[MemberProcess]) -> None:
         self.members = members
@@ -98,7 +99,7 @@ class LoadedGroup:
         """What was judged."""
 
     def start_loads(self, *, durable: bool = False) -> None:
-        """A load for each member, which begins there."""
+        """Start one load for each member, which connects to that member first."""
         addresses = [one.address for one in self.members]
         self.loads = [
             MemberLoad(addresses[number:] + addresses[:number], f"p{number}", durable=durable)
@@ -106,7 +107,7 @@ class LoadedGroup:
         ]
 
     async def wait_progress(self) -> None:
-        """Every publisher gets on, wherever it is by now."""
+        """Wait until every publisher has made progress, at any member."""
         await asyncio.gather(*(one.wait_progress() for one in self.loads))
 
     def kill(self) -> None:
@@ -114,7 +115,7 @@ class LoadedGroup:
             one.kill()
 
     async def check_history(self) -> list[HistoryFault]:
-        """End the loads and the members, and hold everything that was said against every journal."""
+        """Finish the loads, end the members, and check the history against every journal."""
         await asyncio.gather(*(one.finish() for one in self.loads))
         readers = [reader for one in self.loads for reader in one.readers]
         wanted = max(reader.records[-1].sequence for reader in readers)
@@ -152,7 +153,7 @@ class LoadedGroup:
         return found
 
     def _last_sequences(self) -> list[int]:
-        """The last record of each member's journal."""
+        """Return the last sequence of each member's journal."""
         ends = []
         for member in self.members:
             journal = member.open_journal()
@@ -166,8 +167,9 @@ def _has_reached(reader: ReaderHistory, sequence: int) -> bool:
 
 
 def load_records(journal: Journal) -> list[Record]:
-    """What the publishers of this file have there; the broker's own records tell of clients that came and
-    went.
+    """Return the test's records of a journal.
+
+    The broker's own records about clients are left out.
     """
     found: list[Record] = []
     at, last = 1, journal.next_sequence - 1

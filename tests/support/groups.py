@@ -1,4 +1,4 @@
-"""Members of a group inside a test: real brokers with real journals, at real engines."""
+"""Members of a group inside a test: real brokers with real journals and real NATS servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ SERVER.set_forkserver_preload([__name__])
 
 
 def group_policy(port: int = 0, **instance: Any) -> PolicyDocument:
-    """TCP alone, on a free port if none is given, with these settings of the instance."""
+    """Return a policy with TCP alone; `instance` are settings of the instance.
+
+    Port 0 is a free port.
+    """
     policy = tcp_policy()
     transports = tuple(replace(one, port=port) for one in policy.transports)
     return replace(policy, instance=replace(policy.instance, name=GROUP, **instance), transports=transports)
@@ -85,9 +88,9 @@ async def start_member(
     known_group: KnownGroup | None = None,
     **instance: Any,
 ) -> RunningMember:
-    """A member in `home`/`name`: as `manage.py runbroker` starts one.
+    """Start a member in `home`/`name`, as `manage.py runbroker` does.
 
-    `instance` are settings of the policy's.
+    `instance` are settings of the policy's instance.
     """
     settings = GroupSettings(GROUP, name, tuple(engines), copies, hold_ms, ca)
     member = GroupMember(settings, JetStreamLog(settings))
@@ -111,9 +114,9 @@ async def running_members(
     ca: str = "",
     **instance: Any,
 ) -> AsyncIterator[list[RunningMember]]:
-    """Members until the block ends.
+    """Run members until the block ends.
 
-    Nothing may have been acknowledged too early, and no log broken, by then.
+    At the end no record may have been acknowledged too early, and no log broken.
     """
     members: list[RunningMember] = []
     try:
@@ -134,7 +137,7 @@ async def running_members(
 
 @asynccontextmanager
 async def standalone_broker(home: Path) -> AsyncIterator[str]:
-    """A broker of the same instance without a group; its address."""
+    """Run a broker of the same instance without a group; yield its address."""
     with tempfile.TemporaryDirectory(prefix="sluice-") as place:
         paths = replace(BrokerPaths.in_home(home, GROUP), control=Path(place) / "control.sock")
         broker = Broker(group_policy(), paths, no_websocket)
@@ -146,7 +149,7 @@ async def standalone_broker(home: Path) -> AsyncIterator[str]:
 
 
 class MemberProcess:
-    """A member as a process of its own, to be killed and started again at the same address."""
+    """A member in its own process, which can be killed and restarted at the same address."""
 
     def __init__(
         self, home: Path, name: str, engines: Sequence[str], hold_ms: int, port: int, **instance: Any
@@ -179,14 +182,14 @@ class MemberProcess:
         self._process.start()
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the process with SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
             self._process = None
 
     def freeze(self) -> None:
-        """SIGSTOP: it holds its connections and says nothing."""
+        """Stop the process with SIGSTOP: connections stay open, nothing is sent."""
         if self._process is not None and self._process.pid is not None:
             os.kill(self._process.pid, signal.SIGSTOP)
 
@@ -195,24 +198,24 @@ class MemberProcess:
             os.kill(self._process.pid, signal.SIGCONT)
 
     def set_clock(self, ahead_ns: int) -> None:
-        """Its machine's clock, from now on, whether it runs or not."""
+        """Set how far the machine's clock is ahead, whether the process runs or not."""
         with self._clock.open("r+b" if self._clock.exists() else "wb") as clock:
             clock.write(ahead_ns.to_bytes(8, "little", signed=True))
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of one that ended by itself."""
+        """Exit code of a process that ended without being killed."""
         return None if self._process is None else self._process.exitcode
 
     def open_journal(self) -> Journal:
-        """Its journal, while no process has it."""
+        """Open the member's journal while no process has it open."""
         assert self._process is None
         paths = BrokerPaths.in_home(self._home / self._name, GROUP)
         return Journal.open(paths.journal, GROUP, paths.archive)
 
 
 class ShiftedClock(SystemClock):
-    """A machine's clock that somebody sets: how far it is ahead stands in a file."""
+    """A system clock shifted by an offset that is read from a file."""
 
     def __init__(self, file: Path) -> None:
         with file.open("rb") as opened:
@@ -247,9 +250,7 @@ async def _serve(
 
 
 def hash_log(journal: Journal, upto: int | None = None) -> tuple[int, str]:
-    """Records of a log, all of them or up to the end of one of its batches, and a hash of these batches as
-    they stand there.
-    """
+    """Return the last sequence and a hash of the log's batches, optionally up to the end of a batch."""
     found, at, last = sha256(), journal.first_sequence, journal.next_sequence - 1 if upto is None else upto
     while batches := journal.read(at, 1 << 20, last):
         for batch in batches:

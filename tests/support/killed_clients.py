@@ -1,7 +1,6 @@
-"""Clients that are killed: programs as an application would write them, each in a process of its own.
+"""Client programs that tests kill, each in a process of its own.
 
-`Forker` starts them from a process that has imported everything, so that a hundred of them start in the time
-of one.
+`Forker` starts them from a process that has imported everything, so that a hundred start in the time of one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ TOPIC = "numbers"
 
 
 async def store_bookmark_with_result(address: str, path: str) -> None:
-    """Keeps each batch's numbers and the bookmark after it in one transaction."""
+    """Store each batch's numbers and the bookmark after it in one transaction."""
     database = sqlite3.connect(path, isolation_level=None)
     database.execute(
         "CREATE TABLE IF NOT EXISTS result (row INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER)"
@@ -52,7 +51,7 @@ async def store_bookmark_with_result(address: str, path: str) -> None:
 
 
 async def store_bookmark_separately(address: str, path: str) -> None:
-    """Writes each number to a file, and says that it is done."""
+    """Write each number to a file, then mark the message as processed in a bookmark store."""
     bookmark_store.COMPACT_AT = 4_096  # so that it is also killed while the store is written anew
     results = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     store = FileBookmarkStore(path + ".marks")
@@ -64,7 +63,7 @@ async def store_bookmark_separately(address: str, path: str) -> None:
 
 
 async def publish_numbers(address: str, path: str) -> None:
-    """Publishes 1, 2, 3, …; what was taken is in the store, so its last sequence is the last number."""
+    """Publish 1, 2, 3, … with a publish store, whose last sequence is the last number."""
     store = FilePublishStore(path)
     async with AsyncClient(address, "publisher", publish_store=store) as client:
         number = store.last_sequence
@@ -102,9 +101,10 @@ class Forker:
         self._running = int(self._process.stdout.readline())
 
     async def kill(self) -> None:
-        """End the program without a word; ProcessLookupError when it ended by itself.
+        """Kill the program and wait for its end.
 
-        Returns when it is gone: so long it holds its files, and a supervisor wouldn't start the next one.
+        Until then it has its files open, and a supervisor would not start the next one. Raises:
+        ProcessLookupError if the program ended before.
         """
         pid, self._running = self._running, 0
         os.kill(pid, signal.SIGKILL)
@@ -114,7 +114,7 @@ class Forker:
                 await asyncio.sleep(0.001)
 
     def close(self) -> None:
-        """Nothing it started is left."""
+        """Stop the forker and the program that it runs."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(10)

@@ -54,7 +54,7 @@ WORD: Final = re.compile(r"[A-Za-z][\w'-]*")
 
 
 class Module(NamedTuple):
-    """One Python file: its path from the root, its text and its syntax tree."""
+    """A Python file with its path from the root, its text and its syntax tree."""
 
     path: str
     text: str

@@ -1,5 +1,6 @@
-"""A disk whose power goes at a call, and that forgets the renames whose directory hadn't been synced by
-then.
+"""A file system that loses power at a chosen call, and with it the renames that were not synced.
+
+A rename is durable only after its directory was synced.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class LostRenames(FileSystem):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def power_on(self) -> int:
-        """How many renames were lost."""
+        """Undo the renames that were not synced; return their number."""
         lost = len(self._unsynced)
         while self._unsynced:
             source, target, replaced = self._unsynced.pop()

@@ -1,8 +1,7 @@
-"""What a console over several machines stands before: a group of three, a broker by itself, and links to
-other sites; each a fake broker.
+"""Fake brokers for a console over several machines: a group of three, a standalone broker, and links.
 
-A *scene* is what happened there, in a word or two: `away b`, `back b`, `downgraded c`, `upgraded c`, `refused
-b`, `took b`, `linked`, `cut off`. `tests.support.console_server` reads them from its input, a line each.
+A *scene* is an event there, in one or two words: `away b`, `back b`, `downgraded c`, `upgraded c`, `refused
+b`, `took b`, `linked`, `cut off`. `tests.support.console_server` reads scenes from its input, one per line.
 """
 
 from __future__ import annotations
@@ -27,7 +26,10 @@ REFUSED = {
 
 
 class Machines:
-    """All of them; scenes change what they say. Between `with` and its end they are served."""
+    """All fake brokers of the installation; scenes change their answers.
+
+    They are served while the `with` block runs.
+    """
 
     def __init__(self, run: Path) -> None:
         self.members = {name: FakeBroker(run / f"{GROUP}.{name}.sock", GROUP, name) for name in MEMBERS}
@@ -41,12 +43,12 @@ class Machines:
 
     @property
     def addresses(self) -> list[BrokerAddress]:
-        """As SLUICE_BROKERS would list them."""
+        """Addresses of all brokers, as SLUICE_BROKERS lists them."""
         return [BrokerAddress(one.instance, one.member, one.path) for one in self._all]
 
     @property
     def there(self) -> list[FakeBroker]:
-        """Those that can be asked."""
+        """Brokers that can be reached."""
         return [one for one in self._all if one.member not in self.gone]
 
     @property
@@ -63,7 +65,7 @@ class Machines:
             one.__exit__()
 
     def begin_morning(self) -> None:
-        """Each client is at one member; the publisher and most boards at the first."""
+        """Reset the data: each client is at one member, the publisher and most boards at the first."""
         everyone = some_clients()
         for place, one in enumerate(self.members.values()):
             one.begin_morning()
@@ -78,12 +80,12 @@ class Machines:
         self._tell()
 
     def take_up(self, revision: int) -> None:
-        """The group runs it."""
+        """Put a policy revision in force in the group."""
         for one in self.members.values():
             one.revision = revision
 
     def play(self, scene: str) -> None:
-        """What happens, by its words."""
+        """Apply a scene, given by its words."""
         what, _, name = scene.strip().partition(" ")
         {
             "away": self._away, "back": self._back, "downgraded": self._downgraded.add,
@@ -93,7 +95,7 @@ class Machines:
         self._tell()
 
     def move(self) -> None:
-        """One second passes."""
+        """Advance one second."""
         for one in self.there:
             one.move()
             one.clients = [structs.replace(client, member=one.member) for client in one.clients]
@@ -109,7 +111,7 @@ class Machines:
             self.members[name].__enter__()
 
     def _refuse(self, name: str) -> None:
-        """It goes on with the revision before, and says why each time it is asked."""
+        """Let a member keep the previous revision and answer with its reason."""
         if name not in self._refusing:
             self._refusing.add(name)
             self.members[name].revision -= 1
@@ -122,7 +124,7 @@ class Machines:
             del self.members[name].answers["apply"]
 
     def _linked(self) -> None:
-        """Every link carries, but one that is switched off."""
+        """Make every link carry records, except one that is switched off."""
         self._links(
             _link("newyork", state="carrying", instance="ny", behind=41, behind_ms=120,
                 position=f"{GROUP}|1336500|"),
@@ -131,7 +133,7 @@ class Machines:
         )  # fmt: skip
 
     def _cut(self) -> None:
-        """The way to New York is cut, and Sydney was never reached."""
+        """Cut the link to New York, and make Sydney unreachable."""
         why, fix = "Nobody answers at tcps://ny:9007.", "See whether it runs there, and can be reached."
         self._links(
             _link("newyork", state="away", instance="ny", code="broker_away", why=why, fix=fix,
@@ -145,7 +147,7 @@ class Machines:
         )  # fmt: skip
 
     def _links(self, *links: LinkEntry) -> None:
-        """The first carries what is carried; the others stand by."""
+        """Set the links: they are active at the first member, and stand by at the others."""
         for one in self.members.values():
             one.links = [
                 link if one.member == MEMBERS[0] or link.state == "off" else _stands_by(link)
@@ -153,7 +155,7 @@ class Machines:
             ]
 
     def _tell(self) -> None:
-        """What each says of the group: of who is away, what it said last."""
+        """Update the group status of each member; a disconnected member keeps its last report."""
         for one in self.members.values():
             said = [self._entry(name, asked=one.member) for name in MEMBERS]
             one.group = structs.replace(make_group(*said), member=one.member, confirmed=9_811_200)

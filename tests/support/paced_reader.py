@@ -1,5 +1,6 @@
-"""A client that reads its socket at a steady pace, in a thread, and notes what it has read and what its
-kernel has.
+"""A client that reads its socket at a steady pace in a thread.
+
+It records the bytes that it has read and the bytes that its kernel has received.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class ReadSample(NamedTuple):
 
 
 class PacedReader:
-    """Bytes are those of the socket: under TLS what was encrypted, and a little more than was sent."""
+    """A client that reads at a fixed rate.
+
+    Bytes are those of the socket: under TLS encrypted bytes, slightly more than were sent.
+    """
 
     def __init__(
         self,
@@ -130,11 +134,11 @@ class PacedReader:
         self.samples.append(ReadSample(time.monotonic(), read, read))
 
     def read_at_full_speed(self) -> None:
-        """Read what comes as fast as it comes, until nothing comes for a second."""
+        """Read without a pace until no data arrives for a second."""
         self._to_the_end.set()
 
     def read_to_end(self) -> None:
-        """Do so, and wait until it is done."""
+        """Read at full speed and wait until it is done."""
         self.read_at_full_speed()
         self._thread.join()
 
@@ -145,7 +149,7 @@ class PacedReader:
         self.socket.close()
 
     def bytes_read_at(self, at: float) -> float:
-        """What had been read at a moment."""
+        """Return the bytes read by a time, interpolated between samples."""
         before = max((m for m in self.samples if m.at <= at), default=self.samples[0])
         after = min((m for m in self.samples if m.at >= at), default=self.samples[-1])
         if after.at == before.at:
@@ -153,5 +157,5 @@ class PacedReader:
         return before.read + (after.read - before.read) * (at - before.at) / (after.at - before.at)
 
     def kernel_bytes_at(self, at: float) -> int:
-        """What its kernel had got soon after a moment."""
+        """Return the bytes that the kernel had received at the first sample after a time."""
         return min((m for m in self.samples if m.at >= at), default=self.samples[-1]).received

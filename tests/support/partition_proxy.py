@@ -1,4 +1,4 @@
-"""TCP proxies: what a network does to those who speak through it."""
+"""A TCP proxy that simulates network partitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from contextlib import asynccontextmanager, suppress
 
 
 class PartitionProxy:
-    """Between somebody and a server: can be cut, or carry nothing one way without anybody being told."""
+    """A TCP proxy that can reset all connections, or silently stop one direction.
+
+    Clear `requests` or `answers` to stop that direction.
+    """
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -53,7 +56,7 @@ class PartitionProxy:
         writer.close()
 
     def restore(self) -> None:
-        """Carry everything again."""
+        """Accept connections and forward both directions again."""
         self.is_accepting = True
         self.requests.set()
         self.answers.set()

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Cluster:
-    """A running PostgreSQL, to be stopped, started and locked by a test. `url` is its DATABASE_URL."""
+    """A running PostgreSQL that tests stop, start and lock; `url` is its DATABASE_URL."""
 
     def __init__(self, directory: Path, binaries: Path, lent: dict[str, Any]) -> None:
         self.directory, self._binaries, self._lent = directory, binaries, lent
@@ -136,8 +136,9 @@ def _version(name: str) -> float:
 
 
 def _lent_user(directory: Path) -> dict[str, Any]:
-    """How to run PostgreSQL's programs: as ourselves, or for root as somebody without rights who gets
-    `directory`.
+    """Return how to run PostgreSQL's programs.
+
+    Run them as the current user; for root, as an unprivileged user who becomes owner of `directory`.
     """
     if os.getuid() != 0:
         return {}

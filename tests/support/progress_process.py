@@ -1,10 +1,9 @@
-"""Transports without a broker behind them: every client that says something is sent as much as its socket
-takes.
+"""Transports without a broker: each client that sends data receives as much as its socket accepts.
 
 `python -m tests.support.progress_process LOOP TRANSPORTS`: LOOP is asyncio or uvloop, TRANSPORTS the JSON of
-a list of TransportSettings' fields. Prints a line of JSON with the ports by name, then four times a second
-one with what the sinks say: {"at": monotonic seconds, "peers": {remote address: [handed, taken, lump, network
-limited]}}. A line on its input ends the sending; what has been sent stays to be read.
+a list of TransportSettings' fields. It prints a line of JSON with the ports by name. Then it prints samples
+of the sinks four times a second: {"at": monotonic seconds, "peers": {remote address: [written, acked, window
+step, network limited]}}. A line on its input ends the sending; data already sent stays readable.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ BATCHES = (100, 3_000, 40_000)
 
 
 class SinkSample(NamedTuple):
-    """What a sink said."""
+    """Figures of a sink at one time."""
 
     at: float
     written: int
@@ -45,7 +44,7 @@ class SinkSample(NamedTuple):
 
 
 class TransportsProcess:
-    """The process, seen from a test."""
+    """The process as a test sees it."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
@@ -64,7 +63,7 @@ class TransportsProcess:
                 self.samples.setdefault(remote, []).append(SinkSample(told["at"], *said))
 
     def stop_sending(self) -> None:
-        """What hasn't been handed to the sinks is never sent."""
+        """Stop sending; data not yet written to the sinks is never sent."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -77,7 +76,7 @@ class TransportsProcess:
 
 @contextmanager
 def transports_process(loop: str, *transports: TransportSettings) -> Iterator[TransportsProcess]:
-    """Run transports; what they say is collected until the block ends."""
+    """Run transports in a process until the block ends, and collect the samples of their sinks."""
     described = json.dumps([asdict(transport) for transport in transports])
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.progress_process", loop, described],
@@ -122,7 +121,7 @@ class FeedingConnection:
 
 
 class FeedingHost:
-    """As much of a Host as listeners need."""
+    """The part of a Host that listeners need."""
 
     instance = "test-1"
 

@@ -1,4 +1,4 @@
-"""A client by hand that notes what it is delivered, and waits for the answers to its commands."""
+"""A raw client that records deliveries and waits for the replies to its commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tests.support.raw import RawClient
 
 
 class RecordingClient:
-    """`got` is what it was delivered, in order, as (stream, sequence, body); `moments` when."""
+    """A client that records deliveries.
+
+    `deliveries` are (stream, sequence, body) in order; `delivered_at` are their times.
+    """
 
     def __init__(self, raw: RawClient) -> None:
         self.raw = raw
@@ -26,7 +29,7 @@ class RecordingClient:
 
     @classmethod
     async def connect(cls, broker: Broker, name: str = "reader") -> RecordingClient:
-        """Connected and logged on."""
+        """Connect and log on."""
         return cls(await RawClient.connect(broker, name))
 
     async def _read(self) -> None:
@@ -54,14 +57,14 @@ class RecordingClient:
         return answered()
 
     def sequences_of(self, stream: int = 1) -> list[int]:
-        """What came on a stream."""
+        """Return the sequences delivered on a stream."""
         return [sequence for of, sequence, _ in self.deliveries if of == stream]
 
     def completed_ids(self) -> list[str]:
-        """The subscriptions that were said to be completed."""
+        """Return the ids of subscriptions that the broker reported as completed."""
         return [one["id"] for one in self.replies if one.get("ack") == "completed"]
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self._task.cancel()
         self.raw.close()

@@ -1,11 +1,10 @@
-"""pytest, and what fails in it once more, alone: `python -m tests.support.rerun_failed ARGUMENTS`.
+"""Run pytest, then run failed tests once more, alone: `python -m tests.support.rerun_failed ARGUMENTS`.
 
-CI's way to run the tests.
+CI runs the tests this way.
 
-A shared machine stops for seconds now and then, and one test in thousands that waits for a real process pays
-for it. Failing alone as well is a fault of the code, and so is failing in numbers (more than MOST). What
-passes alone is named UNSTEADY at the end: it doesn't stop CI, and it is to be mended, since a test that
-depends on the machine's mood tells nothing. `make test` gives nobody a second look.
+A shared machine stops for seconds now and then, and one test in thousands that waits for a real process fails
+for it. A test that also fails alone is a fault of the code. So are more than MAX_RERUNS failures. Tests that
+pass alone are listed as UNSTEADY: they don't stop CI, but must be fixed. `make test` reruns nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ TESTS_FAILED = 1
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:
-    """pytest's code, or 0 when what failed passes alone."""
+    """Return pytest's exit code, or 0 if the failed tests pass alone."""
     before = last_failed(root)
     code = subprocess.call([sys.executable, "-m", "pytest", *arguments], cwd=root)
     failed = sorted(last_failed(root) - before)
@@ -37,7 +36,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
 
 
 def last_failed(root: Path) -> set[str]:
-    """Tests whose newest run failed, as pytest remembers them."""
+    """Return the tests whose newest run failed, as pytest's cache lists them."""
     try:
         return set(json.loads((root / ".pytest_cache/v/cache/lastfailed").read_text()))
     except FileNotFoundError:

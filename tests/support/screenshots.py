@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def _all(address: str, asked: argparse.Namespace) -> list[str]:
-    """Of one console, in each width and theme."""
+    """Take pictures of one console in each width and theme; return the problems found."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         return [
@@ -113,7 +113,7 @@ def _asked() -> argparse.Namespace:
 
 @contextlib.contextmanager
 def _console(address: str | None, kind: str = "settled", scenes: tuple[str, ...] = ()) -> Iterator[str]:
-    """The address of the one that runs, or of one made for this, where that has happened."""
+    """Yield the address of the running console, or of one started for this, after the scenes."""
     if address is not None:
         yield address
         return
@@ -174,7 +174,7 @@ def _take(
 
 
 def _name(path: str) -> str:
-    """What its picture is called."""
+    """Return the file name of a page's picture."""
     return "-".join(re.findall(r"[a-z0-9]+", path)) or "overview"
 
 

@@ -1,6 +1,4 @@
-"""What a console has gathered by mid-morning, for its tests: samples, decisions, revisions, runs of every
-state.
-"""
+"""Data that a console has by mid-morning: samples, decisions, revisions, and runs of every state."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ OPERATOR = Actor(ActorKind.PERSON, "maria")
 
 
 def seed_history(instance_name: str = "sluice-1") -> Instance:
-    """Everything below."""
+    """Create all seed data below."""
     instance = policies.ensure_instance(instance_name)
     seed_revisions()
     seed_samples(instance)
@@ -37,7 +35,7 @@ def seed_history(instance_name: str = "sluice-1") -> Instance:
 
 
 def seed_revisions() -> None:
-    """Three revisions by a person; the broker that isn't there yet takes them up when it comes."""
+    """Create three policy revisions by a person; the broker applies them when it connects."""
     policies.change_instance_policy(
         OPERATOR,
         {"client_policy": {"client_message_age_limit_ms": 600_000}},
@@ -60,7 +58,7 @@ def seed_revisions() -> None:
 
 
 def seed_samples(instance: Instance, client: str = "board-jfk", hours: int = 6) -> None:
-    """A client that fell behind twice."""
+    """Create samples of a client that fell behind twice."""
     now = timezone.now().replace(microsecond=0)
     start = now - timedelta(hours=hours)
     rows = []
@@ -92,8 +90,9 @@ def seed_samples(instance: Instance, client: str = "board-jfk", hours: int = 6) 
 
 
 def seed_those_that_keep_up(instance: Instance, hours: int = 3) -> None:
-    """The other clients, each minute: mostly at once, at times some seconds late, and one that was offlined
-    for a while.
+    """Create a sample a minute for the other clients.
+
+    Most keep up, some lag by seconds, and one was offlined for a while.
     """
     now = timezone.now().replace(microsecond=0)
     names = [
@@ -122,9 +121,9 @@ def seed_those_that_keep_up(instance: Instance, hours: int = 3) -> None:
 
 
 def seed_places(instance: Instance, hours: int = 6) -> None:
-    """The instance and its pool, each ten seconds.
+    """Create samples of the instance and its pool, every ten seconds.
 
-    The pool fills since half an hour, now slower, now faster.
+    The pool has been filling for half an hour, at a varying rate.
     """
     now = timezone.now().replace(microsecond=0)
     rows = []
@@ -178,7 +177,7 @@ def seed_places(instance: Instance, hours: int = 6) -> None:
 
 
 def seed_decisions(instance: Instance) -> None:
-    """One of each kind that matters."""
+    """Create one decision of each important type."""
     now = timezone.now()
     made: tuple[dict[str, Any], ...] = (
         {
@@ -229,9 +228,7 @@ def seed_decisions(instance: Instance) -> None:
 
 
 def seed_hours(instance: Instance, client: str = "board-jfk", hours: int = 60) -> None:
-    """What the pipeline's client-history job would have written of a client: most hours, some of them
-    offlined.
-    """
+    """Create rows of the client-history job for a client: most hours, some of them offlined."""
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
     days: dict[str, list[dict[str, Any]]] = {}
     for number in range(hours):
@@ -256,7 +253,7 @@ def seed_hours(instance: Instance, client: str = "board-jfk", hours: int = 60) -
 
 
 def seed_runs(instance: Instance) -> None:
-    """One that runs, one that succeeded, one that failed."""
+    """Create three runs: running, succeeded and failed."""
     now = timezone.now()
     ActionRun.objects.create(
         instance=instance, kind=RunKind.COMPRESS, state=RunState.RUNNING, progress=62.5, actor="maria",

@@ -17,7 +17,7 @@ from pipeline.run_record import RecordingReporter
 
 
 class _Silent:
-    """A reporter that nobody listens to."""
+    """A reporter that ignores everything."""
 
     def progress(self, done: int, total: int, what: str) -> None: ...
 
@@ -32,7 +32,7 @@ SILENT = _Silent()
 
 
 def seed_runs_of_jobs() -> None:
-    """Two kept runs, as jobs' own processes leave them: one with tables and plots, one that failed."""
+    """Store two runs as jobs' processes do: one with tables and plots, one that failed."""
     lake = Path(settings.SLUICE_LAKE_DIRECTORY)
     lake.mkdir(parents=True, exist_ok=True)
     home = settings_from({}, home=lake.parent, lake=lake)

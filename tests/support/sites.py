@@ -1,4 +1,4 @@
-"""Sites: brokers of their own as processes, links between them, and what a link says of itself."""
+"""Sites: brokers in their own processes, the links between them, and the status of a link."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def free_port() -> int:
 def site_policy(
     name: str, port: int, *destinations: DestinationSettings, link_port: int = 0
 ) -> PolicyDocument:
-    """A broker of its own: anybody publishes and subscribes at `port`; links come in at `link_port`, and
-    prove who they are.
+    """Return the policy of a site.
+
+    Any client publishes and subscribes at `port`. Links connect to `link_port` with a token.
     """
     policy = tcp_policy()
     transports: tuple[TransportSettings, ...] = (TransportSettings("tcp", "tcp", port),)
@@ -72,7 +73,7 @@ def write_link_secrets(directory: Path, *names: str) -> Path:
 
 
 class Site:
-    """A broker's process, which can be killed and comes back at the same ports."""
+    """A broker process that can be killed and restarted at the same ports."""
 
     def __init__(self, home: Path, policy: PolicyDocument, link_secrets: Path | None = None) -> None:
         self._home, self._policy, self._secrets = home, policy, link_secrets
@@ -94,7 +95,7 @@ class Site:
 
 
 class BookmarkedReader:
-    """Everything that one subscription has had: the record's bookmark and number."""
+    """A subscriber that records (bookmark, number) of every message."""
 
     def __init__(self, address: str, topic: str = "prices.>") -> None:
         self.received: list[tuple[str | None, int]] = []
@@ -112,7 +113,7 @@ class BookmarkedReader:
 
 
 async def link_status(broker: Broker) -> dict[str, Any]:
-    """The one link, as the control plane sees it."""
+    """Return the broker's only link, as the control plane lists it."""
     found: dict[str, Any] = (await ask(broker, "links"))["links"][0]
     return found
 

@@ -1,5 +1,6 @@
-"""Subscribers that each read their socket at a steady pace, driven by one thread: nothing of the broker's own
-code reads.
+"""Subscribers that each read their socket at a steady pace, driven by one thread.
+
+No code of the broker reads.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ SEGMENT = 1_448
 
 
 class SteadyReader:
-    """One of them: subscribed to `t` as `s`, under a name that says how it reads. `rate` 0 never reads."""
+    """A subscriber to `t` with id `s` that reads `rate` bytes per second; 0 never reads.
+
+    Its name describes how it reads.
+    """
 
     def __init__(self, port: int, rate: int, receive_buffer: int | None, reads_a_second: int = 10) -> None:
         self.rate, self._reads = rate, reads_a_second
@@ -35,9 +39,9 @@ class SteadyReader:
         self._since = time.monotonic()
 
     def read_due(self) -> None:
-        """Read what has fallen due.
+        """Read the bytes that are due.
 
-        What wasn't there isn't made up for: it never reads faster than its rate.
+        Missing data is not made up for later: the reader never exceeds its rate.
         """
         now = time.monotonic()
         looks = int((now - self._since) * self._reads)
@@ -55,7 +59,7 @@ class SteadyReader:
 
 @contextmanager
 def reading_steadily(readers: Iterable[SteadyReader]) -> Iterator[list[SteadyReader]]:
-    """They read until the block ends."""
+    """Let the readers read until the block ends."""
     driven, end = list(readers), threading.Event()
 
     def drive() -> None:

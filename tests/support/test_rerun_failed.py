@@ -1,4 +1,4 @@
-"""CI's second look: what passes alone is named, what fails again or in numbers fails."""
+"""CI's rerun of failed tests: it names those that pass alone, and fails for the others."""
 
 from __future__ import annotations
 

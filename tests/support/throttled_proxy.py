@@ -13,9 +13,9 @@ BUFFER_BYTES = 4 * 1024
 
 
 class ThrottledProxy:
-    """The proxy.
+    """A TCP proxy with a limit of bytes per second in each direction.
 
-    `connections` counts the connections that it has accepted; `bytes_per_second` holds for each direction.
+    `connections` counts accepted connections.
     """
 
     def __init__(self, port: int, bytes_per_second: int) -> None:
@@ -59,7 +59,7 @@ class ThrottledProxy:
                 end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Stop accepting and cut what is open."""
+        """Stop accepting and close all connections."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -71,7 +71,7 @@ class ThrottledProxy:
 
 @contextmanager
 def throttled_proxy(port: int, bytes_per_second: int) -> Iterator[ThrottledProxy]:
-    """A slow line to a port of this machine until the block ends."""
+    """Run a throttled proxy to a port of this machine until the block ends."""
     line = ThrottledProxy(port, bytes_per_second)
     try:
         yield line

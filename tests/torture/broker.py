@@ -1,4 +1,4 @@
-"""A broker as a process, with a disk and a clock that mean it ill."""
+"""A broker in its own process, with a faulty disk and a jumping clock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOUR = 3_600 * 10**9
 
 
 class JumpingClock(SystemClock):
-    """The machine's, set forward and back by hours and days now and then."""
+    """A system clock that jumps forward and back by hours and days."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -48,7 +48,7 @@ class JumpingClock(SystemClock):
 
 
 class BrokerProcess:
-    """A broker that runs, or ran. `refused` is the code that it named when it didn't start."""
+    """A broker process. `refused` is the error code with which it refused to start."""
 
     def __init__(self, process: BaseProcess, told: Connection, port: int) -> None:
         self._process, self._told = process, told
@@ -57,7 +57,7 @@ class BrokerProcess:
         self._stood_still = False
 
     async def ready(self, seconds: float = 60.0) -> bool:
-        """Whether it has started; False when it ended before."""
+        """Wait until the broker has started; return False if it ended before."""
         async with asyncio.timeout(seconds):
             while not self._told.poll():
                 if self.frozen:
@@ -76,9 +76,10 @@ class BrokerProcess:
 
     @property
     def frozen(self) -> bool:
-        """Whether it was stopped and all of it stands still, but for calls that the kernel has to finish.
+        """Return whether all threads of the stopped process stand still.
 
-        Then it stays so, although the thread of such a call runs for a moment when that is done.
+        Threads inside a kernel call count as still. Once True, the result stays True, although such a thread
+        runs for a moment when its call ends.
         """
         with suppress(FileNotFoundError, ProcessLookupError):
             tasks = Path(f"/proc/{self._process.pid}/task").glob("*/stat")
@@ -99,7 +100,7 @@ class BrokerProcess:
         self._process.join()
 
     async def ended(self, seconds: float = 60.0) -> int:
-        """Wait for its end; the exit code, negative for a signal."""
+        """Wait for the process to end; return its exit code, negative for a signal."""
         async with asyncio.timeout(seconds):
             while self._process.is_alive():
                 await asyncio.sleep(0.005)
@@ -108,7 +109,7 @@ class BrokerProcess:
         return self._process.exitcode
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """Stop the process with SIGTERM and wait for its end."""
         self._process.terminate()
         self._process.join()
 
@@ -134,7 +135,7 @@ def policy(port: int) -> PolicyDocument:
 
 
 def free_port() -> int:
-    """One that nobody listens on now."""
+    """Return a port on which no process listens at the moment."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         return int(made.getsockname()[1])

@@ -1,6 +1,4 @@
-"""Who uses a broker while it is tortured: publishers and subscribers of the client library, and a hand at its
-journal.
-"""
+"""Clients of a tortured broker: publishers, subscribers, and an operator of its journal."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ PATIENCE_S = 60.0
 
 
 class Clients:
-    """All of one run. `home` is where their stores are: another machine's disk, which nobody cuts off."""
+    """All clients of a run. `home` has their stores, on a disk that never loses power."""
 
     def __init__(self, history: History, home: Path, port: int, chance: random.Random) -> None:
         self.history = history
@@ -93,7 +91,7 @@ class Clients:
             self._note(store, name)
 
     def _note(self, store: PublishStore, name: str) -> None:
-        """What has left the store was acknowledged; what has only gathered isn't in it yet."""
+        """Record the acknowledged sequence: records before the store's oldest are acknowledged."""
         oldest = store.oldest()
         done = oldest - 1 if oldest else store.last_sequence
         self.history.acknowledged[name] = max(done, self.history.acknowledged[name])
@@ -181,8 +179,8 @@ class Clients:
 
 
 class JournalOperator:
-    """Archives, compresses and removes what is sealed, and offlines who reads slowly, while everything goes
-    on.
+    """An operator that archives, compresses and removes sealed segments and offlines slow readers, all at
+    random.
     """
 
     def __init__(self, history: History, home: Path, chance: random.Random, done: Counter[str]) -> None:
@@ -190,7 +188,7 @@ class JournalOperator:
         self._made = 0
 
     async def run(self) -> None:
-        """Until it is cancelled. A broker that is away is asked again."""
+        """Perform random actions until cancelled; an unreachable broker is tried again."""
         while True:
             await asyncio.sleep(self._chance.uniform(0.01, 0.1))
             act = self._chance.choice(
@@ -202,7 +200,7 @@ class JournalOperator:
                 await act()
 
     async def let_go(self) -> None:
-        """What it holds may go on: it may have been called off between the two."""
+        """Resume the replay, in case the task was cancelled between pause and resume."""
         await self._ask("replay_resume", name="m")
 
     async def _ask(self, do: str, **fields: Any) -> Any:

@@ -1,7 +1,4 @@
-"""Disks that lose their power: an ext4 in a file, whose page cache is dropped as it stands.
-
-For root alone.
-"""
+"""Disks that lose power: an ext4 image whose page cache is dropped. Needs root."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ MIB = 1024 * 1024
 
 
 class PowerDisk:
-    """A mounted file system of `mib`. `cut` is a power cut, after which it is mounted again."""
+    """A mounted file system of `mib` MiB; `cut` cuts its power, and it can be mounted again."""
 
     def __init__(self, home: Path, mib: int = 192) -> None:
         self._image, self.place = home / "disk", home / "mnt"
@@ -47,9 +44,7 @@ class PowerDisk:
         self._mounted = True
 
     def write_some_back(self, chance: random.Random) -> None:
-        """As kernels do, in no order that anybody promised: pages of some files go to the disk, those of
-        others don't.
-        """
+        """Write back some pages of some files, as a kernel does in arbitrary order."""
         for path in self.place.rglob("*"):
             if path.is_file() and chance.random() < 0.4:
                 with suppress(OSError):
@@ -61,7 +56,7 @@ class PowerDisk:
                     os.close(file)
 
     def cut(self, chance: random.Random) -> None:
-        """Nothing reaches the disk from now on, and what hadn't is gone. Whoever still writes gets EIO."""
+        """Cut the power: unwritten data is lost, and later writes fail with EIO."""
         self.write_some_back(chance)
         place = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY)
         cut_power(place, commits=chance.random() < 0.3)
@@ -79,9 +74,9 @@ class PowerDisk:
 
 
 def cut_power(fd: int, *, commits: bool = False) -> None:
-    """Of the file system that an open file is on.
+    """Shut down the file system of an open file.
 
-    With `commits` what it has of names and lengths still gets to the disk.
+    With `commits`, its log of names and lengths is written first.
     """
     fcntl.ioctl(fd, _SHUTDOWN, struct.pack("I", _LOG_FLUSH if commits else _NO_LOG_FLUSH))
 
@@ -103,7 +98,7 @@ def power_disk() -> Iterator[PowerDisk]:
 
 
 def unavailable_reason() -> str:
-    """Why no power can be cut here; "" where it can."""
+    """Return why power cuts are unavailable here, or ""."""
     if os.geteuid() != 0:
         return "only root may mount a disk and cut its power"
     try:

@@ -1,6 +1,4 @@
-"""A disk with a mind of its own, under the whole of a broker: by call, file and count it delays, fails,
-tears, lies and kills.
-"""
+"""File faults under a whole broker: by call, file and count it delays, fails, tears, lies and kills."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ CALLS: Final = (
 
 @dataclass(frozen=True)
 class FileFault:
-    """What happens at call number `at` (1 is the first) of one kind, on a file whose name has `name` in it.
+    """A planned fault at call number `at` (1 is the first) of one type, on files whose name contains `name`.
 
     `what`: "before" and "after" kill the process before the call is done, and after; "cut before" and "cut
     after" freeze it, and whoever watches it cuts the power (see runs.py); "torn" does half of a write and
@@ -44,7 +42,7 @@ class FileFault:
 
 
 class FaultyFiles:
-    """Counts the calls of everybody who uses `FileSystem` in this process, from `install` on."""
+    """A patch of `FileSystem` that counts the calls of the whole process after `install`."""
 
     def __init__(self, *misfortunes: FileFault) -> None:
         self.misfortunes = misfortunes

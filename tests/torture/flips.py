@@ -1,4 +1,4 @@
-"""One bit of one file, turned around while nobody uses it."""
+"""Bit flips: one bit of one file changes while no process uses the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NUMBERS = re.compile(r"\.\d{20}(?=\.)|\.\d+$|\.[0-9a-f]{8}(?=\.tmp)")
 
 @dataclass(frozen=True)
 class FlippedBit:
-    """Where."""
+    """Position of a flipped bit: file, byte and bit."""
 
     path: Path
     offset: int
@@ -20,7 +20,7 @@ class FlippedBit:
 
     @property
     def what(self) -> str:
-        """The kind of file."""
+        """Type of the file."""
         return _NUMBERS.sub("", self.path.name)
 
     def flip(self) -> None:

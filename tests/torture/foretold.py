@@ -73,7 +73,7 @@ Pace = Callable[[float], float]
 
 
 def pace_of(kind: str, chance: random.Random) -> Pace:
-    """How a client of a kind reads."""
+    """Return the reading pace (bytes per second by time) of a client of this type."""
     if kind == "keeps up":
         return lambda _: 20.0 * FEED
     if kind in ("nearly", "half", "crawls"):
@@ -88,7 +88,7 @@ def pace_of(kind: str, chance: random.Random) -> Pace:
 
 
 class BacktestClient:
-    """One client: a socket that is read at its pace, and again where it comes and goes."""
+    """A client whose socket is read at its pace; some types disconnect and reconnect."""
 
     def __init__(self, name: str, kind: str, chance: random.Random, port: int) -> None:
         self.name, self.kind, self._port = name, kind, port
@@ -109,7 +109,10 @@ class BacktestClient:
         self.socket, self._came, self._due = made, now, 0.0
 
     def turn(self, now: float, passed: float) -> None:
-        """Read what has fallen due. Whoever was disconnected stays away, but for those that come and go."""
+        """Read the bytes that are due.
+
+        Disconnected clients stay away, except those that come and go.
+        """
         if self.socket is None:
             if self.kind == "comes and goes" and now >= self._back:
                 self.come(now)
@@ -248,7 +251,7 @@ def check_period(home: Path) -> int:
 
 
 async def run(home: Path, seed: int, reached: Counter[str]) -> list[HistoryFault]:
-    """What was wrong."""
+    """Record a run and back-test it; return the differences."""
     kinds = await record(home, seed)
     told = await asyncio.to_thread(foretell, home)
     recorded = Counter(f"{one['action']} ({one['mode']})" for one in told["recorded"])

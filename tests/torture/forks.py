@@ -61,7 +61,7 @@ def serve(session: pytest.Session, module: Path, orders: socket.socket) -> None:
 def try_mutant(
     session: pytest.Session, module: Path, functions: dict[Place, list[FunctionType]], order: dict[str, str]
 ) -> tuple[str, str]:
-    """What became of a mutant, and which test found it."""
+    """Return the result of a mutant, and the test that found it."""
     answers, answer = os.pipe()
     child = os.fork()
     if not child:
@@ -107,7 +107,7 @@ class _TestReports:
 def run(
     session: pytest.Session, module: Path, functions: dict[Place, list[FunctionType]], source: str
 ) -> tuple[str, str]:
-    """In the fork: put the mutant in, and run the tests until one fails."""
+    """Put the mutant in and run the tests until one fails; runs in the fork."""
     made = dict(codes(compile(source, str(module), "exec")))
     if made.keys() != functions.keys():
         return UNFIT, ""
@@ -129,7 +129,7 @@ def run(
 
 
 def functions_of(module: Path) -> dict[Place, list[FunctionType]]:
-    """All that are alive of a module, by their places in it."""
+    """Return the live functions of a module, by their position in the source."""
     places = {_where(code): place for place, code in codes(compile(module.read_text(), str(module), "exec"))}
     found: dict[Place, list[FunctionType]] = {place: [] for place in places.values()}
     for thing in gc.get_objects():

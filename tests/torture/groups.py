@@ -45,7 +45,7 @@ Strike = Callable[[], Awaitable[None]]
 
 
 class ProxiedNatsServers(NatsServers):
-    """Servers that reach each other through cables: `routes[i, j]` is how i speaks to j."""
+    """NATS servers that reach each other through proxies: `routes[i, j]` is the route from i to j."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home, len(NAMES))
@@ -60,7 +60,7 @@ class ProxiedNatsServers(NatsServers):
 
 
 class _GroupRun:
-    """One group over its strikes."""
+    """A group during the strikes of one run."""
 
     def __init__(self, home: Path, chance: random.Random) -> None:
         self.home, self.chance = home, chance
@@ -108,7 +108,7 @@ class _GroupRun:
         return MemberProcess(self.home, NAMES[j], urls[j:] + urls[:j], HOLD_MS, port, **SYNC)
 
     def _kinds(self) -> list[dict[str, Strike]]:
-        """Of one kind one at a time: nothing can be stopped that was killed."""
+        """Return strikes by type; only one of a type is active, since a killed process cannot be stopped."""
         kinds: list[dict[str, Strike]] = [
             {
                 "kill a member": self._kill_member,
@@ -242,7 +242,7 @@ class _GroupRun:
         await self._a_while(8.0)
 
     async def _half_cut_engine(self) -> None:
-        """It hears the others, and they don't hear it; or the other way round."""
+        """Cut one direction of all routes of a NATS server."""
         number, hears = self.chance.randrange(len(NAMES)), self.chance.random() < 0.5
         for (i, j), cable in self.engines.routes.items():
             if number in (i, j):
@@ -259,8 +259,9 @@ class _GroupRun:
 async def run_group(
     seed: int, strikes: int | Sequence[str] = STRIKES
 ) -> tuple[list[HistoryFault], list[str], int, int]:
-    """One run, of so many strikes or of these: what was wrong, what struck, records in the log, and those
-    that were acknowledged.
+    """Run a group with `strikes` random strikes, or with the given ones.
+
+    Returns faults, strikes, records in the log, and acknowledged records.
     """
     home = Path(tempfile.mkdtemp(prefix="g-"))
     struck = _GroupRun(home, random.Random(f"group {seed}"))

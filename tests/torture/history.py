@@ -1,8 +1,7 @@
-"""What happened, as clients saw it, and what must never be found in it: the one judge of every run.
+"""Histories of runs as clients saw them, and the check that judges every run.
 
-In the way of Elle: a log shows its own order, so everything that anybody ever read can be held against it.
-Publishers number what they publish 1, 2, 3, …, over all of their topics, and `body_of` says what each message
-has to be.
+As in Elle, a log shows its own order, so that every read can be checked against it. Publishers number their
+messages 1, 2, 3, …, over all of their topics. `body_of` defines the body of each message.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 
 class FaultKind(Enum):
-    """What may be wrong."""
+    """Types of faults in a history."""
 
     LOST = "lost"
     """Acknowledged, or read, and not in the log; or in the log, and passed over by a reader."""
@@ -31,14 +30,14 @@ class FaultKind(Enum):
 
 
 class HistoryFault(NamedTuple):
-    """One breach."""
+    """A fault found in a history."""
 
     kind: FaultKind
     sentence: str
 
 
 class Record(NamedTuple):
-    """A message as somebody read it."""
+    """A message as a reader received it."""
 
     sequence: int
     publisher: str
@@ -47,7 +46,7 @@ class Record(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """Sequences from `first` to `last`, both with it."""
+    """Sequences from `first` to `last`, both included."""
 
     first: int
     last: int
@@ -58,11 +57,11 @@ class Interval(NamedTuple):
 
 @dataclass
 class ReaderHistory:
-    """What one subscriber got, in the order in which it got it.
+    """Records of one subscriber, in the order of delivery.
 
-    `back` is how often it may begin again at an earlier record: not at all with a bookmark of its own; once
-    for each connection where the broker keeps the place. `missed` is how many stretches it may lack: none
-    with a bookmark. `gaps` were told to it. With `complete` it has waited for the end of the log.
+    `back` is how often it may restart at an earlier record: never with a bookmark of its own, once per
+    connection if the broker stores the position. `missed` is how many intervals it may lack: none with a
+    bookmark. `gaps` were reported to it. `complete` means that it waited for the end of the log.
     """
 
     name: str
@@ -74,18 +73,21 @@ class ReaderHistory:
 
 
 def topic_of(number: int) -> str:
-    """Where a publisher's message of a number goes."""
+    """Return the topic of a publisher's message by its number."""
     return f"t.{'abc'[number % 3]}"
 
 
 def body_of(publisher: str, number: int) -> bytes:
-    """What it says: all of it follows from who and which, so that a byte that is wrong is seen."""
+    """Return the body of a message.
+
+    Publisher and number determine every byte, so that each wrong byte is detected.
+    """
     return f"{publisher} {number} ".encode().ljust(24 + number * 7_919 % 400, b"%d" % (number % 10))
 
 
 @dataclass
 class History:
-    """Of one log, over all lives of its broker."""
+    """History of one log over all restarts of its broker."""
 
     published: dict[str, int] = field(default_factory=dict)
     """The last number that a publisher has handed to its client."""
@@ -120,7 +122,7 @@ class History:
 
 
 def check(history: History) -> list[HistoryFault]:
-    """Everything that is wrong with it, [] when nothing is."""
+    """Return all faults of a history, [] if it is correct."""
     found = list(history.faults)
     found += _one_log(history)
     found += _log_in_order(history.log)
@@ -136,7 +138,7 @@ def check(history: History) -> list[HistoryFault]:
 
 
 def _one_log(history: History) -> Iterable[HistoryFault]:
-    """A number names one record, whoever reads it and when."""
+    """Return faults where one sequence names different records."""
     known: dict[int, tuple[str, int]] = {}
     for reads in (history.log, *(reader.records for reader in history.readers)):
         for one in reads:
@@ -190,8 +192,10 @@ def _publisher(history: History, name: str) -> Iterable[HistoryFault]:
 
 
 def _excused(history: History, mine: Sequence[Record], missing: Iterable[int]) -> set[int]:
-    """What was removed stands before everything of its publisher that is left; what a gap was told of,
-    between its ends.
+    """Return the missing numbers that a removal or a reported gap explains.
+
+    Removed records come before all remaining records of their publisher; records in a gap lie within its
+    interval.
     """
     intervals = [*history.gaps, *([Interval(1, history.removed_upto)] if history.removed_upto else [])]
     by_number = {one.number: one.sequence for one in mine}

@@ -1,9 +1,6 @@
-"""The laws of the whole tree, each with many times its examples: by a seed that is printed, other ones each
-time.
+"""All Hypothesis tests of the tree, each with many times its examples, by a seed that is printed.
 
-`make test` tries the same examples each time, so that a rare find stops nobody's run; here they are looked
-for. A pytest plugin raises the number of examples, counts those that were run, and ends a law when its share
-of the time is over.
+`make test` tries the same examples each time; `make torture` tries others each time.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ A second `@settings` is refused.
 
 @dataclass
 class LawResult:
-    """What one law has gone through."""
+    """Result of one Hypothesis test."""
 
     own: int
     """Examples that `make test` tries of it."""
@@ -50,7 +47,7 @@ class LawResult:
 
     @property
     def sentence(self) -> str:
-        """How many examples, and why no more."""
+        """Return how many examples ran, and why it stopped."""
         said = f"{self.number:,} examples, {self.number / self.own:.1f} times its own"
         if self.failed:
             return f"{said}: FAILED"
@@ -60,7 +57,7 @@ class LawResult:
 
 
 class LawPlugin:
-    """The plugin."""
+    """A pytest plugin that multiplies the examples of Hypothesis tests."""
 
     def __init__(self, times: int, ends: float) -> None:
         self.times = times
@@ -127,7 +124,7 @@ class LawPlugin:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Nothing is done in a pytest that isn't asked to."""
+    """Register the plugin if the environment asks for it."""
     if TIMES in os.environ:
         ends = time.monotonic() + 60 * float(os.environ[MINUTES])
         config.pluginmanager.register(LawPlugin(int(os.environ[TIMES]), ends))

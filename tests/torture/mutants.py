@@ -1,5 +1,6 @@
-"""Small mistakes put into a module, one at a time: a test that runs through code and doesn't tell right from
-wrong lets them pass.
+"""Small mistakes put into a module, one at a time.
+
+A test that runs through code without checking it lets them pass.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _DUMB = ("log.", "structlog.", "logging.")
 
 
 class Mutant(NamedTuple):
-    """One mistake. `name` says where and what, and stays the same when lines move."""
+    """A module with one mistake. `name` gives place and type, and does not change when lines move."""
 
     name: str
     line: int
@@ -34,7 +35,7 @@ class Mutant(NamedTuple):
 
 
 class _MutationSite(NamedTuple):
-    """Where a mistake can be made, and which."""
+    """A place in a syntax tree for one mistake, and its replacement."""
 
     name: str
     parent: ast.AST
@@ -43,7 +44,7 @@ class _MutationSite(NamedTuple):
 
 
 def mutants(source: str) -> list[Mutant]:
-    """All that can be made of a module, in the order of its lines."""
+    """Return all mutants of a module, in the order of its lines."""
     tree = ast.parse(source)
     return [
         Mutant(one.name, getattr(one.node, "lineno", 0), _replaced(tree, one.parent, one.node, one.made))
@@ -52,7 +53,7 @@ def mutants(source: str) -> list[Mutant]:
 
 
 def names(source: str) -> set[str]:
-    """What they are called."""
+    """Return the names of all mutants of a module."""
     return {one.name for one in _sites(ast.parse(source))}
 
 
@@ -72,9 +73,7 @@ def _sites(tree: ast.AST) -> list[_MutationSite]:
 
 
 def chosen(made: list[Mutant], number: int, seed: int, known: dict[str, str]) -> list[Mutant]:
-    """So many of them, by chance of the seed and in no order, without those that are `known` to change
-    nothing.
-    """
+    """Return `number` random mutants, in no order, without those in `known` that change nothing."""
     left = [mutant for mutant in made if mutant.name not in known]
     return random.Random(seed).sample(left, min(number, len(left)))
 
@@ -86,8 +85,9 @@ def equivalent(module: str) -> dict[str, str]:
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """What may be wrong: of functions, without annotations, decorators, docstrings and what is said to
-    people.
+    """Yield the nodes that may be mutated.
+
+    These are nodes of function bodies, without annotations, decorators, docstrings and messages.
     """
     todo: list[tuple[ast.AST, bool]] = [(tree, False)]
     while todo:
@@ -109,7 +109,7 @@ def _is_function(node: ast.AST) -> bool:
 
 
 def _says(node: ast.AST) -> bool:
-    """A docstring, or a line for the log."""
+    """Return whether a node is a docstring or a log line."""
     if not isinstance(node, ast.Expr):
         return False
     return isinstance(node.value, ast.Constant) or ast.unparse(node).startswith(_DUMB)

@@ -1,6 +1,4 @@
-"""Mutants of the modules that promises rest on, each before the tests that belong to its module; several at a
-time.
-"""
+"""Mutants of the modules on which guarantees rest, each run against its module's tests, several in parallel."""
 
 from __future__ import annotations
 
@@ -94,7 +92,7 @@ PYTEST = ("-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=no")
 
 @dataclass
 class ModuleResult:
-    """What became of one module's mutants."""
+    """Results of one module's mutants."""
 
     module: str
     tried: int = 0
@@ -102,12 +100,12 @@ class ModuleResult:
 
     @property
     def share(self) -> float:
-        """Of those that were tried, how many were found."""
+        """Share of tried mutants that a test found."""
         return 1 - len(self.survivors) / self.tried if self.tried else 1.0
 
 
 class CheckoutCopy:
-    """A copy of the checkout, in which one file at a time is wrong."""
+    """A copy of the checkout in which one file at a time is mutated."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -125,8 +123,9 @@ class CheckoutCopy:
 
     @contextmanager
     def with_mutant(self, module: str, source: str) -> Iterator[str]:
-        """That text in the module's place, for brokers in processes of their own too; gives a folder for
-        temporary files.
+        """Put a mutant's source in the module's place until the block ends.
+
+        Brokers in other processes see it too. Yields a directory for temporary files.
         """
         path = self.place / module
         with tempfile.TemporaryDirectory(
@@ -141,9 +140,9 @@ class CheckoutCopy:
                 _forget(path)
 
     def passes(self, module: str, source: str, timeout_s: float) -> bool:
-        """Whether the module's tests pass with that text, in a process of their own.
+        """Return whether the module's tests pass with this source, in their own process.
 
-        One that hangs doesn't.
+        A run that hangs does not pass.
         """
         with self.with_mutant(module, source) as temporary:
             running = subprocess.Popen(
@@ -196,7 +195,7 @@ class ForkRunner:
         assert self._orders.readline(), f"the tests of {self.module} can't be collected"
 
     def outcome(self, source: str, timeout_s: float) -> str:
-        """What became of a mutant."""
+        """Return the result of a mutant."""
         with self.tree.with_mutant(self.module, source) as temporary:
             order = {
                 "source": str(self.tree.place / self.module),

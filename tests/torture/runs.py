@@ -1,6 +1,4 @@
-"""One run: a broker is struck several times while its clients go on, and then everything they saw is
-judged.
-"""
+"""One torture run: a broker is struck several times under load, then its history is checked."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ positions.
 
 @dataclass
 class Report:
-    """What was done, and what was found."""
+    """Totals of all runs and the faults found."""
 
     counts: Counter[str] = field(default_factory=Counter)
     reached: Counter[str] = field(default_factory=Counter)
@@ -68,7 +66,7 @@ class Report:
     """Kind and seed of the run, and what was wrong."""
 
     def lines(self) -> list[str]:
-        """As it is printed."""
+        """Return the lines of the printed report."""
         by_kind = Counter(fault.kind for _, _, fault in self.faults)
         said = [
             f"{name:<14}{self.counts[name]}"
@@ -83,8 +81,9 @@ class Report:
 
 
 async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> list[HistoryFault]:
-    """One run of a kind; everything in it follows from the seed, as far as the machine's own timing
-    allows.
+    """Perform one run of a type.
+
+    The seed determines everything, as far as the machine's timing allows.
     """
     if kind in _SEVERAL:
         return await _run_several(kind, seed, report, strikes)
@@ -126,7 +125,7 @@ async def _run_several(kind: str, seed: int, report: Report, strikes: int) -> li
 
 
 class _BrokerRun:
-    """A broker over its lives."""
+    """A broker over its restarts."""
 
     def __init__(
         self,
@@ -169,7 +168,7 @@ class _BrokerRun:
             last.stop()
 
     def _points(self) -> tuple[FileFault, ...]:
-        """What its disk does in the next life."""
+        """Return the file faults of the broker's next life."""
         if self.kind in ("kills", "clock", "flips") or (self.kind == "power" and self.chance.random() < 0.5):
             return ()
         call, name, most = self.chance.choice(_PLACES)
@@ -224,19 +223,16 @@ class _BrokerRun:
         self.report.counts["kills"] += 1
 
     async def _end_of(self, process: BrokerProcess) -> int:
-        """Its exit code.
-
-        Of one that stands still the power is cut: processor and disk stop in one moment. A process that lived
-        on would be told by the kernel that data is safe which the cut has dropped from the cache, and would
-        say so to its clients.
-        """
+        """Return the exit code of a process."""
         if self.disk is not None and process.frozen:
             self.disk.cut(self.chance)
             process.kill()
         return await process.ended()
 
     async def _after(self, process: BrokerProcess, code: int, points: tuple[FileFault, ...]) -> None:
-        """It ended by itself: by its misfortune, or by a reason that it must name."""
+        """Check a process that ended without being killed: an injected fault or a named error must explain
+        it.
+        """
         met = f"struck: {points[0].what} at {points[0].call} {points[0].name}".rstrip() if points else ""
         if code == -9 and points:
             self.report.reached[met] += 1

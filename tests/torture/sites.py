@@ -1,9 +1,8 @@
-"""A sync link between two brokers, struck while clients go on: either side killed, the line cut, frozen, or
-carrying one way.
+"""A sync link between two brokers, struck under load.
 
-Nobody is ever downgraded here, so what a publisher was told is at the other site. At the end the line is cut
-while publishers go on and London is lost for good: what New York has then is held against everything that was
-acknowledged, and against London's own log.
+Either side is killed, or the line is cut, frozen or one-way. Downgrades are disabled, so every record
+reported as persisted is at the other site. At the end the line is cut under load and London is lost for
+good. Then the records at New York are checked against all acknowledged records and against London's own log.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def _policy(policy: PolicyDocument) -> PolicyDocument:
 
 
 class _SiteRun:
-    """Two sites over their strikes."""
+    """Two sites during the strikes of one run."""
 
     def __init__(self, home: Path, chance: random.Random) -> None:
         self._home, self._chance = home, chance
@@ -55,7 +54,7 @@ class _SiteRun:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self, strikes: int) -> list[HistoryFault]:
-        """What was wrong."""
+        """Perform the strikes; return the faults."""
         for_links = free_port()
         async with AsyncExitStack() as stack:
             self._cable = await stack.enter_async_context(running_partition_proxy(for_links))
@@ -114,7 +113,7 @@ class _SiteRun:
                     reader.records.append(record)
 
     async def _goes_on(self) -> None:
-        """Both publishers get on: with both sites up that means the link does."""
+        """Wait until both publishers make progress; with both sites up, this needs the link."""
         wanted = {name: self.history.acknowledged.get(name, 0) + 100 for name in PUBLISHERS}
         await until(
             lambda: (
@@ -155,7 +154,7 @@ class _SiteRun:
         await asyncio.sleep(self._chance.uniform(0.0, 2.0))
 
     async def _hold(self, *gates: str) -> None:
-        """Carry nothing that way for a while; sometimes for so long that heartbeats notice it."""
+        """Stop one direction for a while, sometimes until heartbeats detect it."""
         for gate in gates:
             getattr(self._cable, gate).clear()
         await asyncio.sleep(self._chance.choice((0.2, 2.0, 12.0)))
@@ -193,7 +192,7 @@ class _SiteRun:
         return check(alone)
 
     async def _read_all(self, where: Site, reader: ReaderHistory) -> None:
-        """Everything that is there, and from then on what comes."""
+        """Read all existing records, then live ones."""
         wanted = max(self.history.acknowledged.values())
         self._tasks.append(asyncio.create_task(self._read(where, reader)))
         async with AsyncClient(where.address, "counter", reconnect=QUICK) as client:
@@ -207,7 +206,10 @@ class _SiteRun:
 
 
 async def run_sites(seed: int, strikes: int = STRIKES) -> tuple[list[HistoryFault], list[str], int, int]:
-    """One run: what was wrong, what struck, records that were published, and those that were acknowledged."""
+    """Perform one run.
+
+    Returns faults, strikes, published records, and acknowledged records.
+    """
     home = Path(tempfile.mkdtemp(prefix="s-"))
     struck = _SiteRun(home, random.Random(f"sites {seed}"))
     try:

@@ -1,4 +1,4 @@
-"""The judge of every run: a history without a breach is found to be one, and each planted breach is named."""
+"""The check of histories: a correct history has no fault, and each planted fault is named."""
 
 from __future__ import annotations
 
