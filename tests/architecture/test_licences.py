@@ -1,6 +1,4 @@
-"""What is installed where Sluice runs is under permissive licences, and the bill of materials names all of
-it.
-"""
+"""Licences of installed distributions: all permissive, and all listed in the bill of materials."""
 
 from __future__ import annotations
 

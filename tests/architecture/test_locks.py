@@ -1,5 +1,5 @@
-"""What `make lock` made: every distribution pinned with its hashes, none missing on any Python that Sluice
-runs on.
+"""Lock files of `make lock`: each distribution is pinned with hashes, and complete on every supported
+Python.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ PYTHONS = ("3.11.0", "3.11.9", "3.12.0", "3.13.0", "3.14.0")
 
 
 def requirement_lines(path: Path) -> list[Requirement]:
-    """The lines of a source that name something."""
+    """Return the lines of a requirements source that name a distribution."""
     lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
     return [Requirement(line) for line in lines if line and not line.startswith("-c ")]
 
 
 def needs_of(one: Locked, extras: set[str], python: str) -> list[Requirement]:
-    """What an installed distribution says it needs on a Python."""
+    """Return the requirements of an installed distribution on a Python version."""
     where = {"python_full_version": python, "python_version": ".".join(python.split(".")[:2])}
     needs = map(Requirement, distribution(one.name).requires or ())
     return [

@@ -1,4 +1,4 @@
-"""The table of codes is total: what the source raises and replies stands in it, and nothing else does."""
+"""The error code table is complete: it lists exactly the codes that the source raises and sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""@stomp/stompjs and stompit under Node, as their makers publish them, against a real broker process."""
+"""@stomp/stompjs and stompit under Node, as published, against a real broker process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ports() -> Iterator[dict[str, int]]:
 
 
 async def lines_of(*words: str) -> list[str]:
-    """What a program says, which must end well."""
+    """Run a program that must succeed; return the lines it prints."""
     process = await asyncio.create_subprocess_exec(
         "node", *words, cwd=NODE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

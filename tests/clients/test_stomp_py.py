@@ -1,4 +1,4 @@
-"""stomp.py as its makers publish it, against a real broker."""
+"""stomp.py, as published, against a real broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS = {"1.0": stomp.Connection10, "1.1": stomp.Connection11, "1.2": stomp.Conn
 
 
 class RecordingListener(stomp.ConnectionListener):  # type: ignore[misc]
-    """What a connection was told, in order."""
+    """A listener that records its callbacks in order."""
 
     def __init__(self) -> None:
         self.messages: queue.Queue[Any] = queue.Queue()
@@ -56,7 +56,7 @@ Connect = Callable[..., Any]
 
 @contextmanager
 def stomp_broker(home: Path, policy: PolicyDocument | None = None) -> Iterator[tuple[BrokerThread, Connect]]:
-    """A broker, and how connections to it are made: each has its `heard`."""
+    """Run a broker; yield it and a function that makes connections, each with its `heard`."""
     made: list[Any] = []
     with broker_thread(home / "home", policy or stomp_policy(), home / "control.sock") as thread:
 

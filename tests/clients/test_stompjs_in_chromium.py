@@ -1,6 +1,4 @@
-"""@stomp/stompjs as its makers publish it, in Chromium, against a real broker process: a page of another
-origin.
-"""
+"""@stomp/stompjs, as published, in Chromium, against a real broker process from a page of another origin."""
 
 from __future__ import annotations
 
@@ -43,12 +41,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(path.read_bytes() if path is not None else b"")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def origin() -> Iterator[str]:
-    """Of the page."""
+    """Serve the page; yield its origin."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"

@@ -1,4 +1,4 @@
-"""stompman, an asyncio client, as its makers publish it, against a real broker: over TCP and WebSocket."""
+"""stompman, an asyncio client, as published, against a real broker over TCP and WebSocket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEAD = ("127.0.0.1", 1)
 
 
 class Application:
-    """An application: its client, and what that was told."""
+    """An application with its client and the messages that it received."""
 
     def __init__(self, client: stompman.Client) -> None:
         self.client = client

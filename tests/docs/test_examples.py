@@ -83,7 +83,7 @@ def _in_order(wanted: list[str], printed: list[str]) -> bool:
 
 
 async def _run(command: list[str], wanted: list[str], address: str, directory: Path, typed: str) -> list[str]:
-    """What a program printed by the time that it had printed everything wanted, or ended."""
+    """Run a program until it has printed all `wanted` lines or ends; return its output."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),

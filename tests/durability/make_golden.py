@@ -30,7 +30,7 @@ READ = 100
 
 
 async def fill(home: Path, stores: Path) -> None:
-    """Everything that clients do."""
+    """Do everything that clients do, to fill the directory."""
     port = free_port()
     process = start(home, port)
     assert await process.ready()
@@ -72,7 +72,7 @@ def _batch(number: int) -> bytearray:
 
 
 def run_retention(home: Path) -> None:
-    """Everything that operators do: the oldest is removed, some are archived or compressed, or both."""
+    """Do everything that operators do: remove the oldest segment, archive or compress others, or both."""
     archive = home / "archive"
     journal = Journal.open(home / "journal", INSTANCE, archive, JournalOptions(48 * 1024, 1))
     sealed = [one for one in journal.segments() if one.state != "current"]
@@ -90,7 +90,7 @@ def run_retention(home: Path) -> None:
 
 
 def main(target: Path) -> None:
-    """Make it."""
+    """Create the golden directory."""
     if target.exists():
         raise SystemExit(f"{target} is there already: a golden directory is never made anew")
     with tempfile.TemporaryDirectory(prefix="golden-") as place:

@@ -1,5 +1,5 @@
-"""Nothing is called persisted before it is on the disk: with a sync that stands still, one that fails, and a
-client that comes back meanwhile.
+"""No record is reported as persisted before it is on disk: with a blocked sync, a failed sync, and a
+reconnect.
 
 From the client, over its socket, to the broker's files.
 """

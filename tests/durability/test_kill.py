@@ -1,4 +1,4 @@
-"""`kill -9` of a real broker under load, at random moments: every record acknowledged as persisted is there,
+"""`kill -9` of a real broker under load at random times: every record acknowledged as persisted is there,
 once.
 """
 

@@ -47,7 +47,7 @@ async def broker() -> AsyncIterator[tuple[str, Path]]:
 
 
 class NumberPublisher:
-    """Publishes 1, 2, 3, … as long as it is told to."""
+    """A publisher of 1, 2, 3, … until stopped."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.last = 0
@@ -73,7 +73,7 @@ class NumberPublisher:
 async def kill_often(
     forker: Forker, program: str, address: str, path: Path, progress: Callable[[], int]
 ) -> int:
-    """How many of the killed ones got anywhere; the last one is left running."""
+    """Kill the program many times; return how many runs made progress. The last run keeps running."""
     useful, longest = 0, SHORT
     for _ in range(KILLS):
         before = progress()

@@ -1,5 +1,6 @@
-"""`kill -9` of a real broker with a durable subscription: nothing is missed, and twice comes what a saved
-position allows.
+"""`kill -9` of a real broker with a durable subscription: no record is missed.
+
+Redelivery is limited to what the saved position allows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ longer.
 
 
 class DurableReaderRun:
-    """Numbered messages over several lives of one broker; what was received and acknowledged, and when."""
+    """Numbered messages over several restarts of a broker; received and acknowledged ones, with times."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.published, self.acked = home, 0, dict[int, float]()
@@ -67,7 +68,7 @@ class DurableReaderRun:
                 self.acked[mine[-1]] = asyncio.get_running_loop().time()
 
     async def rest(self) -> None:
-        """The last life: everything that is owed comes."""
+        """Run the last life, in which the whole backlog is delivered."""
         process, port = await asyncio.to_thread(start_broker, self.home)
         try:
             async with AsyncClient(f"tcp://127.0.0.1:{port}", "writer") as writer:
@@ -103,11 +104,9 @@ async def test_after_kills_nothing_is_missed_and_only_what_an_old_position_allow
 
 
 def check(life: DurableReaderRun, acked: dict[int, float], killed_at: float) -> None:
-    """What came in a life is in order and without a hole, and begins where the saved position allows.
+    """Check that the records of a life are in order without a gap, and start where the saved position allows.
 
-    Acks are cumulative.
-
-    `acked` are those of the life before, with their moments.
+    Acknowledgements are cumulative. `acked` are those of the previous life, with their times.
     """
     life.most_acked = max(life.most_acked, *acked) if acked else life.most_acked
     mine = life.received[-1]

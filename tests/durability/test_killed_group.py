@@ -1,5 +1,6 @@
-"""Two groups with the topics cut among them, one of which is killed under load: the other's topics go on, and
-nothing is lost, doubled or out of order.
+"""Two groups that share the topics; one is killed under load.
+
+The other's topics continue, and no record is lost, doubled or out of order.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ KILLS = 3
 
 
 def policy_of(name: str) -> PolicyDocument:
-    """On a port that stays its own over a restart."""
+    """Return a policy with a port that stays the same over a restart."""
     policy = tcp_policy(name)
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = int(held.getsockname()[1])
@@ -42,7 +43,7 @@ def policy_of(name: str) -> PolicyDocument:
 
 
 class TopicPublishers:
-    """Publishes numbers to each topic, a task for each, and counts what each group acknowledged."""
+    """Publishers of numbers to each topic, one task each, which count acknowledgements per group."""
 
     def __init__(self, client: AsyncGroups) -> None:
         self.client = client
@@ -68,7 +69,7 @@ async def read(stream: GroupsSubscription, found: dict[str, list[int]]) -> None:
 
 
 async def wait_progress(load: TopicPublishers, topics: tuple[str, ...], found: dict[str, list[int]]) -> None:
-    """Until 500 more of each of these topics are acknowledged and have arrived."""
+    """Wait until 500 more records of each topic are acknowledged and received."""
     goal = {topic: load.flushed[topic] + 500 for topic in topics}
     await until(lambda: all(min(load.flushed[topic], len(found[topic])) >= goal[topic] for topic in topics))
 

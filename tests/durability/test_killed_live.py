@@ -1,5 +1,6 @@
-"""`kill -9` of a real broker with a subscriber that gets records before they are on disk and keeps a bookmark
-of its own.
+"""`kill -9` of a real broker with a subscriber that receives records before they are on disk.
+
+It stores its own bookmark.
 """
 
 from __future__ import annotations
@@ -39,9 +40,7 @@ class LiveReaderRun:
         self.lost_early = 0
 
     async def until_killed(self, at: int) -> None:
-        """One life: from write number `at` on the disk stands still, and a moment later the broker is
-        killed.
-        """
+        """Run one life: from write number `at` the disk hangs, and shortly after the broker is killed."""
         hang = Failpoint("pwritev", at, delay_s=HANGS_S) if at else Failpoint("rename", 1, delay_s=0.0)
         process, port = await asyncio.to_thread(start_broker, self.home, hang)
         self.number += 1
@@ -75,7 +74,9 @@ class LiveReaderRun:
                 subscription.done(message)
 
     async def rest(self) -> dict[int, bytes]:
-        """The last life: everything in the log, by number, when the subscriber has had time to get it."""
+        """Run the last life; return all records of the log by number, after the subscriber has had time to
+        read them.
+        """
         process, port = await asyncio.to_thread(start_broker, self.home)
         self.number += 1
         try:

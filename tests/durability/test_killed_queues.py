@@ -32,7 +32,7 @@ class QueueConsumersRun:
         """Numbers of which the file of positions says so."""
 
     async def one(self, kept_share: float) -> None:
-        """A life with two consumers that acknowledge a part of what they get; it ends without a word."""
+        """Run one life: two consumers acknowledge part of what they receive, then the broker is killed."""
         process, port = await asyncio.to_thread(start_broker, self.home)
         address = f"tcp://127.0.0.1:{port}"
         try:
@@ -59,7 +59,7 @@ class QueueConsumersRun:
             end(process)
 
     def _are_saved(self, sequences: Iterable[int]) -> bool:
-        """Whether the file of positions says of all of these that they are done."""
+        """Return whether the position file has all these sequences as done."""
         (kept,) = json.loads(next(self.home.rglob("*.kept.json")).read_bytes())["kept"]
         done = kept["sharing"]["done"]
         return all(

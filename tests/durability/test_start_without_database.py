@@ -1,4 +1,4 @@
-"""A broker starts and goes on without its database: stopped, locked, read-only, full, or with another
+"""A broker starts and continues without its database: stopped, locked, read-only, full, or with another
 password.
 """
 

@@ -1,5 +1,5 @@
-"""A broker process that stood still says so afterwards: in its log, on pages and in `/metrics`, with the
-cause.
+"""A stopped broker process reports the pause afterwards, with the cause: in its log, on pages and in
+`/metrics`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A member that is cut off from the log service says nothing about the end of the log that isn't so."""
+"""A member without the log service makes no false statement about the end of the log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUICK = ReconnectPolicy(first_delay=0.02, longest_delay=0.2)
 
 @dataclass
 class CutGroup:
-    """Two members, of which `b` has its connection to the log service by a cable."""
+    """Two members; `b` reaches the log service through a proxy."""
 
     a: RunningMember
     b: RunningMember
@@ -67,7 +67,7 @@ async def running_cut_group(home: Path) -> AsyncIterator[CutGroup]:
 
 @asynccontextmanager
 async def cut_group(home: Path) -> AsyncIterator[CutGroup]:
-    """The same with the cable cut, and records 11 to 20 at the other member."""
+    """Run the group with `b` cut off and records 11 to 20 published at `a`."""
     async with running_cut_group(home) as group:
         group.cut()
         await publish(group.a.address, "p", 11, 20)
@@ -81,7 +81,7 @@ def batches_in(member: RunningMember) -> list[Batch]:
 
 
 def numbers_in(member: RunningMember) -> list[int]:
-    """What `p` published, as a member's journal has it."""
+    """Return the numbers that `p` published, from a member's journal."""
     return [
         json.loads(one.body)["n"]
         for batch in batches_in(member)
@@ -91,7 +91,7 @@ def numbers_in(member: RunningMember) -> list[int]:
 
 
 async def commands_until(client: RawClient, word: str) -> list[dict[str, Any]]:
-    """Commands up to the first whose `c` or `ack` is that; or to the end of the connection."""
+    """Return commands up to the first whose `c` or `ack` is `word`, or to the end of the connection."""
     said: list[dict[str, Any]] = []
     while (frame := await client.next_frame(60.0)) is not None:
         if frame.kind == COMMAND:
@@ -102,7 +102,7 @@ async def commands_until(client: RawClient, word: str) -> list[dict[str, Any]]:
 
 
 async def commands_within(client: RawClient, seconds: float) -> set[str]:
-    """What comes meanwhile, but for the points where subscriptions may resume."""
+    """Return the kinds of frames received within `seconds`, without resume points."""
     said, loop = set[str](), asyncio.get_running_loop()
     until_then = loop.time() + seconds
     while (left := until_then - loop.time()) > 0:

@@ -1,5 +1,5 @@
-"""What an engine can have that a member must not take: each has a name, nothing is lost, and what is there is
-served.
+"""Invalid content of the log service that a member must refuse: each has an error name, and no record is
+lost.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What three engines and three members go through, and what is left of it: held against what clients were
-told.
-"""
+"""Three NATS servers and three members under faults; the result is checked against what clients were sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept for a client that is away, it finds at every member: one history over the hop."""
+"""State stored for a disconnected client is available at every member: one history across the move."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ async def take(member: RunningMember, number: int, acknowledged: int, **options:
 
 
 def is_behind(member: RunningMember, position: int, number: int) -> bool:
-    """Whether a position is behind the record of a number, and not behind the next."""
+    """Return whether a position is after the record of a number, and not after the next."""
     return record_of(member, number) < position <= record_of(member, number + 1)
 
 
 async def wait_position_shared(members: list[RunningMember], number: int) -> None:
-    """Wait until everybody knows how far the durable subscription is."""
+    """Wait until all members know the position of the durable subscription."""
     await until(
         lambda: all(
             (one := durable_at(member)) is not None and is_behind(members[0], one.position, number)
@@ -83,7 +83,7 @@ async def test_a_durable_subscriber_that_moves_gets_everything_and_again_what_it
 
 
 def record_of(member: RunningMember, number: int) -> int:
-    """The sequence of the record with that number."""
+    """Return the sequence of the record with this number."""
     journal = member.journal
     for batch in journal.read(1, 1 << 24, journal.durable_sequence):
         for one in batch.records():

@@ -1,4 +1,4 @@
-"""A group's lake by real Spark: one member's journal, then the others', while all of them are written to."""
+"""A group's lake written by real Spark from one member's journal, then the others', under load."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 async def run_job(home: Path, member: RunningMember, job: str) -> str:
-    """`manage.py pipeline run` over that member's journal, into the group's one lake; what it says."""
+    """Run `manage.py pipeline run` over a member's journal into the group's lake; return its output."""
     places = {
         "--home": home / "spark",
         "--instance": GROUP,
@@ -45,7 +45,7 @@ async def run_job(home: Path, member: RunningMember, job: str) -> str:
 
 
 async def publish_on(member: RunningMember, name: str, ends: asyncio.Event) -> int:
-    """Until told, numbered; how many were acknowledged."""
+    """Publish numbered messages until `ends` is set; return how many were acknowledged."""
     number = 0
     async with AsyncClient(member.address, name) as client:
         while not ends.is_set():

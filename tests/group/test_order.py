@@ -1,6 +1,4 @@
-"""The order: whatever a member had applied when it ended, and wherever in an entry, it makes the same of the
-log as the others.
-"""
+"""Order of the log: a member that ended anywhere in an entry builds the same log as the others."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ FIRST = StreamInfo(LOG, generation=1, first=1, last=0, leader="", servers=1, cur
 
 
 class UnsyncedDisk(FileSystem):
-    """A disk that nothing is waited for: no power is cut here."""
+    """A disk without syncs; no power is cut here."""
 
     def fdatasync(self, fd: int) -> None: ...
 
@@ -79,7 +77,7 @@ def entry_of(number: int, at: int, batches: Sequence[Published]) -> LogEntry:
 
 
 def apply(journal: Journal, entries: Sequence[LogEntry], upto: int | None = None) -> LogStateMachine:
-    """What a member does with a log; it ends after so many batches were written."""
+    """Apply log entries as a member does; stop after `upto` batches were written."""
     chain = load_chain(journal)
     order = LogStateMachine(journal, 1, applied_position(journal_end(journal), FIRST, chain.value), chain)
     written = 0

@@ -1,7 +1,8 @@
-"""One console over two machines: brokers, workers, daphne and their files as on machines of their own, which
-share PostgreSQL, Redis and an engine, and nothing in the file system.
+"""One console over two machines.
 
-The control link to the second goes over TLS, through a wire that can be cut.
+Brokers, workers, daphne and their files are separate per machine. They share PostgreSQL, Redis and a NATS
+server, and nothing in the file system. The control link to the second machine uses TLS through a proxy that
+can be cut.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ LONG_S = 240
 
 
 def free_ports() -> dict[str, int]:
-    """Of which those a hundred above are free as well; below those that the kernel gives."""
+    """Return free ports for the first machine whose counterparts `APART` higher are free too.
+
+    They lie below the kernel's ephemeral ports.
+    """
     while True:
         first = random.randrange(20_000, 29_000)
         ports = {name: first + number for number, name in enumerate(PORTS)}
@@ -59,7 +63,7 @@ def free_ports() -> dict[str, int]:
 
 
 class Machine:
-    """One machine: its files, what its processes have in their environment, and the processes."""
+    """A machine: its files, its environment and its processes."""
 
     def __init__(self, home: Path, **environment: str) -> None:
         self.home = home
@@ -88,7 +92,7 @@ class Machine:
         return done.stdout
 
     def check(self) -> None:
-        """Nothing that was started has ended."""
+        """Check that no started process has ended."""
         assert all(one.poll() is None for one in self._processes), self.said()
 
     def said(self) -> str:
@@ -116,7 +120,7 @@ class Installation:
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{ports['SLUICE_WEB_PORT']}", timeout=60)
 
     def until(self, condition: Callable[[], Any]) -> Any:
-        """What it gives, once that is something."""
+        """Call `condition` until it returns something true; return that."""
         deadline = time.monotonic() + LONG_S
         while True:
             for machine in (self.a, self.b):
@@ -146,7 +150,7 @@ class Installation:
         return answer.json()
 
     def problem_of_b(self) -> str:
-        """Why b doesn't answer; "" when it does."""
+        """Return the code of the problem with b, or ""."""
         return next(str(one["code"]) for one in self.get("brokers") if one["member"] == "b")
 
     def address(self, member: str) -> str:

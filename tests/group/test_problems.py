@@ -1,4 +1,4 @@
-"""Problems of a group as operators see them: each is true, has a beginning, and says what to do."""
+"""Problems of a group as operators see them: each is true, has a start time, and says how to fix it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.nats_servers import running_nats_servers
 
 
 async def problems(member: RunningMember) -> dict[tuple[str, str], dict[str, Any]]:
-    """What the member's status says, by code and subject."""
+    """Return the problems in the member's status, by code and subject."""
     told = (await ask(member.broker, "status"))["problems"]
     for one in told:
         assert one["message"] and one["fix"]
@@ -40,7 +40,7 @@ async def wait_for_problem(member: RunningMember, code: str, subject: str) -> di
 
 
 class StaleOnce(JetStreamLog):
-    """A log service that answers once as a deposed leader does: its log ends before what was applied."""
+    """A log service that answers once like a deposed leader: its log ends before the applied entries."""
 
     answers: int = 0
     stale: bool = False
@@ -77,7 +77,7 @@ async def test_one_answer_of_a_deposed_leader_is_not_believed(
 
 
 class StuckLogService(JetStreamLog):
-    """A log service of which nothing can be read while `held` is set."""
+    """A log service that cannot be read while `held` is set."""
 
     held: asyncio.Event | None = None
 
@@ -220,7 +220,7 @@ async def test_refused_publishes_tell_no_live_subscriber_of_records_it_never_got
 
 
 class DeposedLogService(JetStreamLog):
-    """A log service whose answer comes of a leader that hears nobody."""
+    """A log service whose reply comes from a leader without contact to the others."""
 
     async def _reach(self, other_than: str = "") -> None:
         self.avoided = other_than

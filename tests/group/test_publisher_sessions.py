@@ -1,5 +1,6 @@
-"""Names in a group: one client of each, the newest; and nothing of a publisher is acknowledged that is
-stored nowhere."""
+"""Client names in a group: only the newest client of a name stays, and only stored records are
+acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,6 @@ FIRST, SECOND = b'{"by":"first"}', b'{"by":"second"}'
 
 
 def stored(member: RunningMember, name: str) -> list[tuple[int, int, bytes]]:
-    """The records of one publisher in a member's journal: session, number and body."""
     journal, found, at = member.journal, list[tuple[int, int, bytes]](), 1
     last = journal.next_sequence - 1  # what is compared, whether or not it is synced already
     while at <= last:
@@ -44,7 +44,7 @@ async def same_everywhere(*members: RunningMember) -> None:
 
 
 async def answer_to(client: RawClient) -> tuple[str, int]:
-    """How what a client published ended: "persisted" with the number, or the code that it was closed with."""
+    """Return how a publish ended: "persisted" with the sequence, or the code of the closing command."""
     while True:
         frame = await client.next_command()
         if frame.get("ack") == "persisted":
@@ -110,7 +110,7 @@ async def test_a_session_that_lost_its_name_is_closed_and_what_it_sent_behind_th
 
 
 async def publish_all(address: str, store: PublishStore, bodies: list[bytes]) -> bool:
-    """What an application does: when its client was replaced, it makes another one with the same store."""
+    """Publish like an application that replaces a replaced client by a new one with the same store."""
     unpublished = list(bodies)
     while True:
         try:

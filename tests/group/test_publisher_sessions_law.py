@@ -52,8 +52,7 @@ class EmptyJournal:
 
 
 class ModelConnection:
-    """A client's connection to a member, with the member's publishing side of it. Satisfies what a publisher
-    needs of a link."""
+    """A client's connection to a member, with the member's publishing side of it."""
 
     logged_on, paused, identity = True, False, None
 
@@ -118,7 +117,7 @@ class ModelConnection:
 
 @dataclass
 class ModelPublisher:
-    """A publisher of the client library; every message that it published is another one."""
+    """A publisher of the client library; each message it publishes is unique."""
 
     number: int
     publisher: Publisher = field(init=False)
@@ -159,7 +158,7 @@ class ModelPublisher:
 
 
 class ModelMember:
-    """A member: what it has gathered, how far it has applied the log, and what it tells clients."""
+    """A member: the batches it has gathered, its position in the log, and its replies to clients."""
 
     def __init__(self) -> None:
         journal = cast(Journal, EmptyJournal())
@@ -207,7 +206,7 @@ class ModelMember:
         return cast(Dispatcher, made)
 
     def _append(self, pending: PendingBatch[PendingAck]) -> None:
-        """As the group's log takes it."""
+        """Append a batch as the group's log does."""
         assert isinstance(pending.batch.buf, bytearray)
         write_flags(pending.batch.buf, CLAIM if pending.claims else 0)
         pending.batch.stamp(origin=1, epoch=0, first_sequence=0, accepted_at=1)

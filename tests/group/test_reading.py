@@ -1,6 +1,4 @@
-"""How a member reads the engine's log: what it asks for is bounded, however far behind it is and however
-requests end.
-"""
+"""Reads of a member from the NATS log: bounded, however far behind it is and however requests end."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ async def a_log(engines: NatsServers, content: bytes) -> AsyncIterator[JetStream
 
 @asynccontextmanager
 async def requests(engines: NatsServers) -> AsyncIterator[list[bytes]]:
-    """What is asked of the engine for entries, as it goes over its wire."""
+    """Record the requests for entries that reach the NATS server."""
     asked: list[bytes] = []
     client = Client()
     await client.connect(engines.urls[0])
@@ -88,10 +86,7 @@ async def test_a_member_far_behind_asks_once_for_what_it_is_given(
 async def test_a_consumer_that_has_heartbeats_alone_is_left_for_one_elsewhere(
     servers: int, tmp_path: Path
 ) -> None:
-    """As that of an engine which is catching up: the log has an entry, and it hasn't.
-
-    Here somebody pauses it.
-    """
+    """The consumer's server may be catching up; here the test pauses the consumer."""
     async with running_nats_servers(tmp_path, servers) as engines:
         await engines.wait_ready(GROUP)
         async with a_log(engines, b"x") as reader:
@@ -137,7 +132,7 @@ async def test_an_entry_that_is_refused_for_the_one_before_it_is_sent_again(
 
 
 def observed_requests(**of_it: object) -> api.PeerInfo:
-    """An engine, as the one that leads sees it."""
+    """A NATS server as the leader sees it."""
     return api.PeerInfo(
         **{"name": "e", "current": False, "offline": False, "active": 1_000, "lag": 0, **of_it}
     )  # type: ignore[arg-type]

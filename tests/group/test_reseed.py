@@ -1,5 +1,5 @@
-"""`manage.py replication init`, `join` and `reseed`: a group made of a journal that was there, and members
-made anew of others.
+"""`manage.py replication init`, `join` and `reseed`: a group made from an existing journal, and members
+rebuilt from others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 async def replication(home: Path, engines: Sequence[str], *words: str) -> str:
-    """What `manage.py replication` says, as the member in `home` asks."""
+    """Return the output of `manage.py replication` run for the member in `home`."""
 
     def run() -> str:
         out = StringIO()
@@ -55,7 +55,7 @@ async def refusal(home: Path, engines: Sequence[str], *words: str) -> str:
 
 
 def has_same_journal(member: RunningMember) -> bool:
-    """Whether it takes part, has heard another, and both have the same journal."""
+    """Return whether the member takes part, has heard of another, and both have the same journal."""
     others = member.member.status().members[1:]
     return member.is_taking_part() and [one.alike for one in others] == [True]
 

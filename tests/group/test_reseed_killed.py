@@ -1,5 +1,6 @@
-"""`reseed` and `join` killed at any of their steps, and run again: the member has the group's journal, and
-what it had is kept.
+"""`reseed` and `join` killed at any step and run again: the member has the group's journal.
+
+Its previous segments are stored elsewhere.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def exit_code(act: str, home: Path, source: Path, engine: str, at: FileFault | N
 
 
 def stored_segments(home: Path) -> set[tuple[int, int]]:
-    """First and last records of the segments that a member had, wherever they were put."""
+    """Return first and last sequences of the member's previous segments, wherever they were moved."""
     journal = BrokerPaths.in_home(home, GROUP).journal
     return {
         (report.first_sequence, report.last_sequence)

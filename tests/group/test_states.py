@@ -1,5 +1,5 @@
-"""Nothing silent: what a member can't take part in has a name, publishes are refused, and what is there is
-served all the same.
+"""Member states: each reason for not taking part has a name; publishes are refused, and existing records
+served.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUICK = ReconnectPolicy(first_delay=0.02, longest_delay=0.2)
 
 
 async def refusal_of(member: RunningMember, name: str) -> str:
-    """Publish, and what the broker says of it."""
+    """Publish, and return the broker's error."""
     told: list[str] = []
     client = await AsyncClient(member.address, name, reconnect=QUICK).start()
     await client.publish("t", {"by": name, "n": 1})
@@ -45,7 +45,7 @@ async def refusal_of(member: RunningMember, name: str) -> str:
 
 
 async def replication_status(member: RunningMember) -> tuple[int, str]:
-    """What `manage.py replication status` ends with, and how it calls the last member."""
+    """Return the exit code of `manage.py replication status`, and the state of the last member."""
 
     def run() -> int:
         try:
@@ -171,7 +171,7 @@ async def test_a_member_that_is_cut_off_refuses_and_catches_up_and_an_answer_tha
 
 
 class FullDisk(FileSystem):
-    """A disk that may have no room."""
+    """A disk that may be full."""
 
     full = False
 

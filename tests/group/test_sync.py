@@ -1,5 +1,5 @@
-"""What `fully_durable` and the topics marked sync wait for: every sync member's own disk, or the decision not
-to wait for one.
+"""Synchronous members: `fully_durable` and sync topics wait for every sync member's disk, or for a
+downgrade.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SYNC = {"sync_members": ("a", "b", "c"), "sync_topics": ("t",)}
 
 
 class SlowDisk(FileSystem):
-    """A disk whose syncs take until it is let go on."""
+    """A disk whose syncs wait until released."""
 
     def __init__(self) -> None:
         self.goes_on = Event()
@@ -39,7 +39,7 @@ class SlowDisk(FileSystem):
 
 
 class DurabilityReader:
-    """What a subscriber with a durability has had."""
+    """A subscriber with a durability, and the messages it has received."""
 
     def __init__(self, member: RunningMember, durability: Any) -> None:
         self.had: list[int] = []
@@ -60,7 +60,7 @@ def mode(member: RunningMember, name: str) -> str:
 
 
 async def read_up_to_now(member: RunningMember) -> list[int]:
-    """What a fully durable range has that ends with a moment which is over."""
+    """Return the numbers of a fully durable range that ends at a time in the past."""
     end = datetime.now(UTC) + timedelta(seconds=1)
     await until(lambda: datetime.now(UTC) > end)
     async with AsyncClient(member.address, "range") as client:
@@ -70,7 +70,7 @@ async def read_up_to_now(member: RunningMember) -> list[int]:
 
 
 async def at_the_terminal(member: RunningMember, change: str, name: str) -> str:
-    """What `manage.py replication` says of a member, last of all."""
+    """Return the last line that `manage.py replication` prints about a member."""
 
     def run() -> None:
         call_command("replication", change, name, instance="group", stdout=out)
@@ -201,7 +201,7 @@ async def test_a_file_of_downgrades_with_a_flipped_bit_says_nothing_that_nobody_
 
 
 async def events_of(member: RunningMember, event: str) -> str:
-    """The first of the broker's own records that tells such an event."""
+    """Return the broker's first record of this event."""
     async with asyncio.timeout(60), AsyncClient(member.address, "events") as client:
         async for message in await client.subscribe("$SLUICE.clients", bookmark=EPOCH):
             if message.data["event"] == event:

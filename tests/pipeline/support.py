@@ -34,7 +34,7 @@ Message = tuple[str, bytes]
 
 
 def journal_location(home: Path) -> LogLocation:
-    """Where `opened` puts the journal."""
+    """Return where `open_journal` puts the journal."""
     return settings_in(home).log
 
 
@@ -46,7 +46,7 @@ def settings_in(home: Path) -> JobSettings:
 
 @contextmanager
 def open_journal(home: Path, options: JournalOptions = SMALL) -> Iterator[Journal]:
-    """The instance's journal, open for writing."""
+    """Open the instance's journal for writing."""
     place = journal_location(home)
     journal = Journal.open(place.directory, place.instance, place.archive, options)
     try:
@@ -78,7 +78,7 @@ def append(
 
 
 def numbered_messages(count: int, first: int = 1, topics: int = 3) -> list[Message]:
-    """Messages on topics t.0, t.1, ... whose bodies say their number."""
+    """Return messages on topics t.0, t.1, ... whose bodies have their number."""
     return [(f"t.{n % topics}", json.dumps({"n": n}).encode()) for n in range(first, first + count)]
 
 
@@ -98,7 +98,10 @@ def move(home: Path, action: str, which: slice = slice(None, -1)) -> int:
 
 
 def act_on_open(journal: Journal, home: Path, action: str, which: slice = slice(None, None)) -> int:
-    """The same on a journal that is open; what is archived or compressed already stays as it is."""
+    """Archive or compress segments of an open journal; return how many.
+
+    Segments already archived or compressed are skipped.
+    """
     sealed = [info for info in journal.segments() if info.state != "current"][which]
     done = "archived" if action == "archive" else ""
     chosen = [
@@ -137,9 +140,9 @@ def write_sidecar(path: Path) -> None:
 
 
 def journal_target(home: Path, source: Path, action: str) -> Path:
-    """Where the prepared file of a swap is made: in a folder of its own, as by the console.
+    """Return where the prepared file of a swap is made: in a folder of its own, as the console does.
 
-    Beside the segments it would, for a moment, be the segment of an instance called `prepared-...`.
+    Beside the segments it would briefly be the segment of an instance called `prepared-...`.
     """
     directory = home / "archive" if action == "archive" else source.parent
     shelf = directory / f"{INSTANCE}.prepared"
@@ -148,13 +151,13 @@ def journal_target(home: Path, source: Path, action: str) -> Path:
 
 
 def numbers_of(tables: Iterable[pa.RecordBatch]) -> list[int]:
-    """All sequences, in the order read."""
+    """Return all sequences, in the order read."""
     parts = [batch.column("sequence").to_numpy() for batch in tables]
     return np.concatenate(parts).tolist() if parts else []
 
 
 class FakeReporter:
-    """A reporter that remembers."""
+    """A reporter that records its calls."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -177,7 +180,7 @@ class FakeReporter:
 
 
 def event(client: str, at_ms: int, kind: str, **fields: Any) -> bytes:
-    """One event as the broker publishes it on $SLUICE.clients."""
+    """Return an event as the broker publishes it on $SLUICE.clients."""
     state = "offlined" if kind == "offline_start" else "live"
     told = {
         "at": at_ms,

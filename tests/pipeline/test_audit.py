@@ -1,4 +1,4 @@
-"""`audit` and `state` on a real Spark, over journals that the broker's Journal wrote, with planted wrongs."""
+"""`audit` and `state` on a real Spark, over journals written by the broker's Journal, with planted faults."""
 
 from __future__ import annotations
 

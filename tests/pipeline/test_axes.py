@@ -1,4 +1,4 @@
-"""Marks of an axis: round, in the unit's own steps, and enough to read the plot by."""
+"""Ticks of an axis: round, in the unit's own steps, and enough to read the plot."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ START = 1_795_262_400_000
 
 
 def recorded_in(home: Path, instance: str = "test-1") -> tuple[pa.Table, pa.Table]:
-    """The looks and the decisions that a broker's journal holds."""
+    """Return the samples and the decisions in a broker's journal."""
     log = examine_log(LogLocation(home / "journal", None, instance))
     request = ReadRequest(columns=("body",))
     spans = plan_log(log, request)
@@ -68,7 +68,7 @@ def tried(policy: PolicyDocument, looks: pa.Table, acts: pa.Table) -> BacktestRe
 
 
 def clients_and_actions(acts: Sequence[dict[str, Any]]) -> set[tuple[str, str, str]]:
-    """Who, and which act."""
+    """Return clients and their actions."""
     return {(one["client"], one["action"], one["mode"]) for one in acts}
 
 
@@ -206,8 +206,9 @@ def test_a_limit_is_passed_when_it_is_passed() -> None:
 
 
 def test_a_client_that_is_offlined_in_the_try_alone_goes_on_as_it_was_seen_to_take() -> None:
-    """It takes 80 kB of 100 kB a second: offlined at 150 kB, it never comes back, and its spool grows by 20
-    kB a second.
+    """The client reads 80 kB of 100 kB a second.
+
+    Offlined at 150 kB, it never catches up, and its spool grows by 20 kB a second.
     """
     looks = growing("slow", 100_000, 30, drains=80_000)
     found = tried(limited(15), looks, ACTS.empty_table())
@@ -235,7 +236,7 @@ def test_an_age_limit_ends_it_and_what_no_bookmark_brings_back_is_lost() -> None
 
 
 def test_a_disconnection_between_two_looks_is_predicted_by_what_it_observed() -> None:
-    """Nothing waited at the last look; then a message became too old, and after that nobody looked."""
+    """No message waited at the last sample. Then one became too old, and no further sample was taken."""
     looks = planted("slow", [{"matched_bytes": 1_000 * n, "matched_messages": n} for n in range(4)])
     told = {"at": START + 5_400, "client": "slow", "action": "disconnect", "mode": "enforce",
         "signal": "oldest_age",

@@ -1,4 +1,4 @@
-"""Capacity: what follows from what was recorded, and the job over a journal of three days."""
+"""Capacity: results derived from recorded data, and the job over a journal of three days."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_advice_says_what_speaks_for_it_and_nothing_where_all_is_well() -> None:
 
 
 def status_records(at_ms: int, *clients: tuple[str, int]) -> bytes:
-    """One second of clients and their memory, each ten seconds behind."""
+    """Return one second's record of clients and their memory; each is ten seconds behind."""
     figures = array("q")
     for _, memory in clients:
         row = dict.fromkeys(TrafficSample._fields, 0) | {

@@ -1,6 +1,4 @@
-"""What the console does with the pipeline: the command that starts a job, and the hours it reads from the
-lake.
-"""
+"""The console's use of the pipeline: the command that starts a job, and the hours read from the lake."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The lake's files: what is in them, and that no run writes a record twice, whatever happened to the one
-before.
+"""Files of the lake: their content, and that no run writes a record twice, whatever happened to the previous
+run.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def files_of(home: Path) -> list[str]:
 
 
 def tag(home: Path) -> str:
-    """How the names of this log's files end; nothing while logs have no identity."""
+    """Return the log tag that ends the names of this log's files."""
     return log_tag(examine_log(journal_location(home)).place.log)
 
 
@@ -297,7 +297,7 @@ def test_a_log_that_holds_nothing_yet_has_nothing_to_refuse(tmp_path: Path) -> N
 
 
 def sequences(records: Path, version: int | None = None) -> list[int]:
-    """What a reader of the Delta table sees."""
+    """Return the sequences that a reader of the Delta table sees."""
     table = DeltaTable(str(records), version=version).to_pyarrow_table(columns=["sequence"])
     return sorted(table.column("sequence").to_pylist())
 

@@ -1,6 +1,4 @@
-"""What jobs may be asked: bounds from one place, and ranges that hold nothing are refused before anything is
-made.
-"""
+"""Options of jobs: bounds from one place, and empty ranges refused before any output is made."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A back-test in which clients rest where the guard has nothing to see says what one says in which everybody
-is looked at.
-"""
+"""A back-test that skips idle clients gives the same result as one that checks every client."""
 
 from __future__ import annotations
 
@@ -113,7 +111,7 @@ def recorded(seed: int, clients: int) -> Recording:
 
 
 def rule(chance: random.Random, number: int) -> dict[str, Any]:
-    """One of any kind that a back-test judges."""
+    """Return a random rule of any type that a back-test judges."""
     signal, limit = chance.choice(
         [("outbound_bytes", 300_000), ("outbound_messages", 600), ("backlog_bytes", 300_000),
             ("backlog_messages", 600),
@@ -216,7 +214,7 @@ def test_at_a_pools_limit_who_rests_is_chosen_as_who_is_looked_at(
 
 
 def test_at_a_pools_limit_the_guard_is_told_of_few() -> None:
-    """Of twenty clients whom nothing but the pool's limits threatens."""
+    """Only the pool's limits threaten these twenty clients."""
     made = policy_with(pool={"message_memory_limit": 1_000_000, "message_disk_limit": 2_000_000})
     document = replace(made, client_policy=replace(made.client_policy, client_max_capacity=100))
     recording = recorded(1, 20)
@@ -228,9 +226,7 @@ def test_at_a_pools_limit_the_guard_is_told_of_few() -> None:
 
 
 def test_the_guard_is_asked_where_there_is_something_to_see_and_nowhere_else() -> None:
-    """Of eight clients' spells next to nothing comes near a limit: hardly anybody is looked at, and the
-    pools' peaks are known all the same.
-    """
+    """Almost none of the eight clients' samples reach the guard; the pools' peaks are known nevertheless."""
     made = policy_with(pool={"message_memory_limit": 10**9, "message_disk_limit": 10**9})
     document = replace(made, client_policy=replace(made.client_policy, client_max_capacity=100))
     recording = recorded(5, 8)
@@ -246,7 +242,7 @@ def test_the_guard_is_asked_where_there_is_something_to_see_and_nowhere_else() -
 
 
 class CountingGuard(PolicyBacktest):
-    """Counts how often the guard is told of a client."""
+    """A guard that counts its updates of a client."""
 
     def __init__(self, document: PolicyDocument, recording: Recording, rests: bool) -> None:
         super().__init__(document, HOST, recording.traces, rests)

@@ -1,4 +1,4 @@
-"""What the pipeline needs of the machine, and what it says when that isn't there."""
+"""Requirements of the pipeline on the machine, and the errors when they are missing."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_jobs_of_ones_own_are_those_of_the_home_that_is_named(
 
 
 def test_classes_are_kept_by_one_job_for_the_next(tmp_path: Path) -> None:
-    """Who makes them holds them alone; what comes to nothing, or was damaged, the next one makes.
+    """The job that makes the archive locks it; a failed or damaged archive is made by the next job.
 
     The home has a blank in its name.
     """

@@ -1,5 +1,5 @@
-"""Typed columns of JSON bodies, and small files put together: nothing lost, nothing twice, whatever came in
-between.
+"""Typed columns of JSON bodies, and compaction of small files: no record lost or doubled, whatever
+interrupts.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def many_runs(home: Path, runs: int = 6, **given: object) -> int:
 
 
 def lake_content(home: Path) -> tuple[int, int]:
-    """Files, and records by their names: each once, as a listing at this moment says."""
+    """Return the files, and the records by file name, of one listing."""
     files = [
         parse_file_name(path.name, INSTANCE)
         for path in (settings_in(home).records / "day=2026-11-21").iterdir()

@@ -1,5 +1,5 @@
-"""Jobs as an operator starts them: from the console's form and by a schedule, through Redis and a worker, to
-a page of what they found.
+"""Jobs started from the console's form and by a schedule, through Redis and a worker, to their result
+page.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Both clients, over both transports, through a network that does everything wrong: nothing is lost, doubled
 or out of order.
 
-A publisher with a publish store and a subscriber with a bookmark store, each behind a faulty network of its own,
-whose acts follow from a printed seed. What a flush called acknowledged is asked of the broker past the bad
-network.
+A publisher with a publish store and a subscriber with a bookmark store, each behind a faulty network of its
+own, whose acts follow from a printed seed. What a flush called acknowledged is asked of the broker past the
+bad network.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def numbers(first: int, count: int) -> list[bytes]:
 
 
 class BrokerLog:
-    """What the broker has, asked by a client with a good connection."""
+    """Records of the broker, read by a client with a good connection."""
 
     def __init__(self, port: int, topic: str) -> None:
         self._address, self._topic = f"tcp://127.0.0.1:{port}", topic

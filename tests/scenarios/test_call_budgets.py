@@ -1,5 +1,5 @@
-"""Calls of Python and C functions that one message and one operator's edit cost: the same on a busy
-machine.
+"""Function calls (Python and C) that one message and one operator's edit cost, independent of machine
+load.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ included.
 
 
 class Client:
-    """A blocking client of the native protocol, so that this thread adds nothing to the broker's loop."""
+    """A blocking client of the native protocol, so that this thread adds no work to the broker's loop."""
 
     def __init__(self, port: int, name: str) -> None:
         self.name = name
@@ -63,7 +63,7 @@ class Client:
         return self._frames.pop(0)
 
     def until(self, ack: str) -> None:
-        """Pass over frames until an acknowledgement of this kind."""
+        """Skip frames until an acknowledgement of this type."""
         while True:
             frame = self.next_frame()
             if frame.kind == COMMAND and ack in json.loads(bytes(frame.payload)).values():

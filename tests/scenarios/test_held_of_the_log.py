@@ -1,6 +1,4 @@
-"""What a client keeps of the log is one figure, whatever keeps it; a preview, the tick and a forecast read
-the same.
-"""
+"""Records pinned by a client are one figure, whatever pins them; preview, tick and forecast agree on it."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ def client_actions(decisions: list[dict[str, Any]]) -> set[tuple[str, ...]]:
 
 
 async def holding(broker: Broker) -> list[RawClient]:
-    """One client for each way of keeping the log from its beginning on, and those that keep nothing."""
+    """Connect one client for each way of pinning the log from its beginning, and clients that pin nothing."""
     feed = await RawClient.connect(broker, "feed")
     await feed.publish("t", [b"x" * 20_000] * 10, first=1)
     await feed.read_until("persisted")

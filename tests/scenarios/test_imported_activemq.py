@@ -1,4 +1,4 @@
-"""A stock activemq.xml, imported: what is discarded for a stopped consumer is what ActiveMQ would discard."""
+"""A stock activemq.xml, imported: the broker discards for a stopped consumer what ActiveMQ would discard."""
 
 from __future__ import annotations
 

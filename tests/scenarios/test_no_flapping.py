@@ -1,6 +1,6 @@
-"""Going offline and coming back never flaps, and who has caught up is live at once.
+"""Offlining and draining never flap, and a client that caught up is live immediately.
 
-The clock is set by hand.
+The test advances the clock.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What a client sent behind bytes that end its connection does nothing, although it was read together with
-them.
-"""
+"""Commands received after bytes that end the connection have no effect, even if read together with them."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ def wrapped(data: bytes) -> bytes:
 
 
 def native(topic: str, body: str) -> list[bytes]:
-    """One message as a command, and one in a batch."""
+    """Return one message as a command, and one in a batch."""
     built = batch.build_single_topic_batch("c", topic, [body.encode()])
     return [
         encode_command({"c": "publish", "topic": topic, "text": body}),

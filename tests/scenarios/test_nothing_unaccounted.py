@@ -25,7 +25,7 @@ CLIENTS = 6
 
 
 class RandomReader:
-    """One client that reads in fits and starts, and counts."""
+    """A client that reads at random times and counts."""
 
     def __init__(self, client: AsyncClient, chance: random.Random) -> None:
         self.client, self.chance = client, chance

@@ -1,5 +1,6 @@
-"""Of subscriptions of the log the `live` ones alone can make their client slow, and of these nothing is lost
-either: by raw sockets.
+"""Among log subscriptions only `live` ones can make their client slow, and even they lose nothing.
+
+By raw sockets.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ async def test_who_is_not_live_reads_the_log_and_who_is_can_have_all_of_it_again
 async def test_no_rule_on_ages_or_on_silence_or_on_backlogs_sees_who_reads_the_log_and_stops(
     tmp_path: Path,
 ) -> None:
-    """What is on its way to them lies in this host's kernel; with the one that is live every rule acts on the
-    same.
+    """Messages sent to log readers lie in this host's kernel.
+
+    For the live subscription every rule acts on the same messages.
     """
     seen = ("oldest_age", 2_000), ("write_blocked", 500), ("backlog_messages", 2), ("backlog_bytes", 2)
     rules = [

@@ -1,5 +1,5 @@
-"""What is delivered and not acknowledged is owed: limits, ages and verdicts count it, on a quiet topic
-too.
+"""Delivered but unacknowledged messages count as backlog in limits, ages and diagnoses, also on a quiet
+topic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ABORT = {
 
 
 def decided(broker: Broker) -> set[tuple[str, str]]:
-    """Whom which rules have acted on."""
+    """Return (client, rule) of all decisions."""
     return {(one.client, one.rule) for one in broker.engine.decisions.recent}
 
 
@@ -50,9 +50,9 @@ async def subscriber(broker: Broker, name: str, **options: Any) -> RawClient:
 async def test_qpids_limits_count_what_is_delivered_and_not_acknowledged(
     setting: dict[str, int], rule: str, tmp_path: Path
 ) -> None:
-    """One acknowledges nothing, one stopped reading: what it was sent lies in this host's kernel.
+    """One client acknowledges nothing, and one has stopped reading: its messages lie in this host's kernel.
 
-    A third reads it all.
+    A third client reads everything.
     """
     async with running_broker(tmp_path, policy_with(qpid=[{"topic": "#", **setting}])) as broker:
         silent = await subscriber(broker, "silent", ack="client", prefetch=200)

@@ -1,6 +1,4 @@
-"""A draft through the page, the API and a real broker: what the preview says is what then happens, and must
-be confirmed.
-"""
+"""A draft through the page, the API and a real broker: its preview comes true, and must be confirmed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a preview says of a policy is what happens when it comes into force, on topics that have gone
-quiet.
-"""
+"""A policy's preview equals what happens when it comes into force, on topics without traffic."""
 
 from __future__ import annotations
 
@@ -102,14 +100,14 @@ async def behind(broker: Broker) -> tuple[Any, ...]:
 
 
 def client_actions(decisions: list[dict[str, Any]]) -> set[tuple[str, ...]]:
-    """Return who is acted on, by which rule, how, and in which mode."""
+    """Return client, rule, action and mode of each decision."""
     return {
         (one["client"], one["subscription"], one["rule"], one["action"], one["mode"]) for one in decisions
     }
 
 
 async def come_true(home: Path, policy: PolicyDocument) -> tuple[object, object]:
-    """What was said, and what happened: who was acted on, and who was closed with which code."""
+    """Return the preview and the outcome: actions on clients, and close codes by client."""
     async with running_broker(home, two_transports()) as broker:
         clients = await behind(broker)
         # That a peer took nothing more is seen once a second; then every duration here is over, or far from

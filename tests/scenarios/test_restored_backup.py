@@ -1,5 +1,6 @@
-"""A broker whose log is restored from an older backup gives numbers anew: clients that are ahead are told,
-and their stores skip nothing.
+"""A log restored from an older backup assigns sequences again.
+
+Clients that are ahead are notified, and their stores skip nothing.
 """
 
 from __future__ import annotations

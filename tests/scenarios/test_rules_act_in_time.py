@@ -22,7 +22,10 @@ LOOKS = 6
 
 
 async def watch(late: list[float]) -> None:
-    """How late the loop runs, in ms: on a machine without CPU to spare the looks are as late as this task."""
+    """Record how late the loop runs, in ms.
+
+    On a machine without spare CPU, the checks are as late as this task.
+    """
     while True:
         before = time.monotonic()
         await asyncio.sleep(0.02)

@@ -156,7 +156,7 @@ async def test_a_stomp_client_that_takes_a_large_message_slowly_is_alive(
 
 @pytest.mark.parametrize("kind", ["tcp", "websocket", "stomp", "stomp-ws"])
 async def test_a_client_whose_frame_never_ends_is_closed(hasty_ports: dict[str, int], kind: str) -> None:
-    """It sends a byte every 50 ms, and promised no heartbeats."""
+    """The client sends a byte every 50 ms and has not agreed to heartbeats."""
     port = hasty_ports[kind]
     if kind.startswith("stomp"):
         async with stomp(kind, port) as client:

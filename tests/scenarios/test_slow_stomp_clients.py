@@ -1,4 +1,4 @@
-"""Slow STOMP clients: told by an ERROR with figures before they are closed, and back where they were."""
+"""Slow STOMP clients get an ERROR with figures before they are closed, and can resume at their position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.stomp_client import StompClient, StompFrame, stomp_client, st
 
 
 async def closing_error(client: StompClient) -> StompFrame:
-    """The ERROR that comes behind what was on its way."""
+    """Return the ERROR that follows the messages in flight."""
     while True:
         frame = await client.read()
         if frame.command != "MESSAGE":

@@ -33,7 +33,7 @@ BODIES = [b"%08d" % number + b"x" * 600 for number in range(NUMBER)]
 
 
 def memory_limit_policy(limit: int) -> PolicyDocument:
-    """Whoever has more than that in memory is disconnected."""
+    """Return a policy that disconnects clients with more than `limit` bytes in memory."""
     ladder = [{"action": "disconnect"}]
     return policy_with(
         {"name": "memory", "scope": {}, "signal": "outbound_bytes", "limit": limit, "ladder": ladder}
@@ -98,7 +98,7 @@ async def test_a_stopped_replay_is_within_the_smallest_limit(tmp_path: Path, lim
 
 
 async def test_behind_a_full_window_one_record_waits(tmp_path: Path) -> None:
-    """That it does shows that the window is in the way; it is all that counts."""
+    """One waiting record shows that the window blocks delivery; only it counts."""
     async with running_broker(tmp_path, memory_limit_policy(4_096)) as broker:
         await publish(address_of(broker))
         reader = await RawClient.connect(broker, "reader")

@@ -1,4 +1,4 @@
-"""Draft → preview → publish for some first, with a real broker and real clients that don't read."""
+"""Draft, preview and publication to some clients first, with a real broker and stalled clients."""
 
 from __future__ import annotations
 

@@ -41,9 +41,7 @@ async def publish(broker: Broker) -> None:
 async def verdicts(
     broker: Broker, names: list[str], found: dict[str, Counter[str]], healths: Counter[tuple[str, str]]
 ) -> None:
-    """Each reader's verdicts, as often as an operator's page asks for them, and the health that is said
-    beside each.
-    """
+    """Count each reader's causes once a second, as an operator's page would, with the health beside each."""
     while True:
         for name in names:
             entry = await ask(broker, "client", name=name)

@@ -1,4 +1,7 @@
-"""Whether a dropped WebSocket client was told: yes, unknown, no. Against a real broker process."""
+"""Whether a dropped WebSocket client received its notice: yes, unknown, no.
+
+Against a real broker process.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def policy(*rules: dict[str, Any]) -> PolicyDocument:
 
 
 async def next_command(socket: Any, what: str) -> dict[str, Any]:
-    """The next command of that kind."""
+    """Return the next command of this type."""
     async with asyncio.timeout(10):
         async for frame in socket:
             if isinstance(frame, str):
@@ -35,7 +38,7 @@ async def next_command(socket: Any, what: str) -> dict[str, Any]:
 
 
 class WebSocketScenario:
-    """A WebSocket client, somebody who publishes, and the decisions."""
+    """A WebSocket client, a publisher, and the decisions."""
 
     def __init__(self, socket: Any, writer: AsyncClient, decisions: Any) -> None:
         self.socket, self.writer, self._decisions = socket, writer, decisions

@@ -50,7 +50,7 @@ def policy() -> PolicyDocument:
 
 
 class ModelledClient:
-    """One client by hand, and what it really received."""
+    """A raw client, and what it really received."""
 
     def __init__(self, name: str, topic: str = "t", **asked: Any) -> None:
         self.name, self.topic, self.asked = name, topic, {"topic": topic, **asked}
@@ -102,7 +102,7 @@ class ModelledClient:
             raw.send_command({"c": "ack", "id": "s", "upto": upto})
 
     def told(self, what: str) -> dict[str, Any] | None:
-        """The first command from the broker of that name, if any came."""
+        """Return the first command of this type that the broker sent, if any."""
         return next((one for one in self.commands if what in (one["c"], one.get("of"))), None)
 
     def kill(self) -> None:
@@ -113,7 +113,7 @@ class ModelledClient:
 
 
 def adds_up(entry: dict[str, Any]) -> None:
-    """The identity, in messages and for what has bytes of its own in bytes."""
+    """Check the account identity in messages, and in bytes where records have bytes of their own."""
     told = {
         key: value for key, value in entry.items() if key.endswith(("_messages", "_bytes")) or key == "gone"
     }
@@ -131,7 +131,7 @@ def adds_up(entry: dict[str, Any]) -> None:
 
 
 async def read_clients(broker: Broker) -> dict[str, dict[str, Any]]:
-    """What the control socket says of everybody; it adds up."""
+    """Return all clients from the control socket, after checking that their accounts add up."""
     entries = await ask(broker, "clients")
     for entry in entries:
         adds_up(entry)
@@ -143,7 +143,7 @@ async def read_clients(broker: Broker) -> dict[str, dict[str, Any]]:
 
 
 def make_clients() -> dict[str, ModelledClient]:
-    """The twenty."""
+    """Return the twenty clients."""
     fates = [
         ModelledClient("reading"),
         ModelledClient("stopped"),
@@ -199,7 +199,7 @@ async def twenty(home: Path) -> AsyncIterator[tuple[Broker, dict[str, ModelledCl
 
 
 async def publish(writer: RawClient, rounds: Sequence[int]) -> None:
-    """So many rounds, each stored or handed on when this returns."""
+    """Publish rounds of records; return when all are stored or delivered."""
     for number in rounds:
         for topic in TOPICS:
             bodies = [b'{"n":%06d,"x":"%s"}' % (number * EACH + row, b"x" * BODY) for row in range(EACH)]
@@ -254,7 +254,7 @@ async def test_the_sums_of_twenty_fates_are_exact(tmp_path: Path) -> None:
 
 
 async def check(broker: Broker, fates: dict[str, ModelledClient], entries: dict[str, dict[str, Any]]) -> None:
-    """What is said of each is what the model counted and what it received."""
+    """Check each client's entry against the model and against what it received."""
     rows = Counter[str]()
     for row in await ask(broker, "ledger"):
         rows[row["client"]] += row["messages"]

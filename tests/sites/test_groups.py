@@ -1,4 +1,4 @@
-"""Links whose one end is a group: which member they are at doesn't matter."""
+"""Links with a group at one end: they work at any of its members."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.sites import (
 
 
 def with_link_listener(member: RunningMember, port: int) -> PolicyDocument:
-    """The member's policy, and a transport for links as `site_policy` has it."""
+    """Return the member's policy with a transport for links, as `site_policy` has it."""
     policy, other = member.broker.engine.policy, site_policy("newyork", 0, link_port=port)
     return replace(policy, transports=(*policy.transports, other.transports[1]), access=other.access)
 

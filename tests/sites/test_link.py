@@ -27,7 +27,7 @@ from tests.support.sites import (
 
 
 async def behind(address: str, bookmark: str, number: int) -> list[tuple[str | None, int]]:
-    """So many messages behind a bookmark."""
+    """Read `number` messages after a bookmark; return bookmark and number of each."""
     had: list[tuple[str | None, int]] = []
     async with AsyncClient(address, "goes-on") as client:
         async for message in await client.subscribe("prices.a", bookmark=bookmark):
@@ -232,7 +232,7 @@ async def test_two_ways_dont_loop_and_only_who_may_is_a_link(tmp_path: Path) -> 
 async def test_a_record_that_the_destination_refuses_is_not_passed_over_and_arrives_when_it_may(
     tmp_path: Path,
 ) -> None:
-    """What is under way behind it isn't stored there: its numbers would cover the refused one."""
+    """Records after the refused one are not stored there: their sequences would cover it."""
     at_newyork, for_links = free_port(), free_port()
     there = site_policy("newyork", at_newyork, link_port=for_links)
     destination = destination_settings("ny", for_links, topic=">")

@@ -1,6 +1,4 @@
-"""What each loss costs a link, as docs/sites.md says: lines that break in every way, a full disk, backups
-that are older than the log.
-"""
+"""Effects of each loss on a link, as docs/sites.md lists them: broken lines, a full disk, old backups."""
 
 from __future__ import annotations
 

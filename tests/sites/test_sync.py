@@ -1,6 +1,4 @@
-"""Sync destinations: what a publisher is told of is at the other site, or somebody decided not to wait for
-it.
-"""
+"""Sync destinations: an acknowledged record is at the other site, or the destination was downgraded."""
 
 from __future__ import annotations
 
@@ -64,7 +62,7 @@ async def newyork_at(home: Path) -> AsyncIterator[tuple[Site, PartitionProxy]]:
 
 
 class AcknowledgedPublisher:
-    """A publisher's messages, each with an acknowledgement of its own."""
+    """A publisher whose messages are acknowledged one by one."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -88,7 +86,7 @@ async def has(there: Site, number: int, seconds: float = 60.0) -> None:
 
 
 async def up_to_now(address: str, topic: str = "prices.>") -> list[int]:
-    """What a fully durable range has that ends with a moment which is over."""
+    """Return the numbers of a fully durable range that ends at a time in the past."""
     end = datetime.now(UTC) + timedelta(seconds=1)
     await until(lambda: datetime.now(UTC) > end)
     async with AsyncClient(address, "range") as client:
@@ -98,7 +96,7 @@ async def up_to_now(address: str, topic: str = "prices.>") -> list[int]:
 
 
 class FullyDurableReader:
-    """What a subscription with durability `fully_durable` has had."""
+    """A subscriber with durability `fully_durable`, and the messages it has received."""
 
     def __init__(self, address: str, topic: str = "prices.>") -> None:
         self.had: list[int] = []
@@ -214,7 +212,7 @@ async def test_a_destination_that_is_away_is_downgraded_with_figures_and_upgrade
 
 
 async def at_the_terminal(broker: Broker, change: str, name: str) -> str:
-    """What `manage.py replication` says of a link."""
+    """Return the output of `manage.py replication` for a link."""
 
     def run() -> None:
         call_command("replication", change, name, instance="test-1", stdout=out)
@@ -227,7 +225,7 @@ async def at_the_terminal(broker: Broker, change: str, name: str) -> str:
 
 
 async def events_of(broker: Broker) -> list[tuple[str, str]]:
-    """The broker's own records of links."""
+    """Return the broker's own records about links."""
     found = []
     async with asyncio.timeout(60), AsyncClient(address_of(broker), "events") as client:
         async for message in await client.subscribe("$SLUICE.clients", bookmark=EPOCH):
@@ -310,7 +308,7 @@ async def test_what_an_earlier_process_had_unconfirmed_is_told_when_it_is_there(
 
 
 def without_downgrade(policy: PolicyDocument) -> PolicyDocument:
-    """Nobody is downgraded while a test runs."""
+    """Return the policy with downgrades disabled."""
     return replace(policy, instance=replace(policy.instance, downgrade_after_ms=600_000))
 
 

@@ -1,5 +1,5 @@
-"""Links over TLS: who signed the destination's certificate is checked, and a client certificate is what a
-link proves itself with.
+"""Links over TLS: the destination's certificate is verified, and a client certificate authenticates the
+link.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ def test_large_segments_are_parted_and_small_ones_put_together(tmp_path: Path) -
     ],
 )
 def test_what_is_little_is_shared_out_all_the_same(tmp_path: Path, wanted: ReadRequest, tasks: int) -> None:
-    """One segment: where its sidecar lets it be parted, no task has much more than another, and nothing is
+    """One segment is divided where its sidecar permits: no task has much more than another, and no record is
     read twice.
     """
     with open_journal(tmp_path, JournalOptions(segment_size=64 * 1024 * 1024, preallocated=0)) as journal:
@@ -388,7 +388,7 @@ def test_every_order_of_archive_compress_and_remove_under_a_reader(
 
 
 def act_on(home: Path, action: str) -> None:
-    """On everything that is sealed, or for remove on all but the newest of it."""
+    """Act on all sealed segments; for remove, on all but the newest."""
     if action != "remove":
         move(home, action)
         return

@@ -1,4 +1,4 @@
-"""What the options of format("sluice") may say."""
+"""Options of format("sluice"), their values and errors."""
 
 from __future__ import annotations
 

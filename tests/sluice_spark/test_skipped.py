@@ -1,4 +1,4 @@
-"""Numbers that a broker skipped after a crash: no gap for the data source, and nothing to wait for."""
+"""Sequences that a broker skipped after a crash: no gap for the data source, and no wait for them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from tests.broker_core.journal.support import INSTANCE, fill, open_journal
 
 @pytest.fixture
 def log_location(tmp_path: Path) -> LogLocation:
-    """Where a log is that has records 1 to 6 and 51 to 59: 7 to 50 were reserved when the broker was
-    killed.
+    """A log with records 1 to 6 and 51 to 59.
+
+    7 to 50 were reserved when the broker was killed.
     """
     journal = open_journal(tmp_path / "before")
     fill(journal, 2)
@@ -32,7 +33,7 @@ def log_location(tmp_path: Path) -> LogLocation:
 
 
 def sequences(log_location: LogLocation, request: ReadRequest) -> list[int]:
-    """What a request reads."""
+    """Return the sequences that a request reads."""
     return [
         number
         for batch in read_spans(log_location, plan_read(log_location, request), request)

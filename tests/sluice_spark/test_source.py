@@ -1,4 +1,4 @@
-"""format("sluice") on a real Spark, over journals that the broker's Journal wrote."""
+"""format("sluice") on a real Spark, over journals written by the broker's Journal."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_errors_are_one_sentence(
 
 
 def test_what_a_journal_is_not_is_refused_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    """It isn't written, has no other schema, and is no table of Spark's catalog."""
+    """The source is not writable, has a fixed schema, and is no table of Spark's catalog."""
     fill(tmp_path, [5])
     path = str(journal_location(tmp_path).directory)
     before = {file: file.read_bytes() for file in Path(path).iterdir() if file.is_file()}
@@ -170,7 +170,7 @@ def test_gaps_are_an_error_or_noted(spark: SparkSession, tmp_path: Path) -> None
 
 
 def stream(spark: SparkSession, home: Path, out: Path, **options: object) -> StreamingQuery:
-    """What is available now, into Parquet."""
+    """Stream all available records into Parquet."""
     register(spark)
     plain = {name: str(value) for name, value in options.items()}
     frame = (
@@ -249,7 +249,7 @@ def test_what_retention_took_from_a_stream_is_named(spark: SparkSession, tmp_pat
 
 
 class JournalWriter:
-    """Writes, rolls, compresses, archives and removes on a thread, as a broker does, until it is stopped."""
+    """A thread that writes, rolls, compresses, archives and removes, as a broker does."""
 
     def __init__(self, home: Path) -> None:
         self.last = 0
@@ -289,13 +289,13 @@ class JournalWriter:
 
 
 def leased_from(home: Path) -> int:
-    """How far the stream is, by its lease; 0 before it has one."""
+    """Return the stream's position by its lease; 0 before it has one."""
     place = journal_location(home)
     return min((h.sequence for h in read_leases(place.directory, INSTANCE, time.time_ns())), default=0)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 180) -> None:
-    """For what other processes bring about."""
+    """Wait until another process makes the condition true."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

@@ -1,4 +1,4 @@
-"""The wheel in an environment that has PySpark and what PySpark needs, and nothing of Sluice's."""
+"""The wheel in an environment with PySpark and its requirements, and nothing of Sluice."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ STUBBORN = (
 
 
 class SupervisedProcesses:
-    """A supervisor with what it said."""
+    """A supervisor and the lines it logged."""
 
     def __init__(self, tmp_path: Path, *specs: ChildSpec) -> None:
         self.said: list[str] = []
@@ -173,7 +173,7 @@ def test_second_request_within_a_second_is_the_same_request(tmp_path: Path) -> N
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process of that number lives (a zombie doesn't)."""
+    """Return whether a process with this id runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

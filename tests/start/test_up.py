@@ -1,6 +1,4 @@
-"""`manage.py up`, the real one: every process, on ports of its own, in a data directory of its own; then
-Ctrl-C.
-"""
+"""The real `manage.py up`: every process, with its own ports and data directory; then Ctrl-C."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ OURS = ("SLUICE_", "REDIS_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE")
 
 
 class UpProcess:
-    """A running `manage.py up` in a session of its own, as a terminal would have it."""
+    """A running `manage.py up` in a session of its own, as in a terminal."""
 
     def __init__(self, home: Path, ports: dict[str, int], *words: str, **environment: str) -> None:
         self.home = home
@@ -113,7 +111,7 @@ def free_ports() -> dict[str, int]:
 
 
 def processes_of(home: Path) -> dict[int, str]:
-    """The living processes that work in this data directory or below it, with their command lines."""
+    """Return the live processes that work in this data directory or below it, with their command lines."""
     mark = f"SLUICE_HOME={home}".encode()
     found = {}
     for directory in Path("/proc").glob("[0-9]*"):

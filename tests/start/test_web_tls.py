@@ -1,6 +1,4 @@
-"""The console over TLS: the real web process with a certificate, and what the supervisor makes of the
-settings.
-"""
+"""The console over TLS: the real web process with a certificate, and the supervisor's use of the settings."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ TRANSPORT = {"name": "tcp", "kind": "tcp", "host": "127.0.0.1", "port": 9007}
 
 
 class WebProcess(NamedTuple):
-    """A running web process, and who signed its certificate."""
+    """A running web process, and the authority of its certificate."""
 
     port: int
     authority: Path
@@ -45,7 +43,7 @@ class WebProcess(NamedTuple):
     def ask(
         self, method: str, path: str, body: str = "", **headers: str
     ) -> tuple[http.client.HTTPResponse, str]:
-        """One request over a verified connection."""
+        """Send one request over a verified connection."""
         context = ssl.create_default_context(cafile=str(self.authority))
         connection = http.client.HTTPSConnection("localhost", self.port, timeout=20, context=context)
         try:

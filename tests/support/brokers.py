@@ -1,4 +1,4 @@
-"""A real broker inside a test: real journal, real TCP sockets and control socket, in a temporary directory."""
+"""A real broker inside a test, in a temporary directory: real journal, TCP sockets and control socket."""
 
 from __future__ import annotations
 

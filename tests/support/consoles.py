@@ -19,10 +19,8 @@ def running_console(*words: str, **settings: str) -> Iterator[tuple[str, subproc
     """Run a console process until the block ends; yield its address and its process.
 
     `words` are its arguments, and SLUICE_… variables its settings. Its standard input is a pipe. It has a
-    home of its own: in that of the tests it would meet other consoles.
-
-    It has a home of its own: in that of the tests it would take over the socket of their Redis, and take it
-    away when it ends.
+    home of its own: in the home of the tests it would take over the socket of their Redis, and remove it when
+    it ends.
     """
     port = free_port()
     command = [sys.executable, "-m", "tests.support.console_server", str(port), *words]

@@ -1,4 +1,7 @@
-"""Mutants of the modules on which guarantees rest, each run against its module's tests, several in parallel."""
+"""Mutants of the modules on which guarantees rest, several run in parallel.
+
+Each runs against its module's tests.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users may do: who is meant, what adds up, what is narrowed, what is refused."""
+"""User rights: which entitlements apply, how they add up, and what is narrowed or refused."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ INSTANCE = "fake-1"
 
 
 class BrokerConnection:
-    """One connection at the broker."""
+    """A client's connection at the fake broker."""
 
     def __init__(self, broker: FakeBroker, write: Callable[[bytes], None], close: Callable[[], None]) -> None:
         self.broker = broker
@@ -58,7 +58,7 @@ class BrokerConnection:
         self.send(stream)
 
     def send(self, stream: int) -> None:
-        """What there is credit for."""
+        """Send waiting batches while the stream has credit."""
         waits = self.waits.get(stream, [])
         while waits and self.room[stream] > 0:
             batch = waits.pop(0)
@@ -255,7 +255,7 @@ class FakeBroker:
             peer.acknowledge()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something that arrived makes the condition true."""
+        """Wait until the condition is true; it is checked after each frame received."""
         while not condition():
             self.changed.clear()
             await self.changed.wait()

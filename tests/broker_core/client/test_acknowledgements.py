@@ -1,6 +1,4 @@
-"""Room for deliveries: bounded, never passed, and never forgotten, however deliveries, reads and connections
-come.
-"""
+"""Delivery credit of the client: bounded, never exceeded and never lost, whatever the order of events."""
 
 from __future__ import annotations
 
@@ -23,8 +21,9 @@ STEPS = st.lists(
 
 
 class CreditModel:
-    """The other side, as docs/protocol.md has it: sends while what it has sent is less than what it was
-    given.
+    """A model of the broker's side, as docs/protocol.md defines it.
+
+    It sends while the bytes sent are fewer than the credit given.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How far a subscriber is done: out of order, across restarts, after a crash."""
+"""Bookmark stores: progress out of order, across restarts, and after a crash."""
 
 from __future__ import annotations
 

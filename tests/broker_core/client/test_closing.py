@@ -1,6 +1,4 @@
-"""Closing while the broker is away, and what of the published messages is left then; calls that wait, and
-their timeouts.
-"""
+"""Closing a client while the broker is unreachable: unsent messages, waiting calls and their timeouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several addresses: two transports of one broker and one where nobody listens."""
+"""Several addresses of a client: two transports of one broker, and one unreachable address."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def free_port() -> int:
 
 
 class TwoTransportBroker:
-    """A broker with two transports that can be closed and opened; `addresses` begin with a dead one."""
+    """A broker with two transports that tests close and open.
+
+    `addresses` begin with an unreachable one.
+    """
 
     def __init__(self, broker: Broker, policy: PolicyDocument) -> None:
         self.broker = broker
@@ -55,7 +58,7 @@ class TwoTransportBroker:
         await self.broker.apply(self.policy)
 
     def transport_of(self, name: str) -> str:
-        """The transport a client came by; "" while it is away."""
+        """Return the transport by which a client is connected, or ""."""
         connection = self.broker.engine.roster.clients.get(name)
         return connection.transport if connection is not None else ""
 
@@ -259,7 +262,9 @@ async def test_a_broker_that_is_behind_is_left_at_once_and_met_with_its_delay_af
 async def test_an_answer_that_speaks_of_more_than_was_numbered_lets_no_message_be_left_out(
     broker: FakeBroker,
 ) -> None:
-    """Somebody else has published under the name: what this client wasn't acknowledged isn't that."""
+    """The broker reports sequences of another publisher of this name; they don't acknowledge this client's
+    messages.
+    """
     async with AsyncClient(broker.address, "p", reconnect=QUICK) as client:
         await client.publish("a", b"1")
         await client.flush()

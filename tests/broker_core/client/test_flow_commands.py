@@ -26,7 +26,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 async def take_batches(subscription: Subscription, number: int) -> list[int]:
-    """Whole batches, so that nothing of one is left over."""
+    """Read whole batches until `number` messages are read."""
     sequences: list[int] = []
     async with asyncio.timeout(10):
         while len(sequences) < number:

@@ -1,5 +1,6 @@
-"""`kill -9` at each step that a store takes on its file, before it and halfway through a write: nothing kept
-is lost.
+"""`kill -9` at each file operation of a publish store, before it and in the middle of a write.
+
+No stored message is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ STEPS = ("open", "pwrite", "pwritev", "ftruncate", "fsync", "fdatasync", "close"
 
 
 class KilledOs:
-    """The `os` module of a process that is killed at its step number `at`."""
+    """The `os` module of a process that is killed at its operation number `at`."""
 
     def __init__(self, at: int, halfway: bool) -> None:
         self._left = at

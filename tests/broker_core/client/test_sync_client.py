@@ -165,7 +165,7 @@ def test_a_broker_that_is_not_there_is_named_and_no_thread_is_left() -> None:
 
 
 class FailingPublishStore(MemoryPublishStore):
-    """A store whose disk refuses batches with a certain body."""
+    """A publish store that fails for batches with a certain body."""
 
     def add(self, first: int, last: int, batch: Buffer) -> None:
         if b"refused" in bytes(batch):

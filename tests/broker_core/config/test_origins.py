@@ -1,4 +1,4 @@
-"""Whose pages may connect by WebSocket, and which words say so."""
+"""Origins whose pages may connect by WebSocket, and how settings name them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One table of each system's settings, and the engine's places that draw from it."""
+"""The table of preset settings, and the modules that derive bounds, defaults and texts from it."""
 
 from __future__ import annotations
 

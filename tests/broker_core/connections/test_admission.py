@@ -1,5 +1,6 @@
-"""What somebody may cost who hasn't logged on, and what one address may have: alone, and in a running
-broker.
+"""Limits of connections before logon, and of connections per address.
+
+Both in unit tests and in a running broker.
 """
 
 from __future__ import annotations
@@ -236,8 +237,9 @@ async def test_a_name_of_dots_alone_is_no_name(tmp_path: Path, name: str) -> Non
 
 
 async def test_connections_leave_the_log_the_files_that_it_needs(tmp_path: Path) -> None:
-    """Of a process that may open 200 files: 400 come and don't log on, before the log has opened its first
-    segment.
+    """The process may open 200 files.
+
+    400 clients connect without logon before the log has opened its first segment.
     """
     process, port = await asyncio.to_thread(start_broker, tmp_path, open_files=200)
     try:
@@ -258,7 +260,7 @@ async def test_connections_leave_the_log_the_files_that_it_needs(tmp_path: Path)
 
 
 def _is_closed(connection: socket.socket) -> bool:
-    """Whether the broker has closed it; what it said before is let go."""
+    """Return whether the broker has closed the connection; received bytes are dropped."""
     connection.setblocking(False)
     try:
         while connection.recv(65_536):

@@ -1,4 +1,4 @@
-"""Each command as docs/protocol.md has it: said to a running broker by hand, and what is answered."""
+"""Each command as docs/protocol.md defines it, sent to a running broker, and its replies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def raw(broker: Broker) -> AsyncIterator[RawClient]:
 
 
 async def read_replies(raw: RawClient, *words: dict[str, Any]) -> list[dict[str, Any]]:
-    """What is answered to commands, and nothing else: up to a flush behind them."""
+    """Send commands and return their replies, up to the reply to a flush after them."""
     for command in words:
         raw.send_command(command)
     return await read_reply(raw)
@@ -242,7 +242,7 @@ async def test_a_durable_subscription_starts_at_a_moment_and_one_to_come_is_now(
 
 
 async def test_the_broker_speaks_as_often_as_it_was_asked_to(broker: Broker, raw: RawClient) -> None:
-    """It looks once a second: so it speaks a second early rather than late."""
+    """The broker checks once a second, so it sends a heartbeat up to a second early rather than late."""
     other = await RawClient.open(broker)
     other.send_command({"c": "logon", "name": "other", "heartbeat_ms": 1_500})
     await other.read_until("processed")

@@ -1,4 +1,4 @@
-"""Credit: what an application doesn't take of one subscription is kept back for that one alone.
+"""Credit of subscriptions: unread messages of one subscription hold back that subscription alone.
 
 Against a running broker.
 """

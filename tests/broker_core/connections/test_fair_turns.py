@@ -1,4 +1,4 @@
-"""One client's thousands of commands beside another's few, over real sockets."""
+"""Fairness between one client's thousands of commands and another's few, over real sockets."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ FLUSH = encode_command({"c": "flush", "id": "all"})
 
 
 def one_by_one(number: int) -> bytes:
-    """A publish of its own."""
+    """Return a publish as a frame of its own."""
     return encode_command({"c": "publish", "topic": "many", "data": number})
 
 
 def one_record_batch(number: int) -> bytes:
-    """The same as a batch of one."""
+    """Return a publish as a batch of one record."""
     built = batch.build_single_topic_batch("busy", "many", [b"%d" % number], 0)
     return encode_frame_header(PUBLISH, 0, len(built)) + built
 
 
 async def busy_client_progress(other: RawClient, state: Callable[[], int], end: int) -> set[int]:
-    """How far the broker had come with the busy client at each answer that another client got."""
+    """Return the progress of the busy client at each reply to another client.
+
+    The values at the start and at the end are left out.
+    """
     seen = set[int]()
     async with asyncio.timeout(60):
         while state() < end:

@@ -1,5 +1,6 @@
-"""A client's share of a turn: what it sent is taken in order, in parts, and its socket is left alone
-meanwhile.
+"""The share of an event-loop iteration that one client's input may use.
+
+Input is processed in order and in slices; meanwhile the socket is not read.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ SLOW = TURN_NS / 1e9 / 4
 
 
 class InboxHarness:
-    """The socket's side and the connection's side of an inbox.
+    """The socket side and the connection side of an inbox.
 
-    Each command takes as long as its text says.
+    Each command takes the time that its text gives.
     """
 
     def __init__(self, clock: ManualClock | None = None, turns: WorkScheduler | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Who may log on, and what they may do, through a real broker."""
+"""Logons and permissions through a real broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ONCE = ReconnectPolicy(enabled=False)
 
 
 async def refusal_code(address: str, name: str = "c", **proof: Any) -> str:
-    """The code with which a logon is refused."""
+    """Return the error code with which the broker refuses a logon."""
     with pytest.raises((ClientError, OperatorError)) as caught:
         await AsyncClient(address, name, reconnect=ONCE, **proof).start()
     return caught.value.code

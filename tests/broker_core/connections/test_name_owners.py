@@ -1,4 +1,4 @@
-"""Whose a client name is: kept in a file, bounded, and refused when that is damaged."""
+"""Owners of client names: stored in a file, bounded, and refused when the file is damaged."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A name and its numbers belong to the user who has proven to be one: on two transports of one broker, and
-on the members of a group."""
+"""Client names and publisher sequences belong to the user who proved to own them.
+
+On two transports of one broker, and on the members of a group.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def bodies(broker: Broker, name: str) -> list[bytes]:
 
 
 async def raise_number(broker: Broker, number: int) -> None:
-    """What somebody does on the open transport to a name that nobody has claimed."""
+    """Publish under a name that no user owns, on the open transport, to raise its sequence."""
     store = MemoryPublishStore()
     store.last_sequence = number - 1
     async with AsyncClient(address(broker, "open"), "orders", publish_store=store) as anybody:
@@ -74,7 +76,7 @@ async def test_numbers_of_nobody_in_particular_do_not_bind_the_names_owner(tmp_p
 async def test_a_number_is_stored_though_somebody_unproven_had_the_same_session_and_number(
     tmp_path: Path,
 ) -> None:
-    """Who reads what an owner published knows its session; that is no proof."""
+    """A subscriber to an owner's records knows the owner's session; the session is no proof of ownership."""
     async with running_broker(tmp_path, BOTH) as broker:
         for transport, token, body in (("open", None, b"guessed"), ("tcp", "maria", b"owner")):
             async with AsyncClient(
@@ -90,7 +92,7 @@ async def test_a_number_is_stored_though_somebody_unproven_had_the_same_session_
 
 @dataclass
 class FakeConnection:
-    """A client as the notices see it."""
+    """A connection as ownership notices see it."""
 
     clients: dict[str, FakeConnection]
     name: str
@@ -110,7 +112,7 @@ class FakeConnection:
 
 
 class NoticeMember:
-    """A member: its clients, its owners, its notices."""
+    """A member with its clients, its owners and its notices."""
 
     def __init__(self, directory: Path, run: str, now_ns: int) -> None:
         self.clients: dict[str, FakeConnection] = {}

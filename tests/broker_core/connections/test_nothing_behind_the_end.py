@@ -1,6 +1,4 @@
-"""What a client sent together with that by which its connection ends does nothing, and leaves nothing
-behind.
-"""
+"""Commands sent together with the one that ends the connection have no effect and leave no state."""
 
 from __future__ import annotations
 

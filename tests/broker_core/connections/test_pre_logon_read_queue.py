@@ -1,6 +1,4 @@
-"""The door: of those whom nobody knows a few are heard in each turn of the loop, on both loops that a broker
-runs on.
-"""
+"""Reads of clients before logon: only a few per event-loop iteration, on asyncio and uvloop."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ def crowd() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
 
 
 async def reads_per_iteration(heard: list[int], number: int) -> list[int]:
-    """How many were heard in each turn of the loop until all were."""
+    """Return how many clients were read in each iteration, until `number` were."""
     parts, before = [], 0
     async with asyncio.timeout(20):
         while before < number:
@@ -82,7 +80,7 @@ def test_who_costs_more_than_a_turns_budget_is_heard_alone(
 async def test_who_is_heard_again_waits_behind_the_others(
     crowd: list[tuple[socket.socket, socket.socket]],
 ) -> None:
-    """One that never stops speaking keeps nobody out."""
+    """A client that sends without end does not block the others."""
     door, heard = PreLogonReadQueue(ManualClock()), list[int]()
 
     def again(number: int, own: socket.socket) -> None:

@@ -1,6 +1,4 @@
-"""What a client that publishes is answered while its batches are on their way to the disk, over real
-sockets.
-"""
+"""Replies to a publisher while its batches are being written to disk, over real sockets."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ def flush(id: str) -> bytes:
 
 @contextmanager
 def stalled_disk(broker: Broker) -> Iterator[None]:
-    """Nothing that the log writes is synced until the block ends."""
+    """Block all syncs of the journal until the block ends."""
     disk, journal = threading.Event(), broker.engine.journal
     sync = journal.sync
 

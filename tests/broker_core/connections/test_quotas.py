@@ -1,6 +1,4 @@
-"""Quotas against a running broker: what one user or client may take, what is said when it is too much, and
-that others go on.
-"""
+"""Quotas of users and clients against a running broker: limits, their errors, and unaffected clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places of clients that come back without a word of where they were."""
+"""Resume points of clients that reconnect without a bookmark."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Leases and snapshots: a cancelled subscriber takes the current state and goes on without a gap (seed
-001).
+"""Leases and snapshots: after a cancellation, a subscriber takes the current state and continues without a
+gap (seed 001).
 """
 
 from __future__ import annotations

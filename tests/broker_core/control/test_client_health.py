@@ -1,6 +1,4 @@
-"""Health in a word, and when a client has caught up: by what was seen in the last seconds, on a clock set by
-hand.
-"""
+"""Health of clients, and estimates of when they have caught up, from recent samples on a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client's entry says about why it is behind, what comes next, and what it did not get."""
+"""Diagnosis in a client's entry: why it is behind, what is forecast, and what was discarded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator does to a connected client, against a running broker."""
+"""Operators' actions on connected clients, against a running broker."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The entries of clients: made a slice at a time, kept while a client rests, and a page of ten thousand in
-time.
+"""Client entries of the status: built in slices, reused while a client is idle, paged for ten thousand
+clients.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def by_name(clients: list[ClientEntry]) -> dict[str, ClientEntry]:
 
 
 def stop_ticks(broker: Broker) -> None:
-    """The broker's own ticks are over: what is called here alone makes seconds."""
+    """Stop the broker's own ticks, so that only the test's calls make a second pass."""
     assert broker._ticking is not None
     broker._ticking.cancel()
 
@@ -156,7 +156,7 @@ async def test_a_page_of_ten_thousand_clients_costs_the_broker_less_than_making_
 
 
 async def _ignore_snapshot(snapshot: Snapshot) -> None:
-    """Somebody who takes snapshots."""
+    """Ignore a snapshot."""
 
 
 async def test_after_a_slice_others_have_the_loop_for_longer_and_all_rests_are_bounded(

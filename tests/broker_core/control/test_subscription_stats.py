@@ -1,6 +1,4 @@
-"""The figures of clients and subscriptions agree, whatever holds a client up: through a running broker and
-raw sockets.
-"""
+"""Figures of clients and of their subscriptions agree, through a running broker and raw sockets."""
 
 from __future__ import annotations
 
@@ -24,12 +22,14 @@ SILENT = 60
 
 
 async def entry_of(broker: Broker, name: str) -> ClientEntry:
-    """A client over the control socket."""
+    """Return a client's entry from the control socket."""
     return msgspec.convert(await ask(broker, "client", name=name), ClientEntry)
 
 
 def agree(entry: ClientEntry) -> ClientEntry:
-    """What a client lags by is the greatest of its subscriptions', and every account adds up in messages."""
+    """Check that a client's lag is its subscriptions' maximum and that all accounts add up; return the
+    entry.
+    """
     subscriptions = entry.subscriptions
     for key in ("lag_messages", "lag_bytes", "lag_ms", "seconds_behind"):
         assert getattr(entry, key) == max(getattr(one, key) for one in subscriptions), key

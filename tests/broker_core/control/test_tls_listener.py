@@ -1,4 +1,4 @@
-"""What the log is told of peers that the control link refuses."""
+"""Log lines about peers that the control link refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The account against a model that knows what became of every single message."""
+"""Delivery accounts against a model that tracks every single message."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def unjournaled() -> Batch:
 
 
 class AccountModel:
-    """One subscription, message by message."""
+    """A model of one subscription that tracks each message."""
 
     def __init__(self) -> None:
         self.account = DeliveryAccount()
@@ -107,7 +107,7 @@ class AccountModel:
         self.records |= dict.fromkeys(made, LOG if kept and way == 1 else MEMORY)
 
     def whole(self, state: str, kept: bool, place: int) -> list[Record]:
-        """Records of one batch in that state, if a whole batch is."""
+        """Return the records of one batch in this state, if a whole batch is in it."""
         batches: dict[int, list[Record]] = {}
         for one in sorted(self.records):
             if one[0] is kept and self.records[one] == state:

@@ -62,9 +62,9 @@ class ManualTime:
 
 
 class SimulatedSocket:
-    """Takes `room` bytes and then nothing until more is given.
+    """A socket that accepts `room` bytes, then none until more room is given.
 
-    The peer has what the test says that it `took`.
+    The peer has received the bytes that the test adds to `took`.
     """
 
     window_step_bytes = 0
@@ -92,7 +92,7 @@ class SimulatedSocket:
 
 
 class FakeSubscriber:
-    """A subscription, as far as its deliveries go."""
+    """A subscription, reduced to its deliveries."""
 
     def __init__(self, stream: int) -> None:
         self.stream, self.id, self.topic = stream, f"s{stream}", "t"
@@ -106,7 +106,7 @@ class FakeSubscriber:
 
 
 class FakePin:
-    """What the journal must keep."""
+    """A pin that the journal must respect."""
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
@@ -119,7 +119,9 @@ class FakePin:
 
 
 class BacklogModel:
-    """One client with three subscriptions: with a window, plain, and of a topic that no journal keeps."""
+    """One client with three subscriptions: with an ack window, plain, and of a topic that is not
+    journaled.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.socket, self.now, self.offered, self.reads = SimulatedSocket(), 1, 0, 0
@@ -150,7 +152,7 @@ class BacklogModel:
 
     @property
     def streams(self) -> set[int]:
-        """Those that are still there."""
+        """Streams of the current subscriptions."""
         return set(self.backlog.recipients)
 
     # The client.
@@ -267,7 +269,7 @@ class BacklogModel:
         assert backlog.lanes.unacked_at == min(unacked, default=0)
 
     def check_causes(self, account: DeliveryAccount) -> None:
-        """What the log keeps is never called lost with the connection, nor what it doesn't keep kept."""
+        """Check that journaled records are never counted as lost at disconnect, nor others as kept."""
         journaled, scratch = account.journaled, account.unjournaled
         kept = account.gone.get(DiscardCause.KEPT, MessageVolume())
         assert kept.messages <= journaled.lost_waiting.messages + journaled.lost_in_flight.messages

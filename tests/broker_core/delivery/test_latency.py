@@ -1,4 +1,4 @@
-"""How long records were on their way: percentiles that are never too small, of the last ten seconds."""
+"""Delivery latency of the last ten seconds: percentiles that are never too small."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def recorded_delays(delays: LatencyTracker, microseconds: int, messages: int = 1
 
 
 def percentile(sorted_delays: list[int], part: float) -> int:
-    """The delay within which so large a part of them is."""
+    """Return the delay within which the fraction `part` of the delays lies."""
     return next(one for rank, one in enumerate(sorted_delays, 1) if rank >= part * len(sorted_delays))
 
 

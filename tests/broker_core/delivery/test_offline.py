@@ -1,8 +1,6 @@
-"""One client's time on disk, step by step: what is on its way back, what the log must keep for it, and what
-goes to the disk again.
+"""A client's spool step by step: reads from the log, pins on it, and what returns to the spool.
 
-The laws over all ways through it are in test_backlog_law.py; the client, its socket and its log are those of
-that.
+The property tests over all paths, and the client, socket and log used here, are in test_backlog_law.py.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from tests.broker_core.delivery.test_backlog_law import PLAIN, SCRATCH, WINDOWED
 
 
 class SlowDisk(BacklogModel):
-    """Reads of the log stand still while `shut`; counts what its owner hears."""
+    """A log whose reads wait while `shut` is set; it counts the events of its owner."""
 
     def __init__(self, directory: Path) -> None:
         self.shut = asyncio.Event()
@@ -80,7 +78,7 @@ async def client(path: Path) -> AsyncIterator[SlowDisk]:
 
 @pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The socket is handed one entry, and the next when it takes more."""
+    """Let the socket accept one entry at a time."""
     monkeypatch.setattr(backlog_module, "PULL_BYTES", 1)
 
 

@@ -1,4 +1,4 @@
-"""What rules read of a client costs the same however many subscriptions it has."""
+"""Figures that rules read of a client cost the same for any number of subscriptions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def figures(backlog: Backlog) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("windowed", [True, False])
 async def test_a_thousand_subscriptions_are_read_as_one_is(windowed: bool, tmp_path: Path) -> None:
-    """Each has a message in flight, and one that waits."""
+    """Each subscription has one message in flight and one waiting."""
     costs = []
     for number in (1, 1_000):
         scene = BacklogModel(tmp_path)

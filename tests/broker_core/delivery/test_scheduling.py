@@ -1,4 +1,4 @@
-"""Turns of replays: as fast as they can without live traffic, a fixed share of the loop beside it."""
+"""Scheduling of replays: full speed without live traffic, a fixed share of the loop beside it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from broker_core.protocols import commands
 
 
 class SleepClock:
-    """Time that passes when somebody sleeps."""
+    """A clock that advances only when code sleeps."""
 
     def __init__(self, patched: pytest.MonkeyPatch) -> None:
         self.now = 100.0

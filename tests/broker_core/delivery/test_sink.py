@@ -1,4 +1,6 @@
-"""Whether a peer reads, as its window tells: a receiver that is given by hand, and a law about any."""
+"""Detection of peers that don't read, from their receive window: with a simulated receiver, and a property
+test.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ ROOM = 60_000
 
 
 class SimulatedKernel:
-    """A peer's kernel with a buffer of `room` bytes, looked at."""
+    """A peer's kernel with a receive buffer of `room` bytes."""
 
     def __init__(self, room: int = ROOM) -> None:
         self.came = self.read = self.now = 0
@@ -19,7 +21,7 @@ class SimulatedKernel:
         self.look(0)
 
     def look(self, after_ns: int, came: int = 0, read: int = 0) -> bool:
-        """Let so much come and be read, then look."""
+        """Let bytes arrive and be read, then sample the window."""
         self.now += after_ns
         self.came += came
         self.read += read

@@ -1,4 +1,4 @@
-"""The chunks of a drain: how large they are, and when it is their turn."""
+"""Chunks of a drain: their size, and when each is due."""
 
 from __future__ import annotations
 

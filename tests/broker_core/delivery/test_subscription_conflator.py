@@ -1,6 +1,4 @@
-"""Conflated subscriptions through a real broker: in a replay, live, over a pause, and what they take in
-memory.
-"""
+"""Conflated subscriptions through a real broker: in a replay, live, across a pause, and their memory."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ async def prices(writer: RawClient, first: int, number: int, keys: int = 5) -> N
 
 
 def last_per_key_and_interval(broker: Broker) -> list[tuple[int, bytes]]:
-    """What the law asks for, from the whole log."""
+    """Return the last record per key and interval, computed from the whole log."""
     journal = broker.engine.journal
     expected: list[tuple[int, bytes]] = []
     window, last = -1, dict[int, tuple[int, bytes]]()

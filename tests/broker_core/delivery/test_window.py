@@ -99,7 +99,7 @@ def test_messages_that_no_journal_keeps_are_acknowledged_by_number() -> None:
 
 
 class WindowModel:
-    """The same as a window, message by message. A message has as many bytes as its number says."""
+    """A model of a window, message by message; a message has as many bytes as its number."""
 
     def __init__(self, mode: AckMode) -> None:
         self.window, self.mode = AckWindow(mode, 1_000), mode

@@ -1,6 +1,4 @@
-"""What the control plane may ask: every request answered by its own kind of answer, and a wrong one refused
-by its field.
-"""
+"""Requests of the control plane: each has its own reply type, and a wrong one is refused by field."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ async def test_every_request_has_somebody_who_answers_it(tmp_path: Path) -> None
 
 
 async def test_answers_are_what_their_requests_say(tmp_path: Path) -> None:
-    """Those that need nothing to be there, as they come over the wire."""
+    """Requests that need no data in the broker are sent over the wire."""
     asked: list[Request[Any]] = [
         requests.GetStatus(), requests.GetSnapshot(), requests.ListClients(), requests.PageClients(),
         requests.ListDecisions(),

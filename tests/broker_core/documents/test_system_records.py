@@ -1,4 +1,4 @@
-"""Records of traffic are unpacked as they were packed, and what isn't one is refused."""
+"""System records are decoded as they were encoded, and other bytes are refused."""
 
 from __future__ import annotations
 

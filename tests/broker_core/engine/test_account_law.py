@@ -68,7 +68,10 @@ NAMES: Final = tuple(KINDS)
 
 
 class SimulatedSocket:
-    """Takes `appetite` deliveries, then nothing. Its peer's kernel has what the script says."""
+    """A socket that accepts `appetite` deliveries, then none.
+
+    The script decides what its peer's kernel has received.
+    """
 
     protocol, remote = "tcp", "test"
     window_step_bytes, is_network_limited, receive_window = 0, False, UNKNOWN
@@ -110,7 +113,7 @@ class SimulatedSocket:
 
 
 class AccountModel:
-    """An engine, a publisher, and a client with a subscription of each kind that is asked for."""
+    """A broker engine, a publisher, and a client with one subscription of each requested type."""
 
     def __init__(self, home: Path) -> None:
         options = JournalOptions(segment_size=64 * 1024, preallocated=1)
@@ -137,7 +140,7 @@ class AccountModel:
         return connection
 
     def target(self, number: int) -> ClientSubscription | None:
-        """One of those that are there."""
+        """Return a current subscription, chosen by number."""
         there = list(self.subscriber.subscriptions.values())
         return there[number % len(there)] if there else None
 
@@ -292,7 +295,7 @@ class AccountModel:
             assert set(before) <= set(got), (target.id, target.cursor.state, following)
 
     def wanted(self, target: ClientSubscription) -> list[int]:
-        """The sequences of the log that are for a subscription."""
+        """Return the sequences of the log that match a subscription."""
         journal, sequence, found = self.engine.journal, self.began[target.stream] + 1, list[int]()
         while batches := journal.read(sequence, 1 << 20, journal.next_sequence - 1):
             for batch in batches:
@@ -391,7 +394,7 @@ class AccountModel:
         )
 
     def check_content(self) -> None:
-        """What was delivered in the end is what was published."""
+        """Check that delivered records equal published ones."""
         for target in self.subscriber.subscriptions.values():
             got = self.socket.got.get(str(target.stream), [])
             sequences = [sequence for sequence, _ in got if sequence]

@@ -1,6 +1,4 @@
-"""What is published about clients on `$SLUICE.clients`: what happened, and a sample a second when something
-changed.
-"""
+"""Client events on `$SLUICE.clients`: each event, and a sample per second while figures change."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def acknowledge(there: WindowScenario, upto: int) -> None:
 
 
 async def read_all(there: WindowScenario, number: int) -> list[tuple[int, str]]:
-    """So many messages, each two acknowledged when they are there."""
+    """Read `number` messages, acknowledging after every two."""
     found = await read(there.slow, 2)
     while len(found) < number:
         acknowledge(there, len(found))

@@ -1,6 +1,4 @@
-"""Publishing, where it is held up, repeated, refused, or past the journal: what is stored, who is told, and
-what is read no more.
-"""
+"""Publishing that waits, is repeated, is refused, or is not journaled: what is stored and acknowledged."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ BY_CONTENT = replace(
 
 
 async def stored_bodies(broker: Broker, topic: str = ">") -> list[bytes]:
-    """Everything that a replay from the beginning gets."""
+    """Return all bodies that a replay from the beginning delivers."""
     async with AsyncClient(address_of(broker), "reader") as client:
         subscription = await client.subscribe(topic, bookmark="0")
         return [body async for batch in subscription.batches(until_completed=True) for body in batch.bodies()]
@@ -183,8 +181,9 @@ async def test_what_no_journal_keeps_is_delivered_and_processed_without_the_disk
 
 
 async def test_a_group_that_fails_in_its_middle_is_stored_once_when_it_comes_again(tmp_path: Path) -> None:
-    """It is written over several segments, and the disk is full at the second: nothing of it may stay, and
-    nothing be lost.
+    """The group spans several segments, and the disk is full at the second.
+
+    No part of it may stay, and no record be lost.
     """
     gate = SyncGate()
     full = Failpoints(Failpoint("pwritev", 6, errno.ENOSPC, times=2))

@@ -1,7 +1,6 @@
-"""What policy decides is done, told, recorded and accounted for: each action once, against a running broker.
+"""Policy decisions are executed, reported, recorded and accounted once, against a running broker.
 
-The slow side is a window of acknowledgements that the client leaves full, so nothing depends on socket
-buffers.
+The slow client has a full acknowledgement window, so no test depends on socket buffers.
 """
 
 from __future__ import annotations
@@ -244,7 +243,9 @@ async def test_whoever_is_closed_is_told_what_of_it_is_kept_and_lost_and_so_is_t
 
 
 async def test_a_window_counts_what_waits_in_the_log_for_rules_on_the_client_too(tmp_path: Path) -> None:
-    """As for a rule on the subscription: its application says itself what it has, wherever the rest waits."""
+    """As for rules on the subscription, messages that wait in the log count: the application reports its
+    progress by acknowledging.
+    """
     of_client = {**rule("warn"), "scope": {"client": "slow"}}
     async with slow_client(tmp_path, bookmark="0|1|") as there:
         (target,) = there.broker.engine.roster.clients["slow"].subscriptions.values()

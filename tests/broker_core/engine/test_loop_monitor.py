@@ -1,5 +1,7 @@
-"""A loop that stands still is reported by a thread: why, what was done, all stacks; a stopped process is told
-from a blocked loop."""
+"""A blocked event loop is reported by a thread, with cause, activity and all stacks.
+
+A stopped process is distinguished from a blocked loop.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A topic taken out of the journaled ones while it is read from the log: the preview names who reads it, and
-each is told.
+"""A topic that is no longer journaled while clients read it from the log.
+
+The preview names the readers, and each is notified.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.support.stomp_client import stomp_client, stomp_policy
 
 
 def policy_of(revision: int, *topics: JournaledTopic, **settings: Any) -> PolicyDocument:
-    """A revision that journals these topics."""
+    """Return a policy revision that journals these topics."""
     policy = stomp_policy(tcp_policy())
     instance = replace(policy.instance, journaled_topics=topics, **settings)
     return replace(policy, instance=instance, revision=revision)

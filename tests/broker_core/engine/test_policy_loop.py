@@ -1,6 +1,6 @@
-"""What one client's failure does to others in the same turn: nothing.
+"""A failure of one client does not affect others in the same pass of the policy loop.
 
-Each failure is a fault of the broker's own, put in by hand.
+Each test injects a fault into the broker's own code.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.support.rules import policy_with, rule
 
 
 class InjectedError(RuntimeError):
-    """None that the code knows."""
+    """An error type that the code under test does not handle by name."""
 
 
 def raise_injected(*_: object, **__: object) -> NoReturn:
@@ -44,9 +44,7 @@ def raise_injected(*_: object, **__: object) -> NoReturn:
 
 
 class ThreeSubscribers:
-    """A broker with a publisher and the subscribers "first", "bad" and "last" to the topic a, in this
-    order.
-    """
+    """A broker with a publisher and the subscribers "first", "bad" and "last" to topic a, in this order."""
 
     def __init__(self, broker: Broker, writer: AsyncClient, raw: dict[str, RawClient]) -> None:
         self.broker, self.writer, self.raw = broker, writer, raw
@@ -55,7 +53,7 @@ class ThreeSubscribers:
         return self.broker.engine.roster.clients[name]
 
     async def goes_on(self) -> None:
-        """Publishers are acknowledged, and the healthy ones get what comes; the bad one is told and
+        """Check that publishers are acknowledged, healthy clients receive, and the bad one is notified and
         closed.
         """
         for body in (b"1", b"2"):

@@ -1,5 +1,6 @@
-"""Publisher sessions at one broker: clients of one name lose nothing to each other, also while the disk is
-busy."""
+"""Publisher sessions at one broker: clients that share a name lose no records, also while the disk is
+busy.
+"""
 
 from __future__ import annotations
 

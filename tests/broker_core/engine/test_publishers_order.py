@@ -1,6 +1,4 @@
-"""Law: a subscriber sees a publisher's records in the order in which they were published, whatever of them is
-recorded.
-"""
+"""Property test: a subscriber sees a publisher's records in publishing order, whichever are recorded."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ def body_of(number: int, kind: int) -> bytes:
 
 
 class OrderSubscriber:
-    """A subscriber, and the numbers of what it received."""
+    """A subscriber that collects the numbers of the messages it receives."""
 
     def __init__(self, client: RawClient) -> None:
         self.client = client

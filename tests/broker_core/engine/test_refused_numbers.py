@@ -31,7 +31,7 @@ POLICY = stomp_policy(
 
 
 async def stored_bodies(broker: Broker) -> list[bytes]:
-    """All bodies that a replay brings."""
+    """Return all bodies that a replay delivers."""
     async with AsyncClient(address_of(broker), "checker") as client:
         subscription = await client.subscribe(">", bookmark="0")
         return [body async for batch in subscription.batches(until_completed=True) for body in batch.bodies()]
@@ -186,7 +186,9 @@ async def test_the_client_library_tells_what_was_refused_and_gets_the_rest_throu
 
 
 async def test_a_burst_of_refusals_is_sent_again_once(tmp_path: Path) -> None:
-    """Each batch behind a refused one is judged by itself, so that not every refusal begins a new round."""
+    """Each batch after a refused one is judged on its own, so that not every refusal starts another
+    resend.
+    """
     async with running_broker(tmp_path, POLICY) as broker:
         async with AsyncClient(address_of(broker), "feed") as client:
             for number in range(300):

@@ -1,6 +1,4 @@
-"""A broker is stopped with clients in every state, and started again: nothing acknowledged is lost, and
-everything goes on.
-"""
+"""A broker with clients in every state is stopped and restarted: no acknowledged record is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ STATES: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def no_errors_logged() -> Iterator[None]:
-    """No exception and no error is logged meanwhile."""
+    """Check that no exception and no error is logged inside the block."""
     with capture_logs() as logs:
         yield
     assert [line for line in logs if line["log_level"] in ("error", "critical") or "exc_info" in line] == []

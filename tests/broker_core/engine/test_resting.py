@@ -1,5 +1,6 @@
-"""Who reads nothing is handed what comes in lumps: it costs others little, and itself nothing when it reads
-again.
+"""Writes to a client that does not read are coalesced into chunks.
+
+This costs others little, and the client nothing when it reads again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.support.stalled import StalledSubscriber
 
 
 class SendCounter:
-    """How often a client was handed something."""
+    """Counts writes to a client."""
 
     def __init__(self, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
         self.times = 0
@@ -36,7 +37,7 @@ class SendCounter:
 
 
 async def publish_numbered(client: AsyncClient, number: int, *, first: int, size: int = 100) -> int:
-    """One by one, each in a turn of its own; the next number."""
+    """Publish messages in event-loop iterations of their own; return the next number."""
     for count in range(first, first + number):
         await client.publish("a", b"%08d" % count + b"x" * size)
         await client.flush()
@@ -44,7 +45,7 @@ async def publish_numbered(client: AsyncClient, number: int, *, first: int, size
 
 
 async def publish_until_idle(broker: Broker, connection: Connection, client: AsyncClient, first: int) -> int:
-    """Publish until the client is found to leave it unread."""
+    """Publish until the broker finds that the client does not read."""
     resting = broker.engine.settle._resting
     async with asyncio.timeout(20):
         while connection not in resting:

@@ -1,5 +1,5 @@
-"""Numbers that were shown before their records were stored, after a crash: who resumes there, and what is
-said of them.
+"""Sequences delivered before their records were durable, after a crash: resuming clients and their
+notices.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ async def test_a_durable_subscription_is_not_behind_by_what_was_skipped(tmp_path
 
 
 class FullDisk(Failpoints):
-    """A disk that has no room for segments while it is `full`."""
+    """A disk without space for segments while `full` is set."""
 
     full = False
 

@@ -1,5 +1,6 @@
-"""A disk that doesn't take a spool: a decision with its own code and exact figures; references wait in memory
-meanwhile.
+"""A disk that rejects spool writes: a decision with its own code and exact figures.
+
+References wait in memory meanwhile.
 """
 
 from __future__ import annotations

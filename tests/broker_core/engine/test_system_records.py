@@ -1,4 +1,4 @@
-"""What is recorded each second of the clients for whom something waits, by a real broker."""
+"""Records that a real broker writes each second about clients with a backlog."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.stalled import StalledSubscriber
 
 
 class RecordedSamples:
-    """What the broker is about to journal."""
+    """Samples that the broker is about to journal."""
 
     def __init__(self, passes_on: Callable[[SystemRecordBuffer, list[TrafficEntry]], None]) -> None:
         self._passes_on = passes_on

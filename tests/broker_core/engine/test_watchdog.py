@@ -33,7 +33,7 @@ from tests.support.raw import RawClient
 
 
 class WatchdogScenario:
-    """A broker, a client of it, and a watchdog of our own whose clock stands still."""
+    """A broker, one client, and a watchdog with a manual clock."""
 
     def __init__(self, broker: Broker, writer: AsyncClient, raw: RawClient) -> None:
         self.broker, self.writer, self.raw = broker, writer, raw
@@ -45,7 +45,7 @@ class WatchdogScenario:
         return self.broker.engine.roster.clients["reader"]
 
     def looks(self, number: int) -> int:
-        """So many seconds pass, with a look at everybody at each; how often it has barked altogether."""
+        """Check all clients once per second for `number` seconds; return the number of findings so far."""
         for _ in range(number):
             self.clock.advance(1)
             self.watchdog.start_round()
@@ -62,7 +62,7 @@ class WatchdogScenario:
         await self.writer.flush()
 
     async def stop_taking(self) -> None:
-        """As the transport says when the kernel takes no more."""
+        """Mark the sink as not writable, as a transport with a full kernel buffer does."""
         await until(lambda: self.connection.sink.is_writable)
         self.connection.sink.is_writable = False
 

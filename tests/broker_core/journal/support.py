@@ -1,6 +1,4 @@
-"""Builders for the journal's tests: stamped batches, small journals, files that fail or tell what was
-done.
-"""
+"""Builders for the journal's tests: stamped batches, small journals, and files that fail or record calls."""
 
 from __future__ import annotations
 
@@ -99,7 +97,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 class FailingFiles(FileSystem):
-    """Raises an OSError from the calls it is told to; remembers all."""
+    """A file system that raises OSError from chosen calls and records all calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []

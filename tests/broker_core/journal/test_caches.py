@@ -1,5 +1,5 @@
-"""The files that can be deleted while the broker is down: what opening costs with them, and that they come
-back.
+"""Cache files that may be deleted while the broker is down: the cost of opening without them, and their
+return.
 """
 
 from __future__ import annotations

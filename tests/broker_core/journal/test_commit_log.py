@@ -1,6 +1,6 @@
-"""The log of a broker by itself: its order, what a failure takes along, room, and barriers.
+"""The local commit log alone: order, effects of failures, free space, and barriers.
 
-The disk's thread runs by hand.
+The test runs the steps of the disk's thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Said = PendingBatch[str]
 
 
 class ManualExecutor:
-    """The journal's thread, that takes its steps when it is told to."""
+    """The journal's thread, which performs its steps when the test asks."""
 
     def __init__(self, journal: Journal) -> None:
         self._writes = 0
@@ -71,7 +71,7 @@ class ManualExecutor:
 
 
 class RecordingOutlet:
-    """An outlet that writes down what comes out."""
+    """An outlet that records the groups it receives."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -111,7 +111,7 @@ class RecordingOutlet:
 
 
 class CommitLogScenario:
-    """A log over a real journal, and what came out of it."""
+    """A commit log over a real journal, and its output."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal, self.clock, self.thread = journal, ManualClock(), ManualExecutor(journal)
@@ -189,7 +189,7 @@ async def test_what_gathers_during_a_write_is_one_group_and_comes_out_in_order(
 
 
 def slow_delivery(bench: CommitLogScenario, seconds: float) -> None:
-    """Handing out a batch takes that long from now on."""
+    """Make handing out a batch take this long."""
     applied = bench.outlet.on_durable
 
     def slow(group: Sequence[Said], positions: Sequence[BatchPosition]) -> None:
@@ -200,7 +200,7 @@ def slow_delivery(bench: CommitLogScenario, seconds: float) -> None:
 
 
 async def applied_in(bench: CommitLogScenario, owners: str) -> list[str]:
-    """How a group comes out: what is handed out together, without a gap."""
+    """Return the groups in which the batches of `owners` are handed out together."""
     before = len(bench.heard)
     bench.append(*owners)
     await run_iterations()

@@ -1,4 +1,6 @@
-"""Killed (SIGKILL) before, during and after each step of archive, compress and remove: the log opens whole.
+"""SIGKILL before, during and after each step of archive, compress and remove: the log opens intact.
+
+A child process does the real work and kills itself.
 
 A child process does the real thing and kills itself at one system call, the next child at the following one,
 until one gets through. Both halves are killed: the worker's, which prepares a file, and the broker's, which
@@ -121,8 +123,9 @@ def open_with(path: Path, files: FileSystem):
 
 
 def check_intact(path: Path) -> None:
-    """Everything is there, once, in order; a second opening finds nothing left to do, and no file is of no
-    use.
+    """Check that all records are there once and in order.
+
+    A second opening has nothing to repair, and no file is useless.
     """
     journal = open_journal(path)
     assert journal.recovery.quarantined == []

@@ -1,6 +1,4 @@
-"""Replacing a small file: after whatever goes wrong, and wherever, the old one or the new one is there,
-whole.
-"""
+"""Replacing a small file: after any failure at any step, the old or the new file is there, complete."""
 
 from __future__ import annotations
 
@@ -29,11 +27,11 @@ STEPS = ("pwritev", "fsync", "rename", "sync_directory")
 
 
 class ProcessKilled(BaseException):
-    """The process is gone: nothing that follows is done."""
+    """The process was killed; no later step happens."""
 
 
 class KilledFiles(FailingFiles):
-    """Takes `at_once` bytes in a write, and is killed before the call number `at`."""
+    """A file system that writes `at_once` bytes per write and kills the process before call number `at`."""
 
     def __init__(self, at: int, at_once: int) -> None:
         super().__init__()

@@ -181,7 +181,7 @@ STEPS = 4
 
 @pytest.fixture
 def preparation_pauses(tmp_path, monkeypatch):
-    """A journal whose spares take four steps, and what it rests between them, in seconds."""
+    """A journal whose spare files take four steps to prepare, and the pauses between them, in seconds."""
     journal = open_journal(tmp_path, JournalOptions(STEPS * preallocation.STEP, 1))
     rested = []
     wait = journal._closing.wait

@@ -1,6 +1,4 @@
-"""Files that have the name of a segment, or of its sidecar, and are another log's: named, never read, never
-changed.
-"""
+"""Files of another log with the name of a segment or sidecar: reported, never read, never changed."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def _archive(journal: Journal, name: str) -> None:
 
 
 def segments(home: Path) -> list[Path]:
-    """Of a closed log, oldest first."""
+    """Return the segment files of a closed log, oldest first."""
     return sorted(home.glob(f"*/{INSTANCE}.*.journal*"), key=lambda path: path.name)
 
 
@@ -106,7 +104,7 @@ def test_a_sidecar_of_another_segment_is_made_anew(tmp_path: Path, number: int):
 
 
 def test_topics_are_not_looked_up_in_another_segments_sidecar(tmp_path: Path) -> None:
-    """It is put there while the log is open, and fits in name and length."""
+    """The foreign sidecar is put there while the log is open; its name and length fit."""
     for topic in ("mine", "them"):
         journal = open_journal(tmp_path / topic)
         while len(journal.segments()) < 4:
@@ -123,13 +121,13 @@ def test_topics_are_not_looked_up_in_another_segments_sidecar(tmp_path: Path) ->
 
 
 def put(source: Path, target: Path) -> None:
-    """As `mv` does: another file under the name."""
+    """Replace a file by another one under its name, as `mv` does."""
     shutil.copy(source, target.with_name("beside"))
     target.with_name("beside").rename(target)
 
 
 def overwrite_file(source: Path, target: Path) -> None:
-    """As `cp` does: the file stays, with other content."""
+    """Overwrite a file's content in place, as `cp` does."""
     target.write_bytes(source.read_bytes())
 
 

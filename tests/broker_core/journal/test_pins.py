@@ -1,4 +1,6 @@
-"""What each user's pins hold is what counting all of them says, however names and pins come, move and go."""
+"""The first record that each user's pins retain equals a full count, however pins are added, moved and
+released.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a crash or a bad disk leaves, and what opening makes of it.
+"""Opening a journal after a crash or on a bad disk.
 
-One helper, a corrupting function as parameter.
+One helper takes the corrupting function as parameter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .test_journal import kill
 
 
 def write_killed_journal(tmp_path, batches=20, **how):
-    """A journal that was killed; the path of its only segment and where each batch starts."""
+    """Write a journal whose process is killed; return the path of its only segment and its batch offsets."""
     journal = open_journal(tmp_path)
     made = fill(journal, batches, **how)
     segment = journal.segments()[0]
@@ -33,7 +33,7 @@ def write_killed_journal(tmp_path, batches=20, **how):
 
 
 def without_frontier(path):
-    """As after a power loss, when the last records weren't acknowledged yet."""
+    """Delete the durable frontier, as after a power loss before the last records were acknowledged."""
     (path.parent / f"{INSTANCE}.durable").unlink()
 
 

@@ -1,4 +1,4 @@
-"""What was removed is noted before it goes, and stays readable for other processes."""
+"""Removals are recorded before files are deleted, and the records stay readable for other processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_each_removal_leaves_a_receipt_with_its_moment(tmp_path: Path) -> None:
 
 
 class NoUnlink(FileSystem):
-    """The machine stops before the first file goes."""
+    """A file system that stops the machine before the first file is deleted."""
 
     def unlink(self, path: Path) -> None:
         if path.name.endswith(".journal"):

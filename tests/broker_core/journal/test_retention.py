@@ -1,4 +1,4 @@
-"""What an action may take: pure."""
+"""Planning of retention actions: which segments each may process. No file is touched."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What isn't known to be on disk is written again at opening; what was acknowledged and isn't there stops it;
-and a journal whose files are taken away takes nothing more.
+"""Records that may not be on disk are written again at opening; missing acknowledged records stop it.
+
+A journal whose files are deleted accepts nothing more.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .test_journal import kill
 
 
 def write_beyond_durable(home: Path, batches: int = 5, size: int = 100) -> Journal:
-    """A log of 30 durable records, and some that were written and not synced; its process is gone."""
+    """Write 30 durable records, then some that are not synced; the process ends."""
     journal = open_journal(home)
     fill(journal, 10)
     for _ in range(batches):
@@ -33,7 +34,7 @@ def write_beyond_durable(home: Path, batches: int = 5, size: int = 100) -> Journ
 
 
 class TrackingFiles(FileSystem):
-    """Files that remember which had been written and synced before anything was cut off."""
+    """A file system that records which files were written and synced before truncations."""
 
     def __init__(self) -> None:
         self.synced: set[str] = set()

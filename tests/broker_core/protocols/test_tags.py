@@ -1,4 +1,4 @@
-"""Commands and replies are called what their unions say, wherever the source names one."""
+"""Names of commands and replies in the source are the tags of their unions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_reply_that_is_known_and_wrong_is_refused_and_not_passed_over(name: st
 
 
 def _command_names() -> Iterator[tuple[str, str]]:
-    """Texts that stand where a command is named: `of=` and `c=` in calls, and comparisons with `.of`."""
+    """Return texts that name commands: `of=` and `c=` in calls, and comparisons with `.of`."""
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             texts: list[ast.expr] = []

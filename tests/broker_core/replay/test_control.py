@@ -1,4 +1,4 @@
-"""Pause, resume and rates of bookmark subscriptions, through a real broker and by hand-written commands."""
+"""Pause, resume and rates of bookmark subscriptions, through a real broker and raw commands."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_one_of_several_leaves_a_shared_replay_and_the_others_go_on(tmp_pa
 
 
 class PacedClock:
-    """The time by which replays are paced: it passes when a test says so."""
+    """The clock that paces replays; it advances when the test says so."""
 
     def __init__(self, patched: pytest.MonkeyPatch) -> None:
         self.now = 0
@@ -124,7 +124,10 @@ class PacedClock:
         )
 
     async def passes(self, seconds: float, reader: RecordingClient, due: Callable[[], float]) -> None:
-        """In steps of 50 ms, which are made up for; after each `due()` is the least that must have come."""
+        """Advance in steps of 50 ms.
+
+        After each step at least `due()` records must have arrived.
+        """
         for _ in range(round(seconds / 0.05)):
             self.now += 50_000_000
             wanted = due()
@@ -137,7 +140,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> PacedClock:
 
 
 async def wait_until_quiet(reader: RecordingClient) -> None:
-    """Everything that is on its way has arrived: nothing new came between two answers."""
+    """Wait until no delivery arrives between two replies."""
     before = -1
     while before != len(reader.deliveries):
         before = len(reader.deliveries)

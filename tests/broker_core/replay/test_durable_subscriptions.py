@@ -1,4 +1,4 @@
-"""Durable subscriptions: kept while their client is away, over a restart, until they are deleted."""
+"""Durable subscriptions: stored while their client is disconnected and across restarts, until deleted."""
 
 from __future__ import annotations
 

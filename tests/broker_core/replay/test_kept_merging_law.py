@@ -1,6 +1,4 @@
-"""Laws of what members of a group tell each other of kept positions: none moves back, and in the end all
-members have the same.
-"""
+"""Property tests of position updates between members: no position moves back, and all members converge."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ NAMES = ("a", "b", "c")
 
 
 class MergingMember:
-    """One member: what it tells waits until it gets into the log, or is refused there."""
+    """A member whose updates wait until the log accepts or refuses them."""
 
     def __init__(self, home: Path, name: str) -> None:
         self.kept = PositionStore(home / f"{name}.json", PinTable().add)
@@ -46,7 +44,7 @@ class MergingMember:
         return made
 
     def append(self, log: list[bytes]) -> None:
-        """What waits gets into the log."""
+        """Append the waiting updates to the log."""
         for pending, body in self.waiting:
             assert isinstance(pending.batch.buf, bytearray)
             stamp_header(pending.batch.buf, origin=1, epoch=1, first_sequence=len(log) + 1, accepted_at=1)
@@ -75,7 +73,7 @@ class MergingMember:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """Everything of it that may only grow."""
+        """Return all figures that must only grow."""
         replay = self.replay
         return (
             self.durable.position, replay.position, replay.expires_from, replay.recorded_at,
@@ -196,7 +194,7 @@ def merged(*replays: ManagedReplayRecord) -> ManagedReplayRecord:
 
 
 def shown(replay: ManagedReplayRecord) -> dict[str, Any]:
-    """What counts of it: `certain` has two ways to say that it is the position."""
+    """Return the fields of a replay, with the two representations of `certain` made equal."""
     return msgspec.structs.asdict(replay) | {"certain": replay.expires_from}
 
 

@@ -1,6 +1,4 @@
-"""`kill -9` at each step by which the managed replays are stored: the file is the old one or the new one,
-whole.
-"""
+"""`kill -9` at each step of storing managed replays: the file is the old or the new one, complete."""
 
 from __future__ import annotations
 
@@ -24,8 +22,8 @@ MADE = {"client": "reader", "topic": "a", "bookmark": "0"}
 
 
 class KilledOs:
-    """The `os` module of a process that is killed at its step number `at`, or halfway through a write
-    there.
+    """The `os` module of a process that is killed at its operation number `at`, or in the middle of a
+    write.
     """
 
     def __init__(self, at: int, halfway: bool) -> None:

@@ -1,6 +1,4 @@
-"""Managed replays through a real broker: they outlive their client and the broker, and are steered by
-operators.
-"""
+"""Managed replays through a real broker: they outlive client and broker, and operators control them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates as clients write them, and the law of pacing: within 2 % of the rate over any ten seconds."""
+"""Replay rates as clients write them, and a property test: within 2 % of the rate over any ten seconds."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_a_longest_gap_belongs_to_a_multiple() -> None:
 
 
 class PacedReplay:
-    """A replay of batches through a pacer under a manual clock; `gone` is (moment, batch, row, bytes)."""
+    """A replay of batches through a pacer on a manual clock; `gone` has (time, batch, row, bytes)."""
 
     def __init__(self, pacer: ReplayPacer, now: int) -> None:
         self.pacer, self.now = pacer, now
         self.gone: list[tuple[int, int, int, int]] = []
 
     def replay(self, batches: list[tuple[int, list[int]]], delays: list[int], until: int) -> None:
-        """Each batch is (recorded at, sizes); each wake-up comes late by the next of the delays."""
+        """Replay batches of (recorded at, sizes); each wake-up is late by the next of `delays`."""
         turn = 0
         for number, (recorded_at, sizes) in enumerate(batches):
             sent = 0

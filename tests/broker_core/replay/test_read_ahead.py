@@ -1,4 +1,4 @@
-"""Chunks read ahead of time: each starts where the one before ended, whatever the loop has seen of that."""
+"""Chunks read ahead: each starts where the previous one ended, whatever the loop has processed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def sequences(chunk: Any, stream: int = 1) -> list[int]:
 
 
 class ManualReader:
-    """Facilities whose reader thread reads when it is told to, so that a test decides what the loop has
+    """A host whose reader thread reads when the test asks, so that the test decides what the loop has
     seen.
     """
 
@@ -78,7 +78,7 @@ class ManualReader:
 
 
 def read_ahead_bytes(host: ManualReader) -> ReadAhead:
-    """Of a client that has taken much at once already."""
+    """Return the read-ahead of a client that already reads large chunks."""
     ahead: ReadAhead = ReadAhead(host, host.frontier)  # type: ignore[arg-type]
     while ahead.size.nbytes < 2 * FIRST_CHUNK:
         ahead.size.taken_bytes += FIRST_CHUNK * TAKEN_BEFORE

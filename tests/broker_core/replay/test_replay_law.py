@@ -39,10 +39,7 @@ RATES = (None, "5000", "200KB", "20000", "3X", None, "1MB")
 
 
 class RecordingSocket:
-    """A sink that remembers what it was given.
-
-    After `appetite` deliveries it takes no more until it is unblocked.
-    """
+    """A sink that records its deliveries."""
 
     protocol, remote = "tcp", "test"
 
@@ -81,7 +78,7 @@ class RecordingSocket:
 
 
 class ReplayModel:
-    """A host, a publisher, a subscriber, and a model: every record's topic by sequence."""
+    """A replay host, a publisher, a subscriber, and a model: every record's topic by sequence."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

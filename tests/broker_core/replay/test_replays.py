@@ -35,7 +35,7 @@ async def publish(writer: AsyncClient, first: int, last: int, topic: str = "a") 
 
 
 async def read_all_sequences(subscription: Subscription, seconds: float = 10.0) -> list[int]:
-    """What a subscription that ends delivers: the sequences."""
+    """Return the sequences that a subscription delivers until it ends."""
     found: list[int] = []
     async with asyncio.timeout(seconds):
         async for batch in subscription.batches():
@@ -407,7 +407,9 @@ async def test_a_reconnect_goes_on_within_its_range(scenario: ReplayScenario) ->
     firsts = await scenario.records(6)
     subscription = await scenario.reader.subscribe(
         "a",
-        bookmark=f"[{bookmark_of(firsts[1])}:{format_moment(scenario.broker.engine.clock.now_ns() + 3 * SECOND)}]",
+        bookmark=(
+            f"[{bookmark_of(firsts[1])}:{format_moment(scenario.broker.engine.clock.now_ns() + 3 * SECOND)}]"
+        ),
     )
     assert await take(subscription, 5) == numbered_bodies(1, 6)
     assert subscription.resume_command().bookmark.startswith(f"({bookmark_of(firsts[-1])}:")  # type: ignore[union-attr]

@@ -1,6 +1,4 @@
-"""Where replays begin and end: a range is the whole filtered by position, a list the union of its
-bookmarks.
-"""
+"""Bounds of replays: a range filters the log by position, a list is the union of its bookmarks."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ HERE = "here"
 
 @dataclass
 class LogModel:
-    """A log in memory: (sequence, accepted at) of every record since the first, and the oldest that is still
-    there.
-    """
+    """A log in memory: (sequence, accepted at) of every record, and the oldest record retained."""
 
     records: list[tuple[int, int]]
     oldest: int
@@ -42,7 +38,7 @@ class LogModel:
         return [record for record in self.records if record[0] >= self.oldest]
 
     def of(self, span: ReplaySpan) -> list[int]:
-        """What a replay that obeys the span delivers: batch by batch, and a batch is one record here."""
+        """Return the sequences that a replay of this span delivers; each batch has one record."""
         found: list[int] = []
         begun = False
         for sequence, at in self.kept():

@@ -1,4 +1,4 @@
-"""The index of patterns, against a look at each of them."""
+"""The pattern index against a linear scan of the patterns."""
 
 from __future__ import annotations
 

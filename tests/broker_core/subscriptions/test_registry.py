@@ -1,4 +1,4 @@
-"""Registry.match: who gets which rows, what is shared, what isn't touched."""
+"""Registry.match: rows per subscriber, shared work, and untouched subscriptions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ records = st.tuples(
 
 
 def matching_rows(batch: Batch, one: Subscription[None]) -> list[int]:
-    """The rows one subscription wants, record by record."""
+    """Return the rows that one subscription matches, record by record."""
     rows = []
     for row, record in enumerate(batch.records()):
         if one.pattern.matches(record.topic) and (one.filter is None or _passes(one, record.body)):

@@ -1,6 +1,4 @@
-"""Taking connections: a few in a turn of the loop, and none forgotten, on both loops that a broker runs
-on.
-"""
+"""Accepting connections: a few per event-loop iteration, none lost, on asyncio and uvloop."""
 
 from __future__ import annotations
 

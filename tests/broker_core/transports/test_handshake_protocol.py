@@ -1,6 +1,4 @@
-"""TLS handshakes by turns, on both loops that a broker runs on: whatever a peer does, and at whatever
-pace.
-"""
+"""TLS handshakes in steps, on asyncio and uvloop, with any behaviour and pace of the peer."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ Loops = Callable[[], asyncio.AbstractEventLoop]
 
 
 class CountingHandshake(CountingSslObject):
-    """Counts the steps of all handshakes."""
+    """A TLS object that counts the steps of all handshakes."""
 
     taken = 0
 
@@ -43,7 +41,7 @@ class StepsContext(CountingSslContext):
 
 
 class RecordingProtocol(asyncio.BufferedProtocol):
-    """What a connection's protocol is told, in order."""
+    """A protocol that records its callbacks in order."""
 
     def __init__(self, all_made: list[RecordingProtocol]) -> None:
         self.told: list[str] = []
@@ -78,7 +76,7 @@ class TlsServer:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left of anybody."""
+        """Return whether no handshake and no pending connection is left."""
         return not (self.listener.handshakes or self.anteroom.guests or self.door._waiting)
 
 
@@ -97,7 +95,7 @@ async def listening(directory: Path) -> AsyncIterator[TlsServer]:
 
 
 class ManualTlsClient:
-    """A TLS client whose bytes are sent by hand."""
+    """A TLS client whose bytes the test sends."""
 
     def __init__(self, there: TlsServer) -> None:
         self.socket = socket.create_connection(("127.0.0.1", there.port), 20)

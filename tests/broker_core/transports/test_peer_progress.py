@@ -1,4 +1,4 @@
-"""What sinks say of their peers, held against real readers: what they read, and what their kernels have."""
+"""Sinks' figures about their peers, against real readers: bytes read and bytes in kernels."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SHUT = TcpInfo(
 
 
 class ManualKernel:
-    """A kernel whose answers are given by hand, and the progress that is read off them."""
+    """A kernel whose answers the test sets, and the progress derived from them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, window: int) -> None:
         self._answer: TcpInfo | None = SHUT._replace(queued=0, unsent=0, window=window)
@@ -315,9 +315,7 @@ SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
 
 
 def cut(peer: PacedReader) -> None:
-    """What comes for the peer from now on is lost before its kernel sees it: a socket filter that takes
-    nothing.
-    """
+    """Drop all further data for the peer before its kernel gets it, with a socket filter."""
     instruction = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
     program = struct.pack("HP", 1, ctypes.addressof(instruction))
     peer.socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)

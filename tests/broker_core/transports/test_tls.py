@@ -1,4 +1,4 @@
-"""TLS on the TCP transport: trust in both directions, certificates as proofs, and plain peers turned away."""
+"""TLS on the TCP transport: trust in both directions, client certificates, and plain peers refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def tls_broker(
 
 
 async def refusal_code(address: str, tls: Any) -> str:
-    """The code with which a connection or a logon is refused."""
+    """Return the error code with which a connection or a logon is refused."""
     with pytest.raises((ClientError, OperatorError)) as caught:
         await AsyncClient(address, "c", tls=tls, reconnect=ONCE).start()
     return caught.value.code

@@ -1,6 +1,4 @@
-"""Spool entries brought back: one read for neighbours, whole batches as they are, and nothing that is
-damaged.
-"""
+"""Reading spool entries: one read for neighbours, whole batches unchanged, and nothing damaged."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ COUNT = 4
 
 
 class CountingJournal:
-    """A journal that counts what is read."""
+    """A journal that counts its reads."""
 
     def __init__(self, directory: Path) -> None:
         self.journal = Journal.open(

@@ -1,4 +1,4 @@
-"""One client's disk backlog: order, counts, rolling, a full disk, damage, and the law that it is a queue."""
+"""One client's spool: order, counts, rolling, a full disk, damage, and a property test that it is a queue."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_goes_in_comes_out_in_order(spool):
 
 
 def join_entries(spool, start, lengths, *, stream=7, segment=1):
-    """Whole batches, one right behind the other from an offset on."""
+    """Return whole batches that follow each other directly from an offset on."""
     for length in lengths:
         place, batch = (
             BatchPosition(segment, start),
@@ -175,7 +175,7 @@ def test_what_is_put_back_is_pulled_first_and_counts_as_before(spool):
 
 
 def journaled_records(spool, first):
-    """Five records from `first` on, apart from what is before them in the log."""
+    """Return five records from sequence `first`, not adjacent to earlier ones in the log."""
     spool.append_reference(7, BatchPosition(1, first * 1_000), 1_000, 5, first, first)
 
 

@@ -1,4 +1,4 @@
-"""ls, verify, dump and repair, without a broker and beside one."""
+"""The commands ls, verify, dump and repair, without a broker and beside a running one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""grep, stat and find over a log of current, sealed, archived, compressed and damaged segments."""
+"""The commands grep, stat and find over current, sealed, archived, compressed and damaged segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""STOMP's frames: read as the version has them, however they are cut, and refused by name."""
+"""STOMP frames: parsed as each version defines, however the bytes are split, and refused by name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reader(version: StompVersion = StompVersion.V12, **limits: int) -> StompFram
 
 
 def frame_with_receipt(frames: list[StompFrame], end: bytes = b"") -> bytes:
-    """A receipt stands in the middle of the headers."""
+    """Return an encoded frame with a receipt among its headers."""
     parts = []
     for frame in frames:
         headers = list(frame.headers.items())
@@ -109,7 +109,7 @@ ODD = [
 
 
 def parsed_frames(made: StompFrameReader, most: int) -> list[StompFrame]:
-    """What can be read now, SENDs together as far as they may be."""
+    """Return the frames that can be read now; consecutive SENDs are read together where possible."""
     found: list[StompFrame] = []
     frame = made.read_frames()
     while frame is not None:

@@ -1,6 +1,4 @@
-"""MESSAGE frames: what a reader makes of them is what the batch holds, whatever version he speaks and whoever
-published.
-"""
+"""MESSAGE frames: a reader of any version gets the content of the batch, from any publisher."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What members of a group tell each other of what is kept: each what has changed here, and what didn't get
-into the log again.
+"""Position updates between members of a group: each sends its changes, and updates that did not get into the
+log again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUMBER = 2 * IN_A_RECORD
 
 
 class CountingDict(PositionStore):
-    """Counts how often somebody goes through all that is kept."""
+    """A dict that counts iterations over all positions."""
 
     walks = 0
 
@@ -37,7 +37,7 @@ class CountingDict(PositionStore):
 
 
 class SyncMember:
-    """One member's, whose log takes what it is told, or doesn't."""
+    """A member whose log accepts or refuses its updates."""
 
     def __init__(self, home: Path, name: str) -> None:
         self.kept = CountingDict(home / f"{name}.kept.json", PinTable().add)
@@ -55,7 +55,7 @@ class SyncMember:
         return [PendingBatch(Batch.parse(buf), failed=not self.takes)]
 
     def tells(self) -> tuple[int, int]:
-        """How many are told whole now, and how many as positions alone."""
+        """Send the changes; return how many were sent as whole entries and how many as positions alone."""
         self.said.clear()
         self.common.publish_changes()
         told = [msgspec.json.decode(one, type=PositionUpdate) for one in self.said]
@@ -108,7 +108,9 @@ def test_each_tells_what_has_changed_without_going_through_all_that_is_kept(tmp_
 
 
 def test_a_position_that_was_told_late_moves_no_later_one_of_that_name(tmp_path: Path) -> None:
-    """One member tells how far a client has come while the other deletes that one and makes another."""
+    """One member reports a client's progress while the other deletes the subscription and creates another of
+    that name.
+    """
     a, b = SyncMember(tmp_path, "a"), SyncMember(tmp_path, "b")
     a.kept.add(durable(1))
     a.tells()

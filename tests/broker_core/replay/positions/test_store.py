@@ -1,4 +1,4 @@
-"""What is kept for clients that are away: its file, its one writer, and what it holds of the log."""
+"""The store of positions for disconnected clients: its file, its single writer, and its pins."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def durable(name: str = "orders", position: int = 7) -> DurableSubscriptionRecor
 
 
 class InstanceDirectory:
-    """An instance's directories, and the pins of its log."""
+    """Directories of an instance, and the pins of its log."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / "journal" / "i.kept.json"
@@ -72,7 +72,7 @@ class InstanceDirectory:
         return {pin.owner: pin.sequence for pin in self.pins.all()}
 
     def stored(self) -> dict[str, int]:
-        """Name → position, of those on disk."""
+        """Return the positions on disk by name."""
         entries = orjson.loads(self.path.read_bytes())["kept"] if self.path.exists() else []
         return {one["name"]: one["position"] for one in entries}
 
@@ -83,7 +83,7 @@ def home(tmp_path: Path) -> InstanceDirectory:
 
 
 class SlowFiles(FileSystem):
-    """A disk on which a rename waits until it is let through."""
+    """A disk on which each rename waits until the test lets it through."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -128,7 +128,7 @@ def test_what_is_stored_comes_back_and_unknown_fields_are_passed_over(home: Inst
 def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped(
     home: InstanceDirectory,
 ) -> None:
-    """Of a group's member: `taken` behind where it was would pass over what others told."""
+    """On a group's member, a `taken` that moved forward would skip updates of other members."""
     content = join_encoded(encode_entries([durable()]), {}, 4_711)
     home.path.write_bytes(content)
     assert home.store().taken_upto == 4_711

@@ -36,7 +36,7 @@ KEY = SHARED_OWNER, "jobs"
 
 
 class ConsumerSocket:
-    """A consumer's: what it was given and holds, by number."""
+    """A consumer's socket: the messages delivered and not yet acknowledged, by number."""
 
     protocol, remote, text_mode = "tcp", "test", False
     peer_names: frozenset[str] = frozenset()
@@ -70,7 +70,7 @@ class ConsumerSocket:
 
 
 class SharingModel:
-    """A broker, its consumers, and what they know together."""
+    """A broker, its consumers, and a model of their shared subscription."""
 
     def __init__(self, home: Path, max_deliveries: int) -> None:
         self.home, self.max_deliveries = home, max_deliveries
@@ -186,7 +186,7 @@ class SharingModel:
         self.saved = saved
 
     async def crash(self) -> None:
-        """What is on the disk now is all that the next life has."""
+        """Restart from a copy of the files on disk."""
         await self.engine.dispatch.barrier()
         copy_live_directory(self.home / str(self.lives), self.home / str(self.lives + 1))
         self.consumers.clear()
@@ -212,7 +212,7 @@ class SharingModel:
                 await asyncio.sleep(0.001)
 
     def buried(self) -> set[int]:
-        """Sequences of what the dead letters say they are of."""
+        """Return the sequences that the dead letters name."""
         journal, found, at = self.engine.journal, set[int](), 1
         while self.max_deliveries and (read := journal.read(at, 1 << 20, self.engine.frontier.durable)):
             for batch in read:

@@ -1,6 +1,4 @@
-"""The brake of a staged rollout: decisions beyond the allowance are held, and what rules remember stays as it
-was.
-"""
+"""The brake of a staged rollout: decisions beyond the allowance are withheld, and rule state is unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ OLD = {
 
 
 def waiting_guard(names: str, **rules: Any) -> SlowClientGuard:
-    """A guard of clients for which something has waited for a minute."""
+    """Return a guard of clients that have had waiting messages for a minute."""
     made = make_guard(policy(BIG, **rules))
     for name in names:
         made.on_queued(made.register(name, "tcp", FixedBacklog(START - 60 * SECOND)), 10, START)

@@ -1,4 +1,4 @@
-"""The ranking: always the true largest, whatever grew and shrank, and cheap while nobody asks."""
+"""The ranking always yields the largest client, and costs little while it is not read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A policy that comes into force acts at once on whoever is over its limits, and a preview says just that
-beforehand.
-"""
+"""A new policy acts immediately on clients over its limits, and a preview predicts exactly that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client's forecasts: its own rules, its subscriptions', and its pool's."""
+"""Forecasts of a client: from its own rules, its subscriptions and its pool."""
 
 from __future__ import annotations
 

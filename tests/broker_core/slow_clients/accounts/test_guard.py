@@ -1,4 +1,4 @@
-"""The guard: exact accounts, what it never does twice, and that it agrees with evaluate() over everybody."""
+"""The guard: exact accounts, no repeated decision, and agreement with evaluate() over all clients."""
 
 from __future__ import annotations
 
@@ -151,8 +151,9 @@ def test_who_rests_is_looked_at_by_no_tick_and_is_nothing_to_its_pool_until_rous
 
 
 def test_before_somebody_of_a_pool_is_chosen_those_who_rest_are_asked_for() -> None:
-    """What they hold together stands in the pool meanwhile; the largest of them is chosen over who took the
-    pool over its limit.
+    """The pool counts the total of idle clients.
+
+    The guard requests their figures before it chooses the largest one of a pool over its limit.
     """
     asked: list[tuple[str, Signal, int]] = []
 
@@ -322,7 +323,7 @@ def _essence(decision: Decision) -> tuple[object, ...]:
 def _expected(
     made: SlowClientGuard, uses: list[ClientUsage], account: ClientUsage, size: int
 ) -> tuple[object, ...] | None:
-    """What the judge says to all clients once this one has grown."""
+    """Return the decision of a full evaluation after this account has grown."""
     field, total = ("disk", "disk_used") if account.is_offlined else ("memory", "memory_used")
     clients = [copy(use) for use in uses if not use.closing]
     for client in clients:

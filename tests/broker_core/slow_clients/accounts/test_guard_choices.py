@@ -1,6 +1,4 @@
-"""Whom the guard chooses and what it says of it where two figures lie close together, and what is left of
-decisions whose client has gone.
-"""
+"""Choices of the guard between close figures, their explanation, and decisions on disconnected clients."""
 
 from __future__ import annotations
 
@@ -119,7 +117,7 @@ def test_a_rule_of_ones_own_about_a_pool_speaks_in_part_of_a_tick_too() -> None:
 
 
 def guard_with_two_rules(document_mode: str) -> tuple[SlowClientGuard, ClientUsage]:
-    """A guard with two rules that pass together: one acts at once, the other's word comes with the next
+    """Return a guard with two rules that trigger together: one acts immediately, the other at the next
     tick.
     """
     rules = [

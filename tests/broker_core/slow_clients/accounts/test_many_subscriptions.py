@@ -1,4 +1,4 @@
-"""What a client's subscriptions cost: each by itself, however many there are."""
+"""Cost of a client's subscriptions: each costs the same, however many there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision says to people, to JSON and to the client."""
+"""Texts of a decision: for people, as JSON, and for the client."""
 
 from __future__ import annotations
 

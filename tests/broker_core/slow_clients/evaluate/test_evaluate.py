@@ -63,7 +63,9 @@ def test_nothing_is_decided_exactly_at_every_limit() -> None:
 
 
 def test_of_a_client_whose_subscriptions_are_all_acted_on_what_waits_is_summed_up_once() -> None:
-    """It costs as much as there are subscriptions: a thousand decisions would stop the loop."""
+    """Summing up costs as much as there are subscriptions; a sum for each of a thousand decisions would block
+    the loop.
+    """
     looks = []
 
     class CountingSignals(ClientSignals):

@@ -1,4 +1,4 @@
-"""Forecasts: right on a steady slope, silent without one."""
+"""Forecasts: correct for a steady slope, absent without one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def samples(*memory: int, spool: int = 0, age: int = 0) -> list[ClientSample]:
 
 
 def forecast(rules: list[Rule], looks: list[ClientSample]) -> ForecastEntry | None:
-    """As the guard has it of a client's samples."""
+    """Return the forecast that the guard would make from these samples."""
     found = []
     for one in rules if looks else []:
         column = READINGS[one.signal].column
@@ -107,7 +107,7 @@ def test_over_already_is_now() -> None:
 def add_sample(
     one: Rule, value: int, *before: int, hold: RuleState = NO_HOLD, spared: str = ""
 ) -> ForecastEntry:
-    """The rule read these values a second apart, the last of them now."""
+    """Add a value to the rule's readings, one second after the previous one."""
     values = [*before, value]
     points = [(START - (len(values) - 1 - place) * SECOND, read) for place, read in enumerate(values)]
     return forecast_of(ForecastInput(one, value, hold, points, spared=spared), START)

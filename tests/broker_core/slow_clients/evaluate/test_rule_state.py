@@ -1,4 +1,4 @@
-"""Shapes and ladders, one value after another: what is remembered, when a rung is due, how often."""
+"""Shapes and ladders of rules over sequences of values: state, due rungs, and repetition."""
 
 from __future__ import annotations
 
@@ -44,10 +44,7 @@ def rule(
 def due_actions(
     one: Rule, values: list[int], step_s: float = 1.0, sent: list[int] | None = None
 ) -> list[tuple[int, PolicyAction]]:
-    """At which look which action was due.
-
-    Looks are made as the guard makes them: when woken or something is held.
-    """
+    """Return the actions due, with the number of the sample at which each was due."""
     hold, acts = NO_HOLD, []
     for place, value in enumerate(values):
         now = NOW + int(place * step_s * SECOND)
@@ -337,9 +334,7 @@ def test_between_clear_and_set_nothing_begins() -> None:
 
 
 def test_a_wider_rung_doesnt_come_before_a_narrower_one_that_the_value_has_left() -> None:
-    """It was over while the cooldown kept quiet; when that is over the value is between clear and the
-    warning.
-    """
+    """The first incident ended during the cooldown. After it the value lies between clear and warning."""
     band = rule(
         Shape.SET_CLEAR,
         Rung(PolicyAction.WARN, 80),
@@ -363,7 +358,7 @@ def test_a_cooldown_is_over_at_its_last_moment() -> None:
 
 
 def test_a_rung_that_isnt_done_is_no_request_to_close() -> None:
-    """Nothing has been asked yet: the last rung of the ladder isn't the one before the first."""
+    """No request was sent yet: the last rung of the ladder is not the one before the first."""
     late = rule(Shape.SOFT_FOR, Rung(PolicyAction.ASK_TO_CLOSE), hold_ms=60_000)
     assert [at for at, _ in due_actions(late, [101] * 62)] == [60]
 

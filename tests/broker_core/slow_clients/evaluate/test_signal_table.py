@@ -1,6 +1,4 @@
-"""One row a signal: everything there is to know of it stands there once, and a signal without a row can't
-be.
-"""
+"""The signal table has one complete row for each signal."""
 
 from __future__ import annotations
 

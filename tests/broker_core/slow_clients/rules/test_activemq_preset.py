@@ -34,7 +34,7 @@ def figures(one: WatchedSubscription) -> SubscriptionSignals:
 def pend(
     made: SlowClientGuard, account: ClientUsage, one: WatchedSubscription, count: int
 ) -> Decision | None:
-    """So many messages wait for the subscription, not yet dispatched; its window is full of others."""
+    """Let `count` messages wait for the subscription behind a full window; return the decision."""
     seen = figures(one)
     seen.unacked_messages, seen.outbox_messages = seen.prefetch, count
     seen.backlog_messages = seen.prefetch + count
@@ -46,7 +46,7 @@ def pend(
 def keep_window_full(
     made: SlowClientGuard, one: WatchedSubscription, seconds: int, start: int = GRID + 7 * SECOND
 ) -> list[tuple[int, Decision]]:
-    """The window stays full from `start` on; the guard ticks each second."""
+    """Keep the window full from `start` on, with a tick of the guard each second."""
     seen = figures(one)
     seen.window_full_since, seen.unacked_messages = start, seen.prefetch
     seen.window_full_count += 1
@@ -203,7 +203,7 @@ def test_the_most_specific_policy_entry_wins_field_by_field(topic: str, limit: i
 
 
 def test_one_slow_subscription_leaves_the_clients_others_alone() -> None:
-    """Trap 9."""
+    """Trap 9 of seed 003."""
     made, account, one = guarded_subscription(
         {"topic": "prices.>", "constant_pending_message_limit_strategy": 1}, prefetch=3
     )

@@ -1,4 +1,4 @@
-"""AMPS's settings: defaults, which transports share a pool, and the rules they become."""
+"""AMPS settings: defaults, transports that share a pool, and the rules compiled from them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Discarding the oldest, and conflating: no decision that discards nothing, and in shadow what enforcing
-would cost.
+"""Discarding the oldest messages, and conflating: no empty decision; shadow mode reports the cost of
+enforcing.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""A peer's own window moves in lumps: a steady reader above the floor is never slow for it, and one below it
-is, in time.
+"""A peer's receive window moves in steps.
+
+A steady reader above the floor never counts as slow for it; one below the floor does, in time.
 """
 
 from __future__ import annotations
@@ -17,10 +18,7 @@ KIB = 1 << 10
 
 
 class SteppedWindowReader(FixedBacklog):
-    """Takes `rate` bytes a second, but its window opens by a lump at a time.
-
-    `arriving` bytes a second come for it.
-    """
+    """A client that reads `rate` bytes a second, but whose window opens one step at a time."""
 
     def __init__(self, rate: int, lump: int, phase: float, arriving: int) -> None:
         super().__init__(START)
@@ -29,7 +27,7 @@ class SteppedWindowReader(FixedBacklog):
         self.owed_bytes = 1
 
     def move(self, elapsed_ns: int) -> None:
-        """So much time after everything began."""
+        """Set the figures to `elapsed_ns` after the start."""
         read = self.rate * elapsed_ns // SECOND
         self.acked_bytes = (read + self._ahead) // self.window_step_bytes * self.window_step_bytes
         # The oldest that waits came when as much had come as has been taken by now.

@@ -1,4 +1,4 @@
-"""What is said about a policy before it is saved."""
+"""Review findings about a policy before it is saved."""
 
 from __future__ import annotations
 

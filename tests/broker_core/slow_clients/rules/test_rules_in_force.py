@@ -1,6 +1,4 @@
-"""Custom rules in a guard: at enqueue, at the tick, on acknowledgement; shadow and enforce; what is
-remembered.
-"""
+"""Custom rules in a guard: at enqueue, at ticks, on acknowledgement; shadow and enforce; rule state."""
 
 from __future__ import annotations
 
@@ -74,7 +72,8 @@ def test_a_limit_in_shadow_is_seen_in_the_same_moment_and_said_with_the_next_tic
 
 def test_warned_then_offlined_then_disconnected_each_at_its_time() -> None:
     made, account, backlog = guarded_clients(rule(
-        "oldest_age", 10_000, rungs_of("warn", at_percent=50), rungs_of("offline"), rungs_of("disconnect", after_ms=5_000)
+        "oldest_age", 10_000,
+        rungs_of("warn", at_percent=50), rungs_of("offline"), rungs_of("disconnect", after_ms=5_000),
     ))  # fmt: skip
     made.on_queued(account, 10, START)
     acts = [(n, one.action, one.rung) for n in range(20) for one in made.tick(START + n * SECOND)]
@@ -154,7 +153,8 @@ def test_a_subscription_that_ends_is_forgotten() -> None:
 
 
 def test_the_pools_own_rule_spares_the_protected_and_acts_on_the_largest() -> None:
-    own = rule("pool_memory", 1_000, rungs_of("warn"), choose="largest_in_pool", shape="largest_when_pool_over",
+    own = rule("pool_memory", 1_000, rungs_of("warn"), choose="largest_in_pool",
+        shape="largest_when_pool_over",
                protected=["ops-*"])  # fmt: skip
     made = make_guard(policy(BIG, rules=[own]))
     for name, size in (("ops-1", 900), ("big", 300), ("small", 100)):

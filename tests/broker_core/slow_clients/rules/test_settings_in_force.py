@@ -1,6 +1,4 @@
-"""What holds for a connected client, told whole: value, unit, origin, for itself and for each of its
-subscriptions.
-"""
+"""Effective settings of a connected client: value, unit and origin, for it and each of its subscriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator is told of how soon an entry acts is what the compiled rule says."""
+"""Reported worst-case delays of settings agree with the compiled rules."""
 
 from __future__ import annotations
 

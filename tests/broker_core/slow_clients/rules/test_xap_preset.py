@@ -1,6 +1,4 @@
-"""XAP's slow consumers as seed 001 describes them: a floor of throughput, time to recover, looks in
-between.
-"""
+"""XAP's slow consumers as seed 001 describes them: a throughput floor, recovery time, intermediate checks."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ def guarded_client(**settings: Any) -> tuple[SlowClientGuard, ClientUsage, Fixed
 def drain_at_rate(
     made: SlowClientGuard, backlog: FixedBacklog, seconds: float, rate: int, start: float = 0
 ) -> list[tuple[float, Decision]]:
-    """Let the client take `rate` bytes a second, with the guard's eight looks a second."""
+    """Let the client read `rate` bytes a second, with eight checks of the guard a second."""
     acts = []
     for part in range(int(start * 8), int((start + seconds) * 8)):
         now = START + part * PART

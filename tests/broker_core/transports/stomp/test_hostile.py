@@ -1,6 +1,4 @@
-"""What a STOMP client may do wrong: it is told by name, what it makes the broker hold is bounded, and nobody
-else notices.
-"""
+"""Misbehaving STOMP clients: errors by name, bounded memory, and no effect on other clients."""
 
 from __future__ import annotations
 
@@ -182,9 +180,7 @@ async def test_of_a_read_with_thousands_of_frames_a_turn_cuts_off_as_many_as_it_
 async def test_receipts_that_nobody_reads_are_bounded_by_their_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One answer to a batch has a receipt for each SEND, and a receipt may have 16 KB: a thousand answers
-    were 256 MB.
-    """
+    """One reply to a batch has a receipt for each SEND; without the bound they were 256 MB."""
     monkeypatch.setattr(replies, "MAX_UNREAD_BYTES", 100_000)
     send = b"SEND\ndestination:/topic/a\nreceipt:" + b"r" * 15_000 + b"\n\nx\0"
     async with with_a_neighbour(tmp_path) as (broker, _):

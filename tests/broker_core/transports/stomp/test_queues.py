@@ -62,7 +62,7 @@ async def test_consumers_share_what_comes_and_get_what_others_give_back(tmp_path
 
 
 class BlockedRenameDisk(FileSystem):
-    """A disk on which the file of kept positions waits to be put in place."""
+    """A disk on which the rename of the position file waits."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -147,7 +147,7 @@ async def test_a_restart_brings_only_what_wasnt_acknowledged(tmp_path: Path) -> 
 
 
 async def test_consumers_that_read_nothing_hold_nothing_up(tmp_path: Path) -> None:
-    """One acknowledges nothing; what it was given is all that it keeps from the other, native, one."""
+    """One consumer acknowledges nothing; it only keeps the messages delivered to it."""
     async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as idle:
         await idle.send_with_receipt("SUBSCRIBE", id="1", destination=JOBS, ack="client", prefetch_count=3)
         async with (
