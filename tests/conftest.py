@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and which tests a run takes in which order."""
+"""Fixtures for all tests, and selection and order of tests in a run."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose as the options say.
+    """Select tests by the options.
 
-    Workers begin with the slow files, so that none of them is left alone with one at the end.
+    Workers begin with the slow files, so that no worker is left alone with one at the end.
     """
     if config.getoption("database"):
         config.hook.pytest_deselected(items=[item for item in items if not touches_database(item)])

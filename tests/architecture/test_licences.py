@@ -13,7 +13,7 @@ from locks import BASE, RUN_TIME, Locked, locked_in
 
 
 def installed(site: Path, *metadata: str, text: str = "") -> Locked:
-    """A distribution `made` 1.0 that says this of its licence."""
+    """Install a distribution `made` 1.0 with these licence fields."""
     (home := site / "made-1.0.dist-info").mkdir()
     (home / "METADATA").write_text(
         "\n".join(("Metadata-Version: 2.1", "Name: made", "Version: 1.0", *metadata))

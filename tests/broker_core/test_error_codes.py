@@ -66,7 +66,7 @@ def _error_classes() -> frozenset[str]:
 
 @cache
 def _takers() -> dict[str, set[int]]:
-    """Functions with a parameter `code` that is a text, and where it stands: `self` isn't counted."""
+    """Return functions with a string parameter `code`, with its position; `self` isn't counted."""
     takers: dict[str, set[int]] = defaultdict(set)
     for _, node in _nodes(ast.FunctionDef):
         assert isinstance(node, ast.FunctionDef)
@@ -96,7 +96,7 @@ def _texts(expression: ast.expr) -> list[str]:
 
 
 def _handed_on(node: ast.Call) -> list[ast.expr]:
-    """The expressions for a code in a call of something that takes one."""
+    """Return the expressions for a code in calls of functions that take one."""
     return _argument(node, _takers().get(ast.unparse(node.func).split(".")[-1], set()))
 
 
@@ -159,7 +159,7 @@ def test_every_code_of_the_table_is_in_the_source() -> None:
 
 
 def test_a_code_that_is_made_is_written_out_or_handed_on() -> None:
-    """Else the two tests above would look past it."""
+    """Otherwise the two tests above would miss it."""
     handed_on = re.compile(r"code|\w+(\.\w+)*\.code|\w+(\.\w+)*\.reason\.value|told\['code'\]")
     for path, node in _nodes(ast.Call):
         assert isinstance(node, ast.Call)
@@ -169,7 +169,7 @@ def test_a_code_that_is_made_is_written_out_or_handed_on() -> None:
 
 
 def test_who_is_told_is_who_can_be() -> None:
-    """The client library's errors are told its application, the engine's ClientErrors a client, others an
+    """The client library's errors reach its application, the broker's ClientErrors a client, others an
     operator.
     """
     for path, node in _nodes(ast.Call):

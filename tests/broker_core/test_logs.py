@@ -1,4 +1,6 @@
-"""The log costs nothing else: nobody waits for its reader, and a fault that lasts doesn't fill it."""
+"""Logging does not slow down the broker: no code waits for the log's reader, and a lasting fault does not
+fill the log.
+"""
 
 from __future__ import annotations
 

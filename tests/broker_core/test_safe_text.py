@@ -101,7 +101,7 @@ def test_a_formula_is_a_text(text: str) -> None:
 @pytest.mark.parametrize("text", ["x;=2+5", "x; =1", "a;b;@SUM(1)", ";;-1", "x;\uff1d1", "1;\u3000+1"])
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_formula_behind_a_semicolon_is_a_text(text: str, nested: bool) -> None:
-    """Spreadsheets whose list separator is a semicolon split there, within quotes that began earlier too."""
+    """Spreadsheets with a semicolon as list separator split there, also within earlier quotes."""
     cell = str(to_csv_cell({"data": text} if nested else text))
     assert not any(part.lstrip().startswith(tuple("=+-@\uff1d")) for part in cell.split(";")), cell
     if nested:

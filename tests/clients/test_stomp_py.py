@@ -192,10 +192,9 @@ def test_a_slow_one_is_told_why_and_then_closed(tmp_path: Path) -> None:
 def _slow_and_back(
     home: Path, resume: ResumeFrom, ack: str = "client-individual"
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """A client acknowledges 0 and 1, is closed for being slow, and subscribes again as it did: what it is
-    given then, up to the first message that came when it was back.
+    """Return the messages delivered after a slow client was closed and subscribed again.
 
-    Messages are large, as a replay brings some 16 KiB at once.
+    The client acknowledges 0 and 1 before. Messages are large, since a replay delivers some 16 KiB at once.
     """
     policy = stomp_policy(policy_with(rule("disconnect")), resume=resume)
     with stomp_broker(home, policy) as (_, connect):

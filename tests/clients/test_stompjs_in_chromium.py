@@ -55,7 +55,7 @@ def origin() -> Iterator[str]:
 
 @pytest.fixture
 def page(origin: str) -> Iterator[Page]:
-    """A page that has loaded the client; no script error may have come when the test is over."""
+    """Load the client in a page; fail at the end if a script error occurred."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         made, problems = browser.new_page(), []

@@ -188,7 +188,7 @@ async def test_a_slow_one_is_told_why(tmp_path: Path) -> None:
         async with application(broker, heartbeat=stompman.Heartbeat(0, 0)) as slow:
 
             async def never(frame: Any) -> None:
-                """Takes it and acknowledges nothing."""
+                """Receive without acknowledging."""
 
             made = await slow.client.subscribe_with_manual_ack(
                 "/topic/t", never, headers={"prefetch-count": "2"}, receipt_timeout=20

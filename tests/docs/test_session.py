@@ -1,6 +1,4 @@
-"""The session in docs/protocol.md, typed into a real broker's WebSocket: what is answered is what the page
-says.
-"""
+"""The session in docs/protocol.md, sent to a real broker's WebSocket: replies equal those of the page."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ PLACED = {"bookmark", "sequence"}
 
 
 def session() -> list[tuple[str, dict[str, Any]]]:
-    """The page's lines: `>` and what is typed, `<` and what is answered."""
+    """Return the page's lines: `>` and a command, `<` and a reply."""
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith(("> {", "< {"))]
     return [(line[0], json.loads(line[2:])) for line in lines]
 

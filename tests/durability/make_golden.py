@@ -1,10 +1,11 @@
-"""Makes a golden directory of today's format: `python -m tests.durability.make_golden
-tests/durability/golden/<name>`.
+"""Create a golden directory of today's format.
 
-Run once for each format that is released, and committed with it; never again for the same one. A broker takes
-900 messages of two publishers, keeps a durable subscription and a managed replay, is stopped, and its log is
-archived, compressed and removed in part. The client's stores are beside it. test_golden.py reads all of it
-with the code of its day.
+    python -m tests.durability.make_golden tests/durability/golden/<name>
+
+Run it once for each released format and commit the result; never repeat it for the same format. A broker
+stores 900 messages of two publishers, a durable subscription and a managed replay, and is stopped. Then parts
+of its log are archived, compressed and removed. The client's stores are beside it. test_golden.py reads all
+of it with the current code.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`kill -9` of subscribers and publishers, a hundred times each, while a real broker works.
 
-What each guarantee rests on is in docs/protocol.md; these are the programs it describes.
+docs/protocol.md describes these programs and the basis of each guarantee.
 """
 
 from __future__ import annotations

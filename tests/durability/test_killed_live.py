@@ -28,7 +28,7 @@ HANGS_S = 600.0
 
 
 class LiveReaderRun:
-    """Lives of one broker: what the live subscriber was shown in all of them, and what publishers heard of as
+    """Several lives of one broker: records delivered to the live subscriber, and records acknowledged as
     persisted.
     """
 

@@ -1,5 +1,6 @@
-"""`kill -9` of a real broker with a shared subscription: everything is acknowledged by somebody, and comes
-once more only when its acknowledgement wasn't saved yet.
+"""`kill -9` of a real broker with a shared subscription: every record is acknowledged by a consumer.
+
+A record is redelivered only if its acknowledgement was not saved yet.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def codes_of(status: InstanceStatus) -> list[str]:
 
 
 async def runs_revision(installation: Installation, *, until_revision: int) -> None:
-    """Publish revisions up to that one, each taken up by the broker."""
+    """Publish revisions up to this one, each applied by the broker."""
     with installation.broker():
         await ready(installation)
         for number in range(2, until_revision + 1):

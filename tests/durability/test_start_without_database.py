@@ -49,7 +49,7 @@ class Installation:
         member: str = "",
         ports: Installation | None = None,
     ) -> None:
-        """`ports`: the group's other member, whose policy this one has."""
+        """Make the home; `ports` are the other group member's, whose policy this one has."""
         home.mkdir(exist_ok=True)
         self.home, self.url = home, url
         self._group = (
@@ -88,7 +88,7 @@ class Installation:
 
     @contextmanager
     def broker(self, url: str | None = None) -> Iterator[Callable[[], str]]:
-        """`runbroker`; yields what gives its output so far."""
+        """Run `runbroker`; yield a function that returns its output so far."""
         self.started += 1
         path = self.home / f"broker-{self.started}.log"
         with path.open("wb") as output:
@@ -176,7 +176,7 @@ async def started_once(installation: Installation) -> None:
 
 
 async def runs_from_disk(installation: Installation, url: str | None = None) -> str:
-    """Start the broker, which takes records with the stored policy and says so; returns its output."""
+    """Start the broker, which accepts records under the stored policy and reports that; return its output."""
     with installation.broker(url) as said:
         await ready(installation)
         await installation.takes_records(f"client-{installation.started}")

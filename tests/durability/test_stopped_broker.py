@@ -59,7 +59,10 @@ def stalls_counted(cause: str) -> float:
 
 @pytest.fixture
 def home(settings: Any) -> Iterator[Path]:
-    """A home whose broker the console asks. Names of sockets are short, so it isn't below `tmp_path`."""
+    """Return a home whose broker the console asks.
+
+    Socket paths must be short, so it is not below `tmp_path`.
+    """
     with tempfile.TemporaryDirectory(prefix="sluice-stopped-") as made:
         settings.SLUICE_RUN_DIRECTORY = Path(made) / "run"
         yield Path(made)

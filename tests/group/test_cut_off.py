@@ -41,7 +41,7 @@ class CutGroup:
         self.cable.cut()
 
     async def heal(self) -> None:
-        """Mend the cable, and wait until the member has everything."""
+        """Restore the proxy, and wait until the member has all records."""
         self.cable.restore()
         last = self.a.journal.next_sequence
         await until(lambda: self.b.is_taking_part() and self.b.journal.next_sequence >= last)
@@ -113,7 +113,7 @@ async def commands_within(client: RawClient, seconds: float) -> set[str]:
 
 
 async def logged_on(member: RunningMember, name: str) -> tuple[RawClient, dict[str, Any]]:
-    """A connection by hand, and the answer to its logon."""
+    """Return a raw connection and the reply to its logon."""
     client = await RawClient.open(member.broker)
     client.name = name
     client.send_command({"c": "logon", "name": name})
@@ -141,7 +141,9 @@ async def test_a_logon_is_told_no_sequence_and_a_publisher_is_sent_to_the_other_
 
 
 async def test_a_member_that_hears_nothing_and_doesnt_know_it_says_nothing_of_the_end(tmp_path: Path) -> None:
-    """Its connection stands, and what it sends arrives: for seconds it takes itself for attached."""
+    """The connection stays open and outgoing data arrives: for seconds the member considers itself
+    attached.
+    """
     async with running_cut_group(tmp_path) as group:
         group.cable.answers.clear()
         await publish(group.a.address, "p", 11, 20)
@@ -158,9 +160,7 @@ async def test_a_member_that_hears_nothing_and_doesnt_know_it_says_nothing_of_th
 
 
 async def test_what_follows_a_subscribe_comes_after_it(tmp_path: Path) -> None:
-    """Subscribes share a read of the log's end, and what is published behind them without a wait is delivered
-    to each.
-    """
+    """Subscribes share a read of the log's end; records published right after them are delivered to each."""
     async with running_cut_group(tmp_path) as group:
         client, answer = await logged_on(group.b, "s")
         for number in range(20):

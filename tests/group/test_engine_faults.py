@@ -31,7 +31,7 @@ HOUR_NS = HOUR_MS * 1_000_000
 
 
 async def without_the_log(url: str, instead: api.StreamConfig | None = None) -> None:
-    """Remove the engine's log, and put another stream in its place."""
+    """Delete the group's stream, and create another stream in its place."""
     client = Client()
     await client.connect(url)
     try:

@@ -25,7 +25,7 @@ def replay_at(member: RunningMember) -> ManagedReplayRecord | None:
 
 
 async def take(member: RunningMember, number: int, acknowledged: int, **options: Any) -> list[int]:
-    """Read so many as the client that moves, of which it acknowledges some before it leaves."""
+    """Read `number` records as the moving client, which acknowledges some of them before it disconnects."""
     had = list[int]()
     async with asyncio.timeout(60), AsyncClient(member.address, "reader") as client:
         subscription = await client.subscribe("t", bookmark=EPOCH, ack="client", **options)

@@ -96,7 +96,7 @@ async def test_runs_over_different_members_journals_make_one_lake_of_one_log(tmp
 
 
 def lake_of(home: Path) -> list[int]:
-    """The sequences of everything in the lake, in order."""
+    """Return the sequences of all records in the lake, in order."""
     found = ds.dataset(home / "lake" / "records", partitioning="hive", exclude_invalid_files=False)
     return sorted(found.to_table(columns=["sequence"])["sequence"].to_pylist())
 

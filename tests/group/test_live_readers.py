@@ -1,4 +1,4 @@
-"""Subscribers with durability `live` at a member of a group: what the log has is theirs once, in order."""
+"""Subscribers with durability `live` at a group's member receive the log's records once, in order."""
 
 from __future__ import annotations
 

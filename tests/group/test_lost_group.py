@@ -1,5 +1,6 @@
-"""A group that has lost its log service and its journals doesn't begin anew unasked: the control plane knows
-that it had records.
+"""A group that has lost its log service and its journals does not start empty without an operator.
+
+The control plane knows that it had records.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ async def publish(address: str, number: int) -> None:
 
 
 async def had_records(home: Path) -> KnownGroup:
-    """A group of two has had 100 records; what the control plane knows of it."""
+    """Run a group of two that has had 100 records; return the control plane's knowledge of it."""
     async with running_nats_servers(home / "before", 1) as engines:
         async with running_members(home, engines.urls, "a", "b") as members:
             await publish(members[0].address, 100)
@@ -102,7 +103,7 @@ async def test_an_empty_member_joins_no_other_log_than_its_groups(tmp_path: Path
 
 
 async def test_an_empty_member_that_is_started_before_init_waits_for_it(tmp_path: Path) -> None:
-    """A broker by itself becomes a group: its journal is the beginning, whoever is started first."""
+    """A standalone broker becomes a group: its journal is the beginning, whichever member starts first."""
     (tmp_path / "before").mkdir()
     known = await had_records(tmp_path)
     shutil.rmtree(tmp_path / "b")

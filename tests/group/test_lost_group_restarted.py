@@ -65,7 +65,7 @@ async def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def newest_known(home: Path) -> int:
-    """Return the newest record of the member that the database has heard of."""
+    """Return the newest record of the member that the database knows."""
     with closing(sqlite3.connect(home / "db.sqlite3", timeout=30)) as database:
         return int(
             database.execute("SELECT coalesce(max(frontier), 0) FROM console_groupmember").fetchone()[0]

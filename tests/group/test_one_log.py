@@ -1,4 +1,6 @@
-"""Several brokers, one log: what is published anywhere is everywhere, in one order, as the same bytes."""
+"""Several brokers, one log: records published at any member are at every member, in one order, as equal
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ async def publish(address: str, name: str, first: int, last: int) -> None:
 
 
 async def read(address: str, name: str, number: int) -> list[tuple[str, str, int]]:
-    """The first so many records: bookmark, publisher, number."""
+    """Return the first `number` records: bookmark, publisher, number."""
     found: list[tuple[str, str, int]] = []
     async with asyncio.timeout(60), AsyncClient(address, name) as client:
         async for message in await client.subscribe("t", bookmark=EPOCH):
@@ -54,7 +56,7 @@ async def test_large_entries_travel_packed_and_are_the_same_everywhere(
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
 
             async def grown(number: int) -> int:
-                """Bytes that the engine has more after so many batches of 50 KB."""
+                """Return the growth of the stream in bytes after `batches` batches of 50 KB."""
                 stream = client.jetstream()
                 before = (await stream.stream_info("SLUICE_group")).state.bytes
                 async with AsyncClient(a.address, f"p{number}") as publisher:

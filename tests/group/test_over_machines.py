@@ -313,7 +313,7 @@ async def _journals_are_worked_on_where_they_are(made: Installation) -> None:
 
 
 async def _members_go_on_without_the_console_and_converge_afterwards(made: Installation) -> None:
-    """b's machine reaches neither console nor Redis, and a policy is edited meanwhile."""
+    """Cut b's machine from console and Redis, edit the policy meanwhile, and check convergence."""
 
     def edited() -> int:
         answer = made.http.patch(

@@ -57,7 +57,7 @@ async def answer_to(client: RawClient) -> tuple[str, int]:
 async def test_of_two_clients_of_one_name_on_two_members_each_is_stored_or_closed(
     tmp_path: Path, announced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where members hear nothing of each other's clients: the log alone decides then."""
+    """Also if the members cannot report clients to each other: then the log alone decides."""
     async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
             if not announced:
@@ -254,8 +254,11 @@ async def test_a_thousand_logons_claim_nothing_in_the_log(tmp_path: Path) -> Non
 async def test_a_session_that_repeats_what_is_under_way_here_is_closed_when_that_loses_the_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeats: bool
 ) -> None:
-    """Bytes of its former connection come after its logon, and another session takes the name before they are
-    in the log. What it sends behind them must not be acknowledged: that would cover them."""
+    """Bytes of the session's former connection arrive after its logon, and another session takes the name
+    before they are in the log.
+
+    Later records of the first session must not be acknowledged: that would cover the lost ones.
+    """
     async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
             for one in (a, b):

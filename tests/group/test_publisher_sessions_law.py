@@ -1,10 +1,11 @@
-"""The law of publisher sessions: whatever clients of one name do on whatever members, what they are told is
-stored is stored, once, and a client that comes back gets rid of what it has.
+"""Property test of publisher sessions in a group, for any actions of clients of one name on any members.
 
-The clients are the library's publishers, with their stores. The members are the broker's own: the order that
-each of them makes of the log, and its dispatch, with the publishing side of each connection. What an example
-decides: who logs on where; when what a member gathered gets into the log, and how much of the log members
-apply in one go; which batches a member refuses, and whether their client reads that.
+A record reported as stored is stored once, and a reconnecting client can publish its unsent records.
+
+The clients are the library's publishers with their stores. The members use the broker's own state machine,
+dispatch and publishing connections. An example decides four things: which client logs on where; when gathered
+batches get into the log; how many entries members apply at once; which batches a member refuses, and whether
+the client reads the refusal.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class ModelConnection:
             self.publishing.skip(command.sequence)  # raises if not every refusal was read before
 
     async def read(self) -> None:
-        """Hand the refusals to the client, which may send what is behind them."""
+        """Pass the refusals to the client, which may send the records after them."""
         while self.unread and not self.closed:
             self.client.publisher.on_error(self.unread.pop(0))
             await asyncio.sleep(0)
@@ -221,7 +222,7 @@ class ModelMember:
             self.gathered = []
 
     def apply(self, log: list[LogEntry], most: int) -> None:
-        """Apply the next entries in one go, at most so many."""
+        """Apply at most `number` of the next entries."""
         entries = log[self.applied : self.applied + most]
         group: list[PendingBatch[PendingAck]] = []
         refused: list[tuple[PendingBatch[PendingAck], Refusal]] = []

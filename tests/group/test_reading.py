@@ -28,7 +28,7 @@ ENTRIES = 600
 
 @asynccontextmanager
 async def a_log(engines: NatsServers, content: bytes) -> AsyncIterator[JetStreamLog]:
-    """An engine whose log has so many entries, and somebody who is attached and has read none."""
+    """Run a NATS server whose log has these entries; yield an attached reader that has read none."""
     writer = JetStreamLog(GroupSettings(GROUP, "w", engines.urls))
     reader = JetStreamLog(GroupSettings(GROUP, "r", engines.urls))
     await writer.attach(uuid4())

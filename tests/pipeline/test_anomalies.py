@@ -1,4 +1,4 @@
-"""Anomalies: a client is held against itself, and what is found says why."""
+"""Anomalies: each client is compared with its own past, and findings state their reason."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def hour(client: str, number: int, messages: float, **more: Any) -> dict[str, An
 
 
 def history() -> list[dict[str, Any]]:
-    """Steady ones by day and night, one that falls behind in hour 90, one that goes silent, a new one."""
+    """Return rows of steady clients by day and night, one that lags in hour 90, one that goes silent, and a
+    new one.
+    """
     random = np.random.default_rng(7)
     rows = []
     for number in range(HOURS):

@@ -41,8 +41,8 @@ def audit_arguments(**chosen: object) -> argparse.Namespace:
 
 
 def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tmp_path: Path) -> None:
-    """Publishers that skip, repeat and come late; a removed segment; a broken batch; a file of the lake that
-    was changed.
+    """Planted faults: skipped, repeated and late sequences; a removed segment; a broken batch; a changed lake
+    file.
     """
     with open_journal(tmp_path) as log:
         for number in (1, 101, 201):

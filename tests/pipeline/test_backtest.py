@@ -1,6 +1,7 @@
-"""A back-test says what happened: a real broker with clients of mixed behaviour, and the policy that was in
-force tried on what it recorded; and other policies on planted traces, of which it is known what they would
-have done.
+"""Back-tests predict what happened.
+
+First, a real broker with clients of mixed behaviour: the policy in force is back-tested on its recording.
+Then other policies on planted traces with known results.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ async def test_the_policy_in_force_predicts_what_was_decided(tmp_path: Path) -> 
 
 
 def planted(name: str, rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Looks a second apart."""
+    """Return samples one second apart."""
     base = dict.fromkeys(TrafficSample._fields, 0) | {"subscriptions": 1, "lump_bytes": 0}
     made = [
         {"name": name, "transport": "tcp", "user": "", "topic": "t", "connected": START, **base,
@@ -171,7 +172,7 @@ def planted(name: str, rows: Sequence[dict[str, Any]]) -> pa.Table:
 
 
 def growing(name: str, rate: int, seconds: int, drains: int = 0) -> pa.Table:
-    """A client for whom so many bytes come each second, and who takes so many of them."""
+    """Return samples of a client that is sent and reads fixed numbers of bytes a second."""
     rows = [
         {"memory": (rate - drains) * n, "matched_bytes": rate * n, "matched_messages": rate * n // 1_000,
          "acknowledged_bytes": drains * n, "taken_bytes": drains * n, "owed_bytes": (rate - drains) * n,
@@ -248,8 +249,8 @@ def test_a_disconnection_between_two_looks_is_predicted_by_what_it_observed() ->
 
 
 def test_whoever_was_ended_when_its_limit_was_passed_is_so_here_whenever_its_turn_is() -> None:
-    """Each at another moment of the second: no turn of the guard comes between that and the end of the
-    recording.
+    """Each client passes its limit at another moment of the second, with no check of the guard before the
+    recording ends.
     """
     names = [f"slow-{n:02d}" for n in range(40)]
     looks = pa.concat_tables(
@@ -269,8 +270,8 @@ def test_whoever_was_ended_when_its_limit_was_passed_is_so_here_whenever_its_tur
 
 
 def test_a_client_that_comes_back_from_its_spool_goes_on_as_it_was_recorded() -> None:
-    """Offlined at 500 kB, read all of it, and the same once more: it was offlined twice, and never carried on
-    by a guess.
+    """The client is offlined at 500 kB and reads all of it, twice: two offline periods, and no
+    extrapolation.
     """
     spell = [{"memory": 100_000 * n, "owed_bytes": 100_000 * n} for n in range(5)]
     spell += [{"memory": 0, "disk": 1_000, "owed_bytes": 600_000, "offlined": 1} for _ in range(3)]
@@ -294,8 +295,8 @@ def test_a_client_that_comes_back_from_its_spool_goes_on_as_it_was_recorded() ->
 
 
 def test_who_reads_slowly_grows_older_on_a_line_between_looks() -> None:
-    """Its oldest message becomes half a second younger each second, and a look is taken each four: 7.5 s old
-    after 15, and not before.
+    """The oldest message ages by half a second each second, with a sample every four: it is 7.5 s old after
+    15 s, and not before.
     """
     rows = [
         {
@@ -316,7 +317,7 @@ def test_who_reads_slowly_grows_older_on_a_line_between_looks() -> None:
 def test_one_number_between_looks_is_that_of_numpy_to_the_last_bit(
     data: st.DataObject, steps: list[int]
 ) -> None:
-    """Also where several looks have one value, as of bytes when nothing came."""
+    """Also if several samples have equal values, such as bytes when no message arrived."""
     xs = np.cumsum(np.array(steps, np.int64))
     ys = np.array(data.draw(st.lists(st.integers(0, 2**52), min_size=len(xs), max_size=len(xs))), np.int64)
     last = int(xs[-1])
@@ -341,7 +342,7 @@ def test_agreement_counts_episodes_and_not_repetitions() -> None:
 
 
 def journaled(home: Path, looks: pa.Table) -> None:
-    """Put looks into a journal as the broker does."""
+    """Write samples into a journal as the broker does."""
     rows = looks.sort_by("at").to_pylist()
     with open_journal(home) as log:
         for start in range(0, len(rows), 50):

@@ -125,8 +125,9 @@ def test_growth_pools_and_readers_from_one_pass_over_the_log(lent: SparkSession,
 def test_of_a_burst_nothing_is_said_of_days_and_each_place_has_its_own_time(
     lent: SparkSession, tmp_path: Path
 ) -> None:
-    """A second of traffic would fill any disk; and what the log holds in thirty days didn't come in the hours
-    that were asked for.
+    """One second of traffic would fill any disk.
+
+    The content of a log of thirty days did not arrive in the requested hours.
     """
     with open_journal(tmp_path) as log:
         append(log, [("big", b"x" * 1_000)] * 30, at=NOON)

@@ -1,4 +1,4 @@
-"""From a client's events to its hours, and the files they are kept in; without Spark."""
+"""Client history: hourly rows from a client's events, and their files; without Spark."""
 
 from __future__ import annotations
 

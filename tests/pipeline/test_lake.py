@@ -411,7 +411,7 @@ def test_a_failure_of_the_journal_comes_back_as_itself(tmp_path: Path) -> None:
 
 
 def test_lake_of_a_group_is_one_whichever_members_journal_a_run_reads(tmp_path: Path) -> None:
-    """Segments of members end at different places; log and batches are the same."""
+    """Segments of the members end at different records; log and batches are equal."""
 
     def run_on(member: str, shared: str) -> dict[str, Any]:
         # As with --journal, --archive and --lake: the member's directories, mounted, and the group's lake.
@@ -435,7 +435,7 @@ def test_lake_of_a_group_is_one_whichever_members_journal_a_run_reads(tmp_path: 
         return Journal.open(home / "journal", "sluice-1", home / "archive", options, known=known)
 
     def more(batches: int) -> int:
-        """Both members apply the same batches."""
+        """Apply equal batches at both members."""
         with closing(member("a", SMALL)) as a, closing(member("b", larger, a)) as b:
             for number in range(batches):
                 same = append(a, numbered_messages(50, a.next_sequence), at=NOON + number * SECOND)

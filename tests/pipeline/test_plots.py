@@ -1,4 +1,4 @@
-"""Plots say what they leave out, and whose line is which."""
+"""Plots state which lines they leave out, and label each line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report: one file that holds all it shows, kept with its run."""
+"""The report: one self-contained file, stored with its run."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ START = 1_795_262_400_000
 
 
 class RecordedClient:
-    """Its looks: spells in which it falls behind and catches up, rests between, now and then offlined; and
-    what was decided.
+    """Samples and decisions of a random client that falls behind, catches up, idles and is sometimes
+    offlined.
     """
 
     def __init__(self, chance: random.Random, name: str) -> None:
@@ -184,7 +184,7 @@ def tight(seed: int) -> PolicyDocument:
 
 
 def backtest_both_ways(document: PolicyDocument, recording: Recording) -> list[BacktestResult]:
-    """With clients that rest, and without."""
+    """Back-test with and without skipping idle clients."""
     return [
         run_backtests(recording, [PolicyBacktest(document, HOST, recording.traces, rests)])[0]
         for rests in (True, False)
@@ -194,9 +194,7 @@ def backtest_both_ways(document: PolicyDocument, recording: Recording) -> list[B
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 8), st.integers(0, 2**32))
 def test_who_rests_is_decided_about_as_who_is_looked_at(seed: int, clients: int, policy_seed: int) -> None:
-    """Every decision with all its figures, what was lost, each client's time offlined, and the pools'
-    peaks.
-    """
+    """Compared are all decisions with their figures, losses, offline times, and the pools' peaks."""
     resting, looked_at = backtest_both_ways(policy(policy_seed), recorded(seed, clients))
     assert resting.as_dict() == looked_at.as_dict()
 
@@ -206,8 +204,9 @@ def test_who_rests_is_decided_about_as_who_is_looked_at(seed: int, clients: int,
 def test_at_a_pools_limit_who_rests_is_chosen_as_who_is_looked_at(
     seed: int, clients: int, policy_seed: int
 ) -> None:
-    """The guard knows what they hold together, and of each only when it chooses: whom, when and over whom
-    comes out the same.
+    """The guard knows the total of idle clients, and figures of each only when it chooses.
+
+    Its choices, their times and their alternatives are equal.
     """
     resting, looked_at = backtest_both_ways(tight(policy_seed), recorded(seed, clients))
     assert resting.as_dict() == looked_at.as_dict()

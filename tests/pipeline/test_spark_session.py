@@ -118,7 +118,7 @@ def test_a_bad_instance_name_is_refused() -> None:
 def test_a_jvm_that_cannot_start_is_not_a_master_that_cannot_be_reached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Java itself is found and answers; with so much memory it doesn't start."""
+    """Java itself is found and answers; with this much memory it does not start."""
     fill(tmp_path, [3])
     monkeypatch.setenv("SPARK_DRIVER_MEMORY", "99999g")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -189,7 +189,7 @@ def test_classes_are_kept_by_one_job_for_the_next(tmp_path: Path) -> None:
 def test_without_a_place_that_a_jvm_can_be_told_no_classes_are_kept(
     name: str, place: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nothing is made anywhere: not in the working directory, nor beside the file system's root."""
+    """Also no file is created, neither in the working directory nor at the file system's root."""
     monkeypatch.chdir(tmp_path)
     environment = {} if place is None else {name: place.format(tmp_path)}
     with class_archive(require_java(), environment) as archive:

@@ -1,4 +1,4 @@
-"""AMPS's slow-client behaviour as an operator sees it, told as stories; the time is set by hand."""
+"""AMPS's slow-client behaviour as an operator sees it, as scenarios on a manual clock."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Both clients, over both transports, through a network that does everything wrong: nothing is lost, doubled
-or out of order.
+"""Both clients, over both transports, through a faulty network: no record is lost, doubled or out of order.
 
-A publisher with a publish store and a subscriber with a bookmark store, each behind a faulty network of its
-own, whose acts follow from a printed seed. What a flush called acknowledged is asked of the broker past the
-bad network.
+A publisher with a publish store and a subscriber with a bookmark store each have a faulty network of their
+own. Its faults follow from a printed seed. Records that a flush reported as acknowledged are checked at the
+broker over a good connection.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Every rule and signal has a forecast, or a reason why there is none; a hold that runs ends when it was said
-to.
+"""Every rule and signal has a forecast, or a reason for none.
+
+A running hold ends when the forecast said.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ async def subscriber(broker: Broker, name: str, topic: str = "t") -> RawClient:
 
 
 async def acknowledge_each(client: RawClient, seconds: float) -> None:
-    """Acknowledge one more message each `seconds`, so that some are always owed."""
+    """Acknowledge one more message every `seconds`, so that some are always unacknowledged."""
     await client.deliveries(40)
     for number in range(1, 41):
         await asyncio.sleep(seconds)
@@ -84,7 +84,7 @@ async def test_consumers_that_stop_acknowledging_are_aborted_and_no_others(
 
 
 async def test_a_consumer_has_as_many_looks_as_in_activemq(tmp_path: Path) -> None:
-    """Four looks a second apart must find the consumer slow, after one second without an acknowledgement."""
+    """Four checks a second apart must find the consumer slow, after one second without an acknowledgement."""
     strategy = 'maxTimeSinceLastAck="1000" checkPeriod="1000" maxSlowDuration="4000"'
     async with running_broker(tmp_path, imported_policy(strategy)) as broker:
         silent = await subscriber(broker, "silent")

@@ -64,7 +64,7 @@ async def test_a_stopped_consumer_loses_what_it_would_lose_there(
     'maxSlowDuration="0" checkPeriod="1000" abortConnection="true"',
 ])  # fmt: skip
 async def test_a_slow_consumer_is_removed_alone_or_left_as_there(tmp_path: Path, strategy: str) -> None:
-    """`abortConnection="false"` removes the consumer alone; a duration of 0 aborts nobody."""
+    """`abortConnection="false"` removes the consumer alone; a duration of 0 aborts no consumer."""
     aborts = 'abortConnection="false"' in strategy
     inner = f"<slowConsumerStrategy><abortSlowConsumerStrategy {strategy}/></slowConsumerStrategy>"
     text = f"<x><policyEntry topic='prices' topicPrefetch='2'>{inner}</policyEntry></x>"

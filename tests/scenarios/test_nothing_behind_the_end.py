@@ -27,7 +27,7 @@ def ports() -> Iterator[dict[str, int]]:
 
 
 def wrapped(data: bytes) -> bytes:
-    """A binary message of a WebSocket, masked by nothing."""
+    """Return a binary WebSocket message with an all-zero mask."""
     length = bytes([0x80 | len(data)]) if len(data) < 126 else b"\xfe" + len(data).to_bytes(2, "big")
     return b"\x82" + length + bytes(4) + data
 

@@ -1,9 +1,9 @@
-"""A long random run against a real broker: every message is delivered, in the ledger, or still queued.
+"""A long random run against a real broker: every message is delivered, in the ledger, or queued.
 
 At most 20 s.
 
-Clients with and without windows, offlined, discarded from, cancelled and dropped, under several rules at
-once; what they really received is compared with what the broker says.
+Clients with and without windows are offlined, discarded from, cancelled and dropped, under several rules at
+once. Received messages are compared with the broker's figures.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RandomReader:
 
 
 def balance(broker: Broker, name: str) -> tuple[int, int]:
-    """matched, and what became of it."""
+    """Return the matched volume and the sum of its parts."""
     connection = broker.engine.roster.clients[name]
     account, spool = connection.account, connection.backlog.spool
     queued = connection.backlog.messages + (spool.messages if spool is not None else 0)

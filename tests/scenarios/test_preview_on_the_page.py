@@ -37,7 +37,7 @@ RULE = rule("disconnect", 20)
 
 @pytest.fixture
 def real(db: None, instance: Instance, tmp_path: Path) -> Iterator[BrokerThread]:
-    """The installation's own broker, with three clients that read nothing."""
+    """Run the installation's broker with three stalled clients."""
     document = {**tcp_policy().to_dict(), "rules": [{**RULE, "mode": "shadow"}]}
     document["instance"]["name"] = instance.name
     policies.publish(Actor("system", "test"), document, reason="real", instance_name=instance.name)

@@ -76,7 +76,7 @@ CASES: dict[str, Callable[[], PolicyDocument]] = {
 
 
 async def behind(broker: Broker) -> tuple[Any, ...]:
-    """Two that stopped reading, on either transport, and one that lets its window run full; then nothing is
+    """Connect two stalled clients, one on each transport, and one with a full window; then no record is
     published.
     """
     ports = {one["name"]: one["port"] for one in broker.statistics.transports}

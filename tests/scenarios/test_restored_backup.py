@@ -22,7 +22,7 @@ QUICK = ReconnectPolicy(first_delay=0.02, longest_delay=0.1, first_connect_timeo
 
 
 class _Reader:
-    """A client with a bookmark store, and what it has read and done."""
+    """A client with a bookmark store, and the records it has read and processed."""
 
     def __init__(self, address: str, store: Path) -> None:
         self.had: list[int] = []

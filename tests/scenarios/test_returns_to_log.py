@@ -1,8 +1,4 @@
-"""Subscriptions of the log whose clients stop reading, by raw sockets: what they are told, and what they
-really get.
-
-At most 30 s.
-"""
+"""Log subscriptions whose clients stop reading, by raw sockets: notices and real deliveries. At most 30 s."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ BODY = b"x" * 4_000
 
 
 async def publish(writer: RawClient, topic: str, keys: range, times: int = 1) -> None:
-    """Messages with a key each, all of them so many times; stored when this returns."""
+    """Publish messages of each key several times; return when they are stored."""
     for _ in range(times):
         for start in range(keys.start, keys.stop, 10):
             part = range(start, min(start + 10, keys.stop))

@@ -33,10 +33,10 @@ async def watch(late: list[float]) -> None:
 
 
 async def decided(tmp_path: Path, *rules: dict[str, Any], **presets: Any) -> tuple[DecisionEntry, int, float]:
-    """The first decision about a client whose window of two stays full: the third and fourth message wait for
-    it.
+    """Return the first decision about a client whose window of two stays full.
 
-    With when they were published at the earliest, and the latest that counts on this machine, ms.
+    The third and fourth message wait for it. Also returned: the earliest publish time, and the latest time
+    that counts on this machine, in ms.
     """
     policy = policy_with(*rules, **presets)
     async with (

@@ -89,7 +89,10 @@ class StompBytes:
         self.send, self._receive, self.received = send, receive, b""
 
     async def until(self, wanted: bytes) -> None:
-        """Read until these bytes have come. EOFError with all that came when the connection ends before."""
+        """Read until these bytes arrive.
+
+        Raises EOFError with all received bytes if the connection ends before.
+        """
         while wanted not in self.received:
             try:
                 data = await self._receive()
@@ -138,7 +141,7 @@ async def test_a_large_send_of_stomp_arrives_over_a_slow_line(ports: dict[str, i
 async def test_a_stomp_client_that_takes_a_large_message_slowly_is_alive(
     ports: dict[str, int], kind: str
 ) -> None:
-    """The client says nothing itself meanwhile: its kernel acknowledges what the broker sends."""
+    """The client itself sends nothing meanwhile: its kernel acknowledges the broker's data."""
     with throttled_proxy(ports[kind], BYTES_PER_SECOND) as line:
         async with (
             stomp(kind, line.port) as client,
@@ -186,7 +189,7 @@ async def test_a_client_whose_frame_never_ends_is_closed(hasty_ports: dict[str, 
 
 
 async def drip(client: StompBytes, wanted: bytes) -> None:
-    """Send a byte every 50 ms until these bytes have come."""
+    """Send a byte every 50 ms until the expected bytes arrive."""
     reading = asyncio.create_task(client.until(wanted))
     async with asyncio.timeout(60):
         while not reading.done():

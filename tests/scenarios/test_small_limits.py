@@ -1,7 +1,6 @@
-"""Limits on one client's memory that are smaller than what a replay reads at once: who stops reading a
-replay, and goes on, is acted on by none of them, over each transport.
+"""Limits on one client's memory that are below the size of one read of a replay.
 
-At most 30 s.
+A client that stops reading a replay and resumes triggers none of them, over each transport. At most 30 s.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ async def publish(address: str, topic: str = "t") -> None:
 
 
 async def stopped(broker: Broker, name: str) -> None:
-    """The client's socket has taken nothing for so long that its replay has let go of what it had read."""
+    """Wait until the socket has accepted no byte for so long that the replay has released its read data."""
     backlog = broker.engine.roster.clients[name].backlog
     clock = backlog._facilities.clock
     await until(lambda: backlog.unwritable_since and clock.now_ns() - backlog.unwritable_since > 100_000_000)
@@ -69,7 +68,7 @@ async def read_stomp(client: StompClient) -> list[int]:
 
 @pytest.mark.parametrize("limit", [4_096, 64 * 1024])
 async def test_a_stopped_replay_is_within_the_smallest_limit(tmp_path: Path, limit: int) -> None:
-    """Also when the limit comes into force while the replay stands."""
+    """Also if the limit comes into force while the replay is stopped."""
     plain, small = stomp_policy(policy_with()), stomp_policy(memory_limit_policy(limit))
     async with (
         running_broker(tmp_path, plain) as broker,

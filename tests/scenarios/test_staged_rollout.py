@@ -31,7 +31,7 @@ NAME = "test-1"
 
 @pytest.fixture
 def wanted(settings: Any, db: None) -> Instance:
-    """An instance whose clients may hold 50 MiB each: nobody is near that."""
+    """Make an instance whose clients may hold 50 MiB each; none is near that."""
     settings.SLUICE_INSTANCE = NAME
     instance = policies.ensure_instance(NAME)
     document = tcp_policy(message_memory_limit=100 * MIB).to_dict()
@@ -90,7 +90,7 @@ def tight(actor: Actor) -> PolicyDraft:
 
 
 def quiet(running: BrokerThread) -> list[DecisionEntry]:
-    """The decisions once a second and more has gone by without another one."""
+    """Wait until no decision was added for more than a second; return all decisions."""
 
     async def wait() -> None:
         made = -1

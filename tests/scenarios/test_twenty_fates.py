@@ -1,12 +1,12 @@
-"""Twenty clients of mixed fates against a real broker: the sums of their accounts are exact to the message
-and the byte.
+"""Twenty clients with different fates at a real broker: their accounts are exact to the message and byte.
 
-A model counts what was published to each one's topic, raw sockets what each really received. At every moment
+A model counts the records published to each client's topic, and raw sockets count those received. At every
+moment
 
     matched = acknowledged + in flight + waiting + gone (by cause)
 
-holds in what the control socket says of every client and of every subscription; in the end it is what the
-model counted, what was received, and what the ledger has rows of. At most 40 s.
+holds for every client and every subscription that the control socket lists. In the end the figures equal the
+model's counts, the received records and the ledger's rows. At most 40 s.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class ModelledClient:
         return next((one for one in self.commands if what in (one["c"], one.get("of"))), None)
 
     def kill(self) -> None:
-        """Gone without a word."""
+        """Close the socket without a notice."""
         assert self.task is not None
         self.task.cancel()
         self.raw._writer.transport.abort()
@@ -290,9 +290,7 @@ async def check(broker: Broker, fates: dict[str, ModelledClient], entries: dict[
 
 
 async def returns(broker: Broker, fate: ModelledClient, bookmark: str, published: int) -> None:
-    """A new subscription after the bookmark that was told brings everything that the first one didn't have,
-    in order.
-    """
+    """Check that a new subscription after the reported bookmark delivers all remaining records, in order."""
     had = set(fate.got)
     again = ModelledClient(fate.name + "-again", fate.topic)
     await again.begin(broker, True, bookmark=bookmark)

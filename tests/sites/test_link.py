@@ -263,7 +263,7 @@ async def test_a_record_that_the_destination_refuses_is_not_passed_over_and_arri
 
 
 async def test_a_link_shows_no_lag_since_the_last_record_it_carried(tmp_path: Path) -> None:
-    """Records that the filter leaves out came long after it: they are no lag since then."""
+    """Records that the filter excludes arrived long after that record: they add no lag."""
     at_newyork, for_links = free_port(), free_port()
     newyork = Site(tmp_path / "newyork", site_policy("newyork", at_newyork, link_port=for_links))
     await newyork.start()

@@ -269,8 +269,8 @@ async def test_by_hand_holds_over_a_restart_until_it_is_undone_by_hand(tmp_path:
 
 
 async def test_what_an_earlier_process_had_unconfirmed_is_told_when_it_is_there(tmp_path: Path) -> None:
-    """Restarted with records that New York lacks, London tells their publisher nothing of them before it has
-    them; others log on.
+    """Restarted with records that New York lacks, London acknowledges none of them before New York has them;
+    other publishers log on.
     """
     async with newyork_at(tmp_path) as (newyork, cable):
         at_london = free_port()

@@ -24,7 +24,7 @@ LINK = "link@london"
 
 @asynccontextmanager
 async def newyork(home: Path, door: Authority, clients: Authority) -> AsyncIterator[tuple[Site, int]]:
-    """With a door for links that asks for a certificate of `clients`."""
+    """Return the policy of New York, with a listener for links that requires a certificate of `clients`."""
     port, for_links = free_port(), free_port()
     policy = tcp_policy()
     links = TransportSettings(

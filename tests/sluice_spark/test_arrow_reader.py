@@ -164,8 +164,8 @@ def test_a_topic_among_ten_thousand_is_found_whatever_else_a_batch_holds(tmp_pat
 
 
 def test_of_a_rare_topic_a_sidecar_leaves_little_to_read_and_it_is_read_right(tmp_path: Path) -> None:
-    """Planned as one small span, with what its worker has to read; also under another header, and where
-    places lie.
+    """The read is planned as one small span with its worker's positions; also with another header, and by
+    sidecar positions.
     """
     with open_journal(tmp_path, JournalOptions(segment_size=1024 * 1024, preallocated=0)) as journal:
         for number in range(0, 10_000, 100):
@@ -532,7 +532,7 @@ def test_dictionaries_walked_side_by_side_are_those_of_each_batch(
     )
 )
 def test_dictionaries_of_any_texts_are_read_right(dictionaries: list[tuple[list[str], int]]) -> None:
-    """With zeros and lengths that brokers don't take, of 256 entries and more, and filled up with zeros."""
+    """With zeros, with lengths that brokers refuse, with 256 and more entries, and padded with zeros."""
     made = [
         len(texts).to_bytes(2, "little")
         + b"".join(len(text.encode()).to_bytes(2, "little") + text.encode() for text in texts)

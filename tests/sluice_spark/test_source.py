@@ -279,7 +279,7 @@ class JournalWriter:
                     self._remove(log)
 
     def _remove(self, log: Journal) -> None:
-        """The oldest, but for what a lease holds: as the broker plans it."""
+        """Remove the oldest segment unless a lease retains it, as the broker plans it."""
         held = leased_from(self._home)
         names = [
             info.name for info in log.segments() if info.state != "current" and info.last_sequence < held
@@ -305,7 +305,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 180) -> None:
 def test_exactly_once_into_parquet_over_kills_while_the_log_moves(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The driver is killed in the middle, thrice; retention takes what the checkpoint has behind it."""
+    """The driver is killed three times; retention removes records behind the checkpoint."""
     home, out = tmp_path / "home", tmp_path / "out"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with JournalWriter(home) as writer:

@@ -1,4 +1,4 @@
-"""The children as data: who starts before whom, and who stops last."""
+"""Process specifications: start order and stop order."""
 
 from __future__ import annotations
 

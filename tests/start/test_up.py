@@ -66,7 +66,9 @@ class UpProcess:
         return "\n".join(self.lines)
 
     def wait_for(self, pattern: str, after: str | None = None) -> str:
-        """The first line (below the line `after`) that the pattern is found in. Fails when none comes."""
+        """Return the first line (after the line `after`) in which the pattern is found; fail if none
+        comes.
+        """
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
             lines = list(self.lines)

@@ -20,9 +20,10 @@ pytestmark = pytest.mark.slow
 
 
 def ports_for_three() -> dict[str, int]:
-    """Ports of which those of the other members, a hundred apart, and of all engines are free as well.
+    """Return ports whose counterparts for the other members, a hundred apart, and for all NATS servers are
+    free.
 
-    Below those that the kernel gives.
+    They lie below the kernel's ephemeral ports.
     """
     while True:
         first = random.randrange(20_000, 29_000)

@@ -34,10 +34,10 @@ def start_broker(
     policy: PolicyDocument | None = None,
     link_secrets: Path | None = None,
 ) -> tuple[BaseProcess, int]:
-    """The process, and the port of its TCP transport.
+    """Start a broker process; return it and the port of its TCP transport.
 
-    Its disk does what `failpoints` say. `log_unread`: it logs into a pipe that is full. `open_files`: it may
-    open so many. `policy`: instead of TCP alone. `link_secrets`: what its links prove themselves with.
+    `failpoints` apply to its disk. `log_unread`: it logs into a full pipe. `open_files`: limit of open files.
+    `policy`: replaces TCP alone. `link_secrets`: secrets of its links.
     """
     ours, theirs = SERVER.Pipe(duplex=False)
     process = SERVER.Process(

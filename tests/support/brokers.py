@@ -53,11 +53,11 @@ async def running_broker(
     stage: StagedRevision | None = None,
     set_back: SetBack | None = None,
 ) -> AsyncIterator[Broker]:
-    """A broker that runs until the block ends.
+    """Run a broker until the block ends.
 
-    Its watchdog must have found so many standstills by then, and its log must have been broken by what
-    `broken` says: here that doesn't end the process. `files` is the disk of its journal, and `roots` are
-    where its policy may name directories.
+    `standstills` is the number of findings of its watchdog by then. `broken` is the error that must have
+    broken its log; here that does not end the process. `files` is the disk of its journal. `roots` are
+    directories that its policy may name.
     """
     # Socket paths have 108 bytes at most, and pytest's directories are deep.
     with tempfile.TemporaryDirectory(prefix="sluice-") as run:

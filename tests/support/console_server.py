@@ -109,8 +109,9 @@ def fake_broker(run: Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def real_broker(run: Path) -> Iterator[Any]:
-    """The console before one with a TCP and a STOMP transport on free ports, that disconnects who has more
-    than ten messages of `t` waiting.
+    """Run the console before a real broker with TCP and STOMP on free ports.
+
+    The broker disconnects clients with more than ten waiting messages of `t`.
     """
     from broker_core.config import PolicyDocument
     from console.services import policies
@@ -158,7 +159,7 @@ def several_machines(run: Path) -> Iterator[Any]:
 
 
 class Pushing:
-    """The console's application; its first request also starts what the broker processes do: a snapshot each
+    """The console's application; its first request also starts the broker's pusher: a snapshot each
     second.
     """
 

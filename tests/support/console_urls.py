@@ -1,4 +1,4 @@
-"""The web process's addresses, and two that fail: what is shown then is a page like every other."""
+"""URLs of the web process, and two that fail, to test the error pages."""
 
 from __future__ import annotations
 

@@ -723,7 +723,7 @@ class FakeBroker:
         return made
 
     def do_journal_plan(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The sealed segment that nothing needs is chosen."""
+        """Return a plan that chooses the sealed segment that no reader needs."""
         segments = self.do_journals({})
         return {
             "action": request["action"],

@@ -15,10 +15,10 @@ from broker_core.journal.files import FileSystem
 
 
 class LostRenames(FileSystem):
-    """From call number `power_goes_at` on nothing is done.
+    """A file system without effect from call number `power_goes_at` on.
 
-    `power_on` leaves the names as they may be found then: POSIX promises a rename for certain only when the
-    directory was synced. What was written to files stays, torn or not: other tests take that.
+    `power_on` leaves file names as they may be found after a power loss: POSIX guarantees a rename only after
+    a sync of the directory. Bytes written to files stay, torn or not; other tests check those.
     """
 
     def __init__(self, beside: Path) -> None:

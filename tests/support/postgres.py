@@ -1,8 +1,7 @@
-"""A PostgreSQL that lives as long as one command: `python tests/support/postgres.py -- command…` with
-DATABASE_URL set.
+"""A PostgreSQL for one command: `python tests/support/postgres.py -- command…` with DATABASE_URL set.
 
-The cluster is made in a temporary directory, listens on a Unix socket there and nowhere else, and goes away
-with the command. PostgreSQL refuses to run as root, so root lends it an unprivileged user. Needs the standard
+The cluster is created in a temporary directory, listens only on a Unix socket there, and is removed after the
+command. PostgreSQL refuses to run as root, so root runs it as an unprivileged user. Needs the standard
 library alone.
 """
 
@@ -66,9 +65,7 @@ class Cluster:
         _run((self._binaries / "psql", *words, *asked), self._lent)
 
     def ask_password(self, password: str) -> str:
-        """Let in nobody but a role `app` with this password any more, and return the DATABASE_URL that has
-        it.
-        """
+        """Admit only a role `app` with this password; return its DATABASE_URL."""
         with suppress(SystemExit):
             self.run_sql("CREATE ROLE app LOGIN SUPERUSER")
         self.run_sql(f"ALTER ROLE app PASSWORD '{password}'")
@@ -120,7 +117,7 @@ def running_cluster(home: Path = Path("/tmp")) -> Iterator[Cluster]:
 
 
 def find_binaries() -> Path | None:
-    """The directory that has initdb and pg_ctl: Debian's newest version, else what the PATH finds."""
+    """Return the directory of initdb and pg_ctl: Debian's newest version, else the one on the PATH."""
     versions = Path("/usr/lib/postgresql").glob("*/bin/initdb")
     for initdb in sorted(versions, key=lambda path: _version(path.parent.parent.name), reverse=True):
         return initdb.parent

@@ -1,11 +1,11 @@
-"""Every page at three widths in both themes, as pictures to look at: `make screenshots`.
+"""Take pictures of every page at three widths in both themes: `make screenshots`.
 
     python -m tests.support.screenshots [DIRECTORY] [PATH…] [--address URL --operator NAME | --machines]
 
-The console is the one of the browser tests, with seeded history before a fake broker; then that of the pages
-on several machines, before a group of which a member is away (machines-…png), and with --machines that one
-alone. With --address one that runs, and its operator's password is read from SLUICE_PASSWORD. Ends with 1
-when a page scrolls sideways, or is taller than ten screens of a telephone.
+First the console of the browser tests, with seeded history before a fake broker. Then the pages on several
+machines, before a group with one disconnected member (machines-…png); with --machines these alone. With
+--address a running console; its operator's password is read from SLUICE_PASSWORD. The exit code is 1 if a
+page scrolls sideways, or is taller than ten screens of a telephone.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SETTLES_MS = 700
 
 
 def main() -> int:
-    """Take them all; what is wrong is printed."""
+    """Take all pictures and print the problems found."""
     asked = _asked()
     asked.directory.mkdir(parents=True, exist_ok=True)
     wrong: list[str] = []
@@ -179,7 +179,7 @@ def _name(path: str) -> str:
 
 
 def _every(page: Page) -> dict[str, str]:
-    """Name and path of every page, those with made-up addresses among them; the login last, which ends the
+    """Return name and path of every page, including made-up addresses; the login is last because it ends the
     session.
     """
     every = {_name(path): path for path in (*PAGES, *MORE_PAGES)}

@@ -30,9 +30,9 @@ ROOT = Path(__file__).parents[2]
 def broker_process(
     policy: PolicyDocument, frame_grace_ms: int = liveness.FRAME_GRACE_MS
 ) -> Iterator[dict[str, int]]:
-    """Run a broker; the ports of its transports by name.
+    """Run a broker; yield the ports of its transports by name.
 
-    `frame_grace_ms` is what an unfinished frame may take.
+    `frame_grace_ms` is the time allowed for an unfinished frame.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-") as home:
         process = subprocess.Popen(

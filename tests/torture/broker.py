@@ -88,14 +88,14 @@ class BrokerProcess:
         return self._stood_still
 
     def freeze(self) -> None:
-        """Stop it where it stands."""
+        """Stop the process with SIGSTOP."""
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGSTOP)
         while self.alive and not self.frozen:
             time.sleep(0.0005)
 
     def kill(self) -> None:
-        """SIGKILL, and nothing of it is left."""
+        """Kill the process with SIGKILL and wait for its end."""
         self._process.kill()
         self._process.join()
 

@@ -36,7 +36,7 @@ class Clients:
         self._loads: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Connect everybody, and go."""
+        """Connect all clients and start publishing."""
         stores: dict[str, PublishStore] = {
             "memory": MemoryPublishStore(),
             "file": FilePublishStore(self._home / "unsent"),
@@ -134,7 +134,7 @@ class Clients:
             reader.gaps.append(Interval(_sequence(gap.first), _sequence(gap.last)))
 
     async def finish(self) -> None:
-        """No more is published; everybody gets what is theirs, and the log is read as a whole."""
+        """Stop publishing, let all readers catch up, and read the whole log."""
         for load in self._loads:
             load.cancel()
         await asyncio.wait(self._loads)

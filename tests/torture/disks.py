@@ -68,7 +68,7 @@ class PowerDisk:
             self._mounted = False
 
     def power_on(self) -> None:
-        """After a cut, when nobody has files open there any more: with an empty cache."""
+        """Mount the disk again after a cut, with an empty cache; all files must be closed."""
         self.unmount()
         self.mount()
 

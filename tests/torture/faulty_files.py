@@ -50,7 +50,7 @@ class FaultyFiles:
         self.met: list[FileFault] = []
 
     def install(self) -> None:
-        """From now on, for good: meant for a process that is a broker and nothing else."""
+        """Patch `FileSystem` for the rest of the process, which must be a broker and nothing else."""
         for call in CALLS:
             setattr(FileSystem, call, self._wrapped(call, getattr(FileSystem, call)))
 

@@ -24,7 +24,7 @@ class FlippedBit:
         return _NUMBERS.sub("", self.path.name)
 
     def flip(self) -> None:
-        """Turn it around. Twice is as if nothing had been."""
+        """Invert the bit; a second call restores it."""
         with self.path.open("r+b") as file:
             file.seek(self.offset)
             old = file.read(1)[0]
@@ -35,8 +35,9 @@ class FlippedBit:
 
 
 def flip_a_bit(home: Path, chance: random.Random) -> FlippedBit | None:
-    """Any bit of any file; each kind of file as often as the others, its beginning more often than the
-    rest.
+    """Flip a random bit of a random file.
+
+    Each type of file is equally likely, and its beginning more likely than the rest.
     """
     kinds: dict[str, list[Path]] = {}
     for path in sorted(home.rglob("*")):

@@ -1,13 +1,11 @@
-"""A back-test has to say what happened: 200 clients of mixed behaviour at a real broker, recorded by it, and
-then the job `backtest` with the policy that was in force.
+"""Back-test of a real recording: 200 clients of mixed behaviour, then the job `backtest` with their policy.
 
-Who and which act is to agree in 95 of 100, and of these 95 within a check period: a second, or as long as the
-broker took from one look to the next where the machine was so busy that it came to look less often.
+In 95 of 100 cases client and action must agree, and of these 95 of 100 in time: within a check period. That
+is a second, or the broker's real time between checks if a busy machine delayed them.
 
     make torture ARGS='--only foretold --runs 1 --minutes 5'
 
-Clients that keep up, that are a little or much too slow, that stall for good, for a while or again and again,
-and that come and go.
+The clients keep up, are a little or much too slow, stall for good, once or repeatedly, or come and go.
 """
 
 from __future__ import annotations
@@ -237,8 +235,8 @@ def foretell(home: Path) -> dict[str, Any]:
 
 
 def check_period(home: Path) -> int:
-    """Within how many ms 95 of 100 looks at a client for whom something waited were followed by the next; a
-    second at least.
+    """Return the time in ms within which 95 of 100 samples of a waiting client were followed by the next; at
+    least a second.
     """
     log = examine_log(LogLocation(home / "journal", None, INSTANCE))
     request = ReadRequest(columns=("body",))

@@ -1,8 +1,7 @@
-"""A pytest plugin: tests are collected once, and a fork of the process runs them for each mutant until the
-first one fails.
+"""A pytest plugin that collects tests once and forks for each mutant until the first test fails.
 
-What a fork does differently is the code of functions alone; a mutant that changes more than that is refused
-as unfit. The tests that found the mutants before go first.
+A fork replaces only the code of functions; a mutant that changes more is refused as unfit. Tests that found
+earlier mutants run first.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Place = tuple[str, int]
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Serve instead of running; nothing is done in a pytest that isn't asked to."""
+    """Serve requests instead of running tests, if the environment asks for it."""
     if SOCKET not in os.environ:
         return None
     module = Path(os.environ.pop(MODULE)).resolve()
@@ -40,8 +39,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 def serve(session: pytest.Session, module: Path, orders: socket.socket) -> None:
-    """Answer each order: a line with the mutant's file, a folder for temporary files, and the seconds it may
-    take.
+    """Answer each request: a line with the mutant's file, a directory for temporary files, and a time limit
+    in seconds.
     """
     functions = functions_of(module)
     gc.collect()
@@ -96,7 +95,7 @@ def _end(child: int) -> None:
 
 
 class _TestReports:
-    """Hears of the tests' ends."""
+    """A plugin that records whether a test failed."""
 
     failed = False
 
@@ -143,12 +142,12 @@ def functions_of(module: Path) -> dict[Place, list[FunctionType]]:
 
 
 def _where(code: CodeType) -> tuple[str, tuple[object, ...]]:
-    """Two of one name may begin in the same line."""
+    """Return a key of a code object; two of one name may begin in the same line."""
     return code.co_qualname, tuple(code.co_positions())
 
 
 def codes(code: CodeType) -> Iterator[tuple[Place, CodeType]]:
-    """All functions' of a compiled module, those within functions too."""
+    """Return the code objects of all functions of a compiled module, nested ones too."""
     seen: Counter[str] = Counter()
     todo = [code]
     while todo:

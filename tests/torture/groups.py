@@ -1,10 +1,9 @@
-"""A group of three members on three engines, struck while its clients go on: processes killed and stopped,
-networks cut, also one way.
+"""A group of three members on three NATS servers under faults: kills, stops, and network cuts, also one-way.
 
-Each member reaches each engine, and each engine every other, through a cable of its own. What strikes and
-whom follows from the seed; several strikes may overlap, and after some of them everything is mended and
-everybody has to get on. At the end everything that anybody was told is held against every member's journal,
-and the journals against each other.
+Each member reaches each server, and each server every other, through its own proxy. A seed decides the
+strikes. Several may overlap; after some of them everything is restored and all publishers must make progress.
+At the end all messages to clients are checked against every member's journal, and the journals against each
+other.
 """
 
 from __future__ import annotations
@@ -172,7 +171,7 @@ class _GroupRun:
         await asyncio.sleep(self.chance.choice(STOPPED_S))
 
     async def _set_clock(self) -> None:
-        """Some stay wrong for the rest of the run, as clocks do."""
+        """Set a member's clock; some stay wrong for the rest of the run."""
         one = self.chance.choice(self.group.members)
         one.set_clock(self.chance.choice((-HOUR_NS, 0, HOUR_NS)))
         await self._a_while(3.0)
@@ -225,7 +224,9 @@ class _GroupRun:
         self.engines.thaw(number)
 
     async def _fill_engine(self) -> None:
-        """NATS switches JetStream off in a server that couldn't write, until it is started anew."""
+        """Fill a NATS server's disk and restart it: NATS disables JetStream in a server that could not write,
+        until a restart.
+        """
         number = self.chance.randrange(len(NAMES))
         disk = self.disks[self.engines.addresses[number].name]
         disk.fill()

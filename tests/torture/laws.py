@@ -86,7 +86,7 @@ class LawPlugin:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        """Give it its share of the time that is left; slow ones get what quick ones leave."""
+        """Give the test its share of the remaining time; slow tests get the time that quick ones leave."""
         began = time.monotonic()
         share = max(0.0, self.ends - began) / (len(self._own) - self._begun)
         self._begun += 1

@@ -79,7 +79,7 @@ def chosen(made: list[Mutant], number: int, seed: int, known: dict[str, str]) ->
 
 
 def equivalent(module: str) -> dict[str, str]:
-    """Mutants of a module that change nothing anybody could tell, with the reason."""
+    """Return mutants of a module without observable effect, with the reason."""
     listed = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8")).get("equivalent", [])
     return {one["mutant"]: one["reason"] for one in listed if one["module"] == module}
 

@@ -216,7 +216,7 @@ class ForkRunner:
 
 
 def run(modules: list[str], number: int, seed: int, seconds: float, jobs: int) -> list[ModuleResult]:
-    """Try `number` mutants of each module until the time is over; says what it does as it does it."""
+    """Try `number` mutants of each module until the time is over; print progress."""
     end = time.monotonic() + seconds
     outcomes = [ModuleResult(module) for module in modules]
     with tempfile.TemporaryDirectory(prefix="mu-") as place:

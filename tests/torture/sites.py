@@ -37,7 +37,9 @@ Strike = Callable[[], Awaitable[None]]
 
 
 def _policy(policy: PolicyDocument) -> PolicyDocument:
-    """Small segments, no downgrade, and a link that may publish everything."""
+    """Return the policy with small segments, without downgrades, and with a link that may publish
+    everything.
+    """
     instance = replace(policy.instance, downgrade_after_ms=NEVER_MS)
     access = AccessSettings(policy.access.users, (EntitlementSettings(("link",), publish=(">",)),))
     return replace(policy, instance=instance, access=access if policy.access.users else policy.access)

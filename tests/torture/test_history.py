@@ -22,8 +22,8 @@ from tests.torture.history import (
 
 
 def history(records: int = 30) -> History:
-    """Two publishers in turns, all of it acknowledged, read to the end by one who reads once and one who
-    begins again.
+    """Return a correct history: two alternating publishers, all acknowledged, read by one reader without and
+    one with restarts.
     """
     log = [Record(10 + at, "pq"[at % 2], at // 2 + 1, at) for at in range(records)]
     once = ReaderHistory("once", records=list(log))

@@ -1,6 +1,4 @@
-"""Mutants: what is made of a module, and that the list of those which change nothing is about mutants that
-there are.
-"""
+"""Mutants: those made of a module, and a list of equivalent mutants that all exist."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A small broker for the client's tests: the real protocol on a real TCP or WebSocket server, kept in memory.
+"""A small broker in memory for the client's tests, with the real protocol over TCP or WebSocket.
 
-It logs on, numbers and keeps what is published, drops repeats, replays and delivers. What the tests turn:
-`hold_acks`, `refuse_next`, `silent`, and `drop()`, which cuts every connection as a crash would.
+It accepts logons, numbers and stores records, drops repeats, replays and delivers. Tests control it by
+`hold_acks`, `refuse_next`, `silent`, and `drop()`, which cuts every connection like a crash.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class FakeBroker:
                     peer.deliver(stream, stamped)
 
     def release(self) -> None:
-        """Acknowledge everything with one ack a publisher."""
+        """Acknowledge all records, with one acknowledgement per publisher."""
         for peer in self.peers:
             peer.acknowledge()
 
@@ -262,7 +262,7 @@ class FakeBroker:
 
     @property
     def bodies(self) -> list[bytes]:
-        """Every body kept, in order."""
+        """Return all stored bodies, in order."""
         return [body for batch in self.log for body in batch.bodies()]
 
 

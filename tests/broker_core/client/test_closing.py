@@ -53,7 +53,7 @@ def in_a_thread(work: Callable[[], object], seconds: float = 30.0) -> None:
 
 
 def go_away(broker: FakeBroker) -> None:
-    """Have a broker on another thread take no more messages, and no logons."""
+    """Make a broker on another thread refuse messages and logons."""
     gone = threading.Event()
 
     def leave() -> None:
@@ -66,7 +66,7 @@ def go_away(broker: FakeBroker) -> None:
 
 
 def full_client(broker: FakeBroker, store: object, **options: object) -> SyncClient:
-    """A client whose broker has gone and whose store and line are full."""
+    """Return a client whose broker is unreachable and whose store and queue are full."""
     client = SyncClient(
         broker.address, "s", reconnect=QUICK, publish_store=store, batch_bytes=1_000, buffered=True, **options
     ).start()

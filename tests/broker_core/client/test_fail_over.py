@@ -72,7 +72,7 @@ async def two_transports(home: Path) -> AsyncIterator[TwoTransportBroker]:
 
 
 async def take(subscription: Subscription, number: int) -> list[int]:
-    """The next so many messages, done."""
+    """Return the next `number` messages, marked as processed."""
     found: list[int] = []
     async with asyncio.timeout(20):
         async for message in subscription:

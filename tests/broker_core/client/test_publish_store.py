@@ -1,4 +1,4 @@
-"""The publish stores: what is kept, dropped, found again after a crash, and refused."""
+"""Publish stores: records stored, dropped, restored after a crash, and refused."""
 
 from __future__ import annotations
 

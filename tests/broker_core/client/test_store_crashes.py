@@ -53,7 +53,7 @@ _replace = pathlib.Path.replace
 
 
 def killed_at(step: int, halfway: bool, work: Callable[[], None]) -> bool:
-    """Do it in a process that is killed at that step; False when it came to its end before."""
+    """Do the work in a process that is killed at operation `step`; return False if it ended before."""
     child = os.fork()
     if child == 0:
         dying = KilledOs(step, halfway)

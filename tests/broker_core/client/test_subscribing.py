@@ -310,7 +310,7 @@ async def test_what_is_read_together_with_word_of_damage_is_not_handed_out(broke
 async def test_a_resume_point_takes_nothing_back_that_was_received_in_order(
     broker: FakeBroker, options: dict[str, str], resumes_after: int
 ) -> None:
-    """The broker says what it knows to have arrived; what is on its way then comes before its word."""
+    """The broker's resume point covers records known to have arrived; records in flight arrive before it."""
     async with client(broker) as subscriber:
         subscription = await subscriber.subscribe("a", bookmark=EPOCH, **options)  # type: ignore[arg-type]
         await publish(broker, "1", "2", "3")

@@ -134,7 +134,7 @@ def test_who_stops_in_the_middle_of_a_batch_goes_on_with_the_next_message(broker
 
 
 async def test_acknowledgements_of_a_program_without_asyncio(tmp_path: Path) -> None:
-    """Its window is two: what comes after them shows that it said so."""
+    """The window is two, so later deliveries show that acknowledgements were sent."""
     async with running_broker(tmp_path) as broker:
 
         def consume() -> list[bytes]:
@@ -187,7 +187,7 @@ def test_an_error_takes_only_its_own_messages_with_it(broker: FakeBroker) -> Non
 
 
 def on_the_loop(publisher: SyncClient, work: Callable[[], object]) -> None:
-    """Keep the client's loop busy meanwhile, so that all of it stands in line when the loop goes on."""
+    """Keep the client's loop busy until the block ends, so that all calls queue up."""
     done, busy = threading.Event(), threading.Event()
     publisher._loop.call_soon(lambda: (busy.set(), done.wait(10)))
     assert busy.wait(10)
@@ -219,8 +219,8 @@ def test_a_flush_whose_time_is_over_leaves_the_line_as_it_is(broker: FakeBroker)
 
 
 def test_publishing_raises_for_good_once_the_client_has_given_up(broker: FakeBroker) -> None:
-    """Also where the line is full, and from several threads: each is told, again and again, and nobody waits
-    for ever.
+    """Also with a full queue, and from several threads: each call raises every time, and none waits
+    forever.
     """
     broker.hold_acks = True
     told: list[str] = []

@@ -279,9 +279,9 @@ def incomplete_frame(share: int, total: int = 15_000_000) -> bytes:
 async def test_unfinished_frames_after_the_logon_have_a_pool_and_a_healthy_publisher_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients that hold unfinished frames are given up, the oldest first.
+    """Clients that hold unfinished frames are closed, oldest first.
 
-    Whoever finishes its frames is not.
+    Clients that finish their frames are not.
     """
     monkeypatch.setattr(admission, "UNFINISHED_BYTES", 8_000_000)
     async with running_broker(tmp_path) as broker:

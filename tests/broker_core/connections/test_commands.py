@@ -192,7 +192,7 @@ async def test_before_a_logon_every_other_command_ends_the_connection(broker: Br
 
 
 async def test_a_repeat_is_not_called_persisted_before_what_it_repeats(raw: RawClient) -> None:
-    """Both come in one write, so that the second meets the first on its way to the disk."""
+    """Both batches arrive in one write, so that the second meets the first on its way to the disk."""
     publish = {"c": "publish", "topic": "a", "data": 1, "sequence": 1, "ack": ["processed", "persisted"]}
     heard = await read_replies(raw, {**publish, "id": "first"}, {**publish, "id": "repeat"})
     told = [(reply["ack"], reply.get("id")) for reply in heard]

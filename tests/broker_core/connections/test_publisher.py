@@ -155,7 +155,7 @@ async def test_of_too_many_words_the_rest_is_counted_together(tmp_path: Path) ->
 
 
 async def test_what_is_refused_is_told_by_its_numbers_and_not_counted(tmp_path: Path) -> None:
-    """In a batch as in a command; what comes behind it is taken, and each message counts once against the
+    """In a batch as in a command: later records are accepted, and each message counts once against the
     rate.
     """
     quotas = (QuotaSettings(client_topics=1, client_publish_rate=100),)

@@ -1,4 +1,4 @@
-"""The key that resume tokens are signed with: made once, kept, and nobody else's to read."""
+"""The key that signs resume tokens: created once, stored, and readable only by its owner."""
 
 from __future__ import annotations
 

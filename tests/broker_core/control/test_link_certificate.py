@@ -1,4 +1,4 @@
-"""The control link's certificate: told of before it ends, and renewed while the broker runs."""
+"""The control link's certificate: reported before it expires, and renewed while the broker runs."""
 
 from __future__ import annotations
 

@@ -51,13 +51,13 @@ def agree(entry: ClientEntry) -> ClientEntry:
 
 
 async def blocked_for(broker: Broker, name: str, seconds: float) -> None:
-    """A client's peer has acknowledged nothing of what is on its way for so long."""
+    """Wait until the client's peer has acknowledged no sent byte for `seconds`."""
     backlog, clock = broker.engine.roster.clients[name].backlog, broker.engine.clock
     await until(lambda: backlog.silent_since and clock.now_ns() - backlog.silent_since > seconds * 1e9)
 
 
 def silent_before(broker: Broker, name: str, seconds: int) -> None:
-    """Say that it had been so for longer by so much, rather than wait."""
+    """Move the time of the last acknowledgement back, rather than wait."""
     broker.engine.roster.clients[name].backlog.silent_since -= seconds * 10**9
 
 
@@ -188,7 +188,9 @@ async def test_a_replay_that_its_client_paused_counts_what_it_is_behind(tmp_path
 
 
 async def test_one_that_was_live_is_behind_by_its_own_records_and_not_by_the_logs(tmp_path: Path) -> None:
-    """Paused, and read again while others' records come: what is told is what its client then gets."""
+    """The subscription is paused and read again while other records arrive; the reported lag equals the later
+    deliveries.
+    """
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "paused")
         raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "filter": "/n > 9", "bookmark": "0|1|"})

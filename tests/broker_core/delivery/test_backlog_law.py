@@ -1,7 +1,8 @@
-"""matched = acknowledged + in flight + waiting + gone, whatever happens to a client: read, acknowledged,
-offlined, drained, paused, discarded, conflated, unsubscribed, closed.
+"""Property tests of a client's backlog: matched = acknowledged + in flight + waiting + gone, whatever
+happens.
 
-A real Backlog with its outbox, lanes and spool; the socket, the journal and the time are the test's.
+A client is read, acknowledged, offlined, drained, paused, discarded, conflated, unsubscribed and closed. The
+Backlog is real, with its outbox, queues and spool; socket, journal and time belong to the test.
 """
 
 from __future__ import annotations
@@ -255,7 +256,7 @@ class BacklogModel:
         assert backlog.nbytes >= held >= 0 and bool(backlog.nbytes - held) == bool(backlog.messages)
 
     def check_running(self, backlog: Backlog) -> None:
-        """The figures that are kept, or found in order, against those of everything looked at."""
+        """Check incrementally maintained figures against figures computed from all entries."""
         assert backlog.outstanding == sum_volumes(map(backlog.outstanding_of, backlog.recipients.values()))
         lanes = list(backlog.lanes.values())
         assert backlog.lanes.messages == sum(one.messages for one in lanes)
@@ -352,7 +353,7 @@ async def play(scene: BacklogModel, plan: list[tuple[str, int, int]]) -> None:
 
 
 async def drained(scene: BacklogModel) -> None:
-    """The client reads and acknowledges everything: nothing may stay behind."""
+    """Let the client read and acknowledge everything; check that no entry is left."""
     backlog = scene.backlog
     for lane in backlog.lanes.values():
         lane.paused = False
@@ -399,7 +400,7 @@ COPIES_IN_THE_SPOOL = [
 def test_every_message_is_sent_given_up_or_waiting(
     plan: list[tuple[str, int, int]], stalled_after_s: float
 ) -> None:
-    """With no patience a drain gives back what isn't taken at once."""
+    """With no patience, a drain returns entries to the spool that are not accepted immediately."""
 
     async def run() -> None:
         with TemporaryDirectory() as directory:
@@ -417,7 +418,7 @@ def test_every_message_is_sent_given_up_or_waiting(
 
 
 def test_who_is_offlined_and_acknowledges_nothing_waits_on_disk_with_a_full_window() -> None:
-    """Its socket takes everything; what its window lets nothing through of isn't read from the disk again and
+    """The socket accepts everything; entries behind the full window are not read from disk again and
     again.
     """
 

@@ -1,4 +1,4 @@
-"""Conflation, and its law: the last record per key and interval, with the bookmark of the first."""
+"""Conflation, with a property test: the last record per key and interval, with the bookmark of the first."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ async def test_beside_live_traffic_all_replays_together_take_a_share_of_the_loop
 async def test_a_loop_that_runs_late_costs_the_replays_none_of_their_turns(
     clock: SleepClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Live delivery takes the loop for 80 ms at a time: a replay that sleeps for 4 ms wakes after 84."""
+    """Live delivery blocks the loop for 80 ms at a time: a replay that sleeps for 4 ms wakes after 84."""
 
     async def late(seconds: float) -> None:
         clock.now += seconds + 0.08

@@ -49,7 +49,7 @@ class DrainFixture:
             self.spool.append_reference(1, BatchPosition(1, 8 + 2 * length * n), length, 1, n + 1, n + 1)
 
     async def take(self) -> int:
-        """The next chunk, taken at once; its bytes."""
+        """Take the next chunk; return its bytes."""
         self.drain.start()
         assert self.drain.chunk is not None
         nbytes = self.drain.chunk.nbytes

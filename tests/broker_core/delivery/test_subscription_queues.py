@@ -1,4 +1,4 @@
-"""A lane: order, windows, cuts, and what is discarded."""
+"""Subscription queues: order, ack windows, cut batches, and discards."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""The law of accounts over a real engine and journal, against a model that counts what was published:
+"""Property test of delivery accounts over a real broker engine and journal, against a counting model.
 
     matched = acknowledged + in flight + waiting + gone
 
-for every subscription of a client with one of each kind, at every step of any interleaving of publishes,
-reads, acks, offlining, draining, pauses, rates, returns to the log, conflation, discards, cancels,
-disconnects and reconnects; and what it says is what really lies in the queues, what the socket really got,
-and what the ledger has a row of.
+This holds for every subscription of a client with one of each type, at every step of any interleaving of
+publishes, reads, acks, offlining, draining, pauses, rates, returns to the log, conflation, discards, cancels,
+disconnects and reconnects. The account also equals the queues, the bytes on the socket and the ledger's rows.
 """
 
 from __future__ import annotations
@@ -353,7 +352,7 @@ class AccountModel:
         return found
 
     async def finish(self) -> None:
-        """Let everything come to rest; the client reads and acknowledges all of it."""
+        """Let the client read and acknowledge everything until no work is left."""
         connection = self.subscriber
         await self.engine.dispatch.barrier()
         self.do_unblock(0)

@@ -1,5 +1,5 @@
-"""A client whose backlog a policy conflated sees it on what is left, and on the first delivery behind it that
-it is over.
+"""Conflation marks: a client sees on deliveries that its backlog was conflated, and on the first later one
+that this ended.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ async def test_another_client_of_the_same_batches_sees_no_mark(tmp_path: Path) -
 
 
 async def test_the_marks_outlive_the_spool_and_the_way_back_to_the_log(tmp_path: Path) -> None:
-    """Read again from the log it would bring what was left out."""
+    """Reading the log again would bring the records that were left out."""
     async with slow_client(tmp_path, rule("conflate"), snapshot_key="/k", bookmark="0|1|") as there:
         await publish(there, range(11))
         await conflated(there)

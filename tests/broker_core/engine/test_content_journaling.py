@@ -1,6 +1,4 @@
-"""Content filters and message types in a running broker: what is journaled, acknowledged, delivered and
-replayed.
-"""
+"""Content filters and message types in a running broker: journaling, acknowledgement, delivery and replay."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class WindowScenario:
 async def slow_client(
     tmp_path: Path, *rules: dict[str, Any], topic: str = "t", **subscribe: Any
 ) -> AsyncIterator[WindowScenario]:
-    """A client whose window of 2 is full from the third message on."""
+    """Run a broker with a client whose window of 2 is full from the third message on."""
     async with (
         running_broker(tmp_path, policy_with(*rules)) as broker,
         AsyncClient(address_of(broker), "writer") as writer,
@@ -89,7 +89,7 @@ async def test_the_oldest_are_discarded_and_the_ledger_has_the_interval(tmp_path
 
 @pytest.mark.parametrize("mode", ["enforce", "shadow"])
 async def test_a_firehose_of_discards_is_one_decision_a_second(mode: str, tmp_path: Path) -> None:
-    """In shadow it counts what would have been discarded, and nothing is."""
+    """In shadow mode would-be discards are counted, and no message is discarded."""
     async with slow_client(tmp_path, rule("discard_oldest", mode=mode)) as there:
         for start in range(1, 301):
             await there.publish(start, 1)
@@ -119,7 +119,7 @@ async def test_only_the_latest_of_each_key_remains(tmp_path: Path) -> None:
 async def test_in_shadow_it_counts_what_conflating_would_have_left_out_however_long_it_goes_on(
     tmp_path: Path,
 ) -> None:
-    """Single messages come, with one of three keys or without one; now and then two are acknowledged."""
+    """Single messages arrive with one of three keys or without one; now and then two are acknowledged."""
     found = dict[str, int]()
     for mode in ("enforce", "shadow"):
         async with slow_client(tmp_path / mode, rule("conflate", mode=mode), snapshot_key="/k") as there:
@@ -202,8 +202,9 @@ async def test_a_cancelled_subscription_ends_and_its_neighbour_goes_on(tmp_path:
 
 
 async def test_what_a_cancel_says_of_each_subscription_and_of_all_is_what_it_came_to(tmp_path: Path) -> None:
-    """The rule cancels all of the client's: the resume bookmark is before the first record that any of them
-    is owed.
+    """The rule cancels all subscriptions of the client.
+
+    The resume bookmark is before the first unacknowledged record of any.
     """
     of_all = {**rule("cancel_subscription", limit=20), "scope": {}}
     async with slow_client(tmp_path, of_all) as there:

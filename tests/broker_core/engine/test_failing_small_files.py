@@ -1,6 +1,4 @@
-"""The small files beside the log are written through the broker's disk: where it refuses one, that is said
-and tried again.
-"""
+"""Small files beside the log on a failing disk: a failed write is reported and repeated."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Faults and hostile peers: a full disk, connections that never log on, answers nobody reads, removed
-records.
-"""
+"""Faults and hostile peers: a full disk, connections without logon, unread replies, removed records."""
 
 from __future__ import annotations
 

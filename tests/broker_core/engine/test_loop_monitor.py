@@ -86,7 +86,7 @@ BROKER = textwrap.dedent(
 
 
 class BrokerUnderTest:
-    """A real broker in a process of its own, whose loop a subscription to `block.…` stops."""
+    """A real broker in its own process; a subscription to `block.…` blocks its loop."""
 
     def __init__(self, home: Path) -> None:
         self.log = home / "log"

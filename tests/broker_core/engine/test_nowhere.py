@@ -1,6 +1,4 @@
-"""A message for a queue whose topic no journal keeps is refused, on every way: no consumer could ever get
-it.
-"""
+"""A message for a queue whose topic is not journaled is refused on every path: no consumer could get it."""
 
 from __future__ import annotations
 

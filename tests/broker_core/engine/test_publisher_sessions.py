@@ -152,7 +152,7 @@ async def test_what_is_published_before_the_start_behind_what_a_former_client_le
 
 
 async def test_a_logon_names_the_session_under_which_messages_were_numbered_anew(tmp_path: Path) -> None:
-    """Else the answer says nothing of them, and they are stored twice."""
+    """Otherwise the reply ignores these messages, and they are stored twice."""
     gate = SyncGate()
     async with running_broker(tmp_path / "home", files=gate) as broker:
         other = await RawClient.connect(broker, "feed", session=8)

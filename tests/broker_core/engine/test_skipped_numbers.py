@@ -19,7 +19,7 @@ from tests.support.raw import RawClient
 async def live_subscriber(
     broker: Broker, name: str, bookmark: str = "0", upto: str = "completed"
 ) -> RawClient:
-    """Return a subscriber of `t` that doesn't wait for the disk, and has been told that it has caught up."""
+    """Return a subscriber of `t` that does not wait for the disk and has caught up."""
     client = await RawClient.connect(broker, name)
     client.send_command(
         {"c": "subscribe", "id": "s", "topic": "t", "bookmark": bookmark, "durability": "live"}

@@ -1,8 +1,6 @@
-"""The watchdog finds every way in which a client may wait in silence, and never barks at one that waits for a
-reason.
+"""The watchdog finds clients that wait for a lost signal, and ignores clients that wait for a reason.
 
-Its clock is set by hand; what it looks at is a running broker with clients on sockets, in which one signal is
-lost.
+Its clock is manual. It watches a running broker with clients on sockets, in which one signal is lost.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A slow and simple evaluator of filter trees, written from docs/filters.md, to hold the real one against.
+"""A slow and simple evaluator of filter trees, written from docs/filters.md, as a reference for the real one.
 
-It looks at arrays pair by pair and at nothing twice; it shares no code with broker_core.filters.
+It compares arrays pair by pair and shares no code with broker_core.filters.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def follow(inside: Any, steps: tuple[Any, ...]) -> Any:
 
 
 def follow_each(reached: list[Any], steps: tuple[Any, ...]) -> list[Any]:
-    """Once a name has gone into an array's elements, each further step is taken from each value reached."""
+    """Apply each further step of a path to every element that was reached through an array."""
     for step in steps:
         if isinstance(step, int):
             reached = [one[step] for one in reached if isinstance(one, list) and step < len(one)]

@@ -1,4 +1,4 @@
-"""Selectors over headers: what they mean, what is refused, and that no headers make one raise."""
+"""Selectors over headers: results, errors, and no exception for any headers."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_noting_a_publisher_again_makes_it_the_newest():
 
 @pytest.mark.parametrize("other", ["b", "sluice-t.spare", "sluice-t.1", "sluice", "sluice-t.x"])
 def test_instances_that_share_a_directory_touch_their_own_files_only(tmp_path, other):
-    """Also when one's name is the beginning of the other's, or looks like one of its files."""
+    """Also if one name is a prefix of the other, or looks like one of its files."""
     options = JournalOptions(64 * 1024, 1)
     mine = open_journal(tmp_path, options)
     theirs = Journal.open(tmp_path / "journal", other, tmp_path / "archive", options)
@@ -204,7 +204,7 @@ def test_instances_that_share_a_directory_touch_their_own_files_only(tmp_path, o
 
 
 def contents(directory, instance):
-    """Name and bytes of what a journal of that name has made: the files it would look for."""
+    """Return name and bytes of all files that a journal of this name has made."""
     owned = [
         path
         for path in directory.iterdir()

@@ -127,7 +127,7 @@ class CommitLogScenario:
         )
 
     async def write(self) -> None:
-        """The next write of the disk's thread, and what it brings about."""
+        """Perform the next write of the disk's thread, and its callbacks."""
         await run_iterations()
         self.thread.write()
         await run_iterations()

@@ -38,7 +38,7 @@ CHANGES = (
 
 
 def killing_files(at: int) -> FileSystem:
-    """Files that kill the process at the change number `at`: by turns before it is done, and after."""
+    """Return files that kill the process at change number `at`, alternately before and after the change."""
     files, done = FileSystem(), [0]
 
     def wrapped(name: str) -> Callable[..., object]:
@@ -103,7 +103,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def steps(
     home: Path, path: Path, act: Callable[[Path, FileSystem], None], check: Callable[[Path], None]
 ) -> int:
-    """Kill at each step in turn; returns how many there were."""
+    """Kill at each step in turn; return the number of steps."""
     for at in range(1_000):
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(home, path)
@@ -115,7 +115,7 @@ def steps(
 
 
 def open_with(path: Path, files: FileSystem):
-    """The journal, opened without counting: only what comes then is killed."""
+    """Open the journal without counting; only later calls can be killed."""
     journal = open_journal(path)
     for owner in (journal, journal._swaps, journal._sealer):
         owner._files = files

@@ -1,4 +1,4 @@
-"""A disk that is full or refuses: named errors, nothing left behind, and going on when there is room."""
+"""A disk that is full or fails: named errors, no leftovers, and normal work when space is free again."""
 
 from __future__ import annotations
 
@@ -151,9 +151,7 @@ def test_a_roll_is_durable_before_sync_returns(journal, files):
 
 
 def test_a_real_limit_on_file_size(tmp_path):
-    """The kernel itself refuses: the journal of a process with RLIMIT_FSIZE fails with disk_full and goes
-    on.
-    """
+    """The kernel itself fails the write: with RLIMIT_FSIZE the journal raises disk_full, and works on."""
     program = textwrap.dedent("""
         import resource, sys
         from pathlib import Path

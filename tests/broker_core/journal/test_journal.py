@@ -328,7 +328,7 @@ def test_publishers_are_read_from_the_segments_once_and_from_their_file_from_the
 
 
 def kill(journal):
-    """Let go of everything as a killed process does: nothing is finished."""
+    """Release all resources as a killed process does, without finishing anything."""
     journal._appender.close()
     journal._log.close()
     journal._directory_lock.close()

@@ -1,4 +1,4 @@
-"""A process that writes is killed at random moments: what it was told is durable is there, once, in order."""
+"""A writing process is killed at random times: records reported as durable are there, once and in order."""
 
 from __future__ import annotations
 

@@ -152,6 +152,6 @@ def test_who_needs_the_last_record_of_a_segment_holds_it():
 
 
 def test_a_file_that_is_gone_says_nothing_of_when_it_was_written():
-    """A swap has just moved it: it isn't taken for one of 1970."""
+    """A swap has just moved the file: it does not count as one of 1970."""
     ahead = [segment(0, 40)._replace(last_at=NOW + DAY, written_at=0)]
     assert names(plan_retention("remove", ahead, NOW - 15 * DAY, [], NOW)) == []

@@ -1,4 +1,4 @@
-"""Every bound that a field states holds on both its sides, and an error says what the field takes."""
+"""Every bound of a field holds on both sides, and its error states the accepted values."""
 
 from __future__ import annotations
 

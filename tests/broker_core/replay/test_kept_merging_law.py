@@ -53,13 +53,13 @@ class MergingMember:
         self.waiting.clear()
 
     def refuse(self) -> None:
-        """The member is cut off: nothing of it gets there."""
+        """Refuse all waiting updates, as for a member that is cut off."""
         for pending, _ in self.waiting:
             pending.failed = True
         self.waiting.clear()
 
     def take(self, log: list[bytes], number: int) -> None:
-        """Read so many more records of the log."""
+        """Read `number` more records of the log."""
         self.common.apply_updates(log[self.taken : self.taken + number])
         self.taken = min(self.taken + number, len(log))
 

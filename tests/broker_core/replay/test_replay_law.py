@@ -161,7 +161,7 @@ class ReplayModel:
             journal.archive_swap(segment.name, prepared)
 
     async def finish(self) -> None:
-        """Let everything come to rest."""
+        """Let all work complete."""
         self.unblock()
         await self.engine.dispatch.barrier()
         if self.begin is None:

@@ -1,4 +1,4 @@
-"""The law of replay: replay(b) then live equals everything after b, once, in order."""
+"""Property test of replay: replay(b) then live equals everything after b, once, in order."""
 
 from __future__ import annotations
 

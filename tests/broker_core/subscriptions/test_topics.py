@@ -1,4 +1,4 @@
-"""Topic patterns: what they match, and what is refused with its column."""
+"""Topic patterns: matching, and errors with their column."""
 
 from __future__ import annotations
 

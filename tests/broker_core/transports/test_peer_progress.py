@@ -43,7 +43,7 @@ SEGMENT = 1_448
 
 
 def shut(taken: int, *, window: int = 0, **other: int) -> TcpInfo:
-    """A look at a peer that takes no more."""
+    """Return a view of a peer with a closed window."""
     return SHUT._replace(acknowledged=taken, window=window, **other)
 
 
@@ -200,7 +200,7 @@ def test_a_peer_without_memory_for_what_its_window_let_through_is_no_trouble_of_
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait for what another process or the kernel brings about."""
+    """Wait for a change made by another process or the kernel."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it doesn't come"
@@ -246,7 +246,7 @@ def rates(looks: list[SinkSample], at_least_s: float) -> Iterator[float]:
 
 
 def check(reader: PacedReader, looks: list[SinkSample]) -> int:
-    """Hold what was said of a reader against what it read; how many rates were compared."""
+    """Compare the sink's figures with the reader's; return how many rates were compared."""
     assert all(before.acked <= now.acked <= now.written for before, now in pairwise(looks))
     newest = reader.samples[-1].at  # of what came since nobody knows what its kernel has
     for look in looks:

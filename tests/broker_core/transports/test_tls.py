@@ -33,7 +33,7 @@ ONCE = ReconnectPolicy(enabled=False)
 async def tls_broker(
     home: Path, tls: TlsSettings, kind: str = "tcp", **transport: Any
 ) -> AsyncIterator[tuple[Broker, str]]:
-    """A broker whose only transport has TLS, and its address."""
+    """Run a broker whose only transport has TLS; yield it and its address."""
     made = policy(
         user("gate", certificate="gate@example.org"),
         user("maria"),

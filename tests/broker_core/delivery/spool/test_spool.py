@@ -333,7 +333,7 @@ steps = st.lists(
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps)
 def test_law_a_spool_is_a_queue(tmp_path_factory, steps):
-    """Whatever goes in and out: what comes out is what went in, in order, and the counts are exact."""
+    """Entries leave in the order in which they were added, and the counts are exact."""
     spool = Spool(tmp_path_factory.mktemp("law") / "i.a.1.spool")
     model: list[tuple[int, int, int]] = []  # offset (of a copy, its moment), count, nbytes
     out: list[tuple[int, int, int]] = []

@@ -28,7 +28,7 @@ TOPICS = ("orders.a", "orders.b", "quotes")
 
 
 def write(journal, count, *, at, publisher="anna", numbered=True, pad=1_000):
-    """A batch with a topic each in turn; bodies are JSON that names the record."""
+    """Write a batch whose records cycle through the topics; bodies are JSON that names the record."""
     first = journal.next_sequence
     names = [TOPICS[(first + row) % 3] for row in range(count)]
     bodies = [orjson.dumps({"n": first + row, "pad": "." * pad}) for row in range(count)]

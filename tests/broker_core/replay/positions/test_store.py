@@ -331,7 +331,7 @@ steps = st.lists(st.sampled_from(["keep", "drop", "move", "save", "fail", "mend"
 def test_whoever_was_told_that_it_is_saved_finds_it_so(
     tmp_path_factory: pytest.TempPathFactory, plan: list[str]
 ) -> None:
-    """And the log is held from what is on disk, whatever fails in between."""
+    """Also the log is pinned from the position on disk, whatever fails in between."""
     home, files = InstanceDirectory(tmp_path_factory.mktemp("kept")), FailingFiles()
 
     async def run() -> None:

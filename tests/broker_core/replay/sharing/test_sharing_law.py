@@ -1,8 +1,8 @@
-"""The laws of a shared subscription over a real engine and journal, whatever its consumers and the process
-do:
+"""Property tests of a shared subscription over a real broker engine and journal, for any consumers and
+crashes.
 
-nothing is lost; nobody is given what another holds, or what was acknowledged (after a crash: when that was
-saved); what was given back goes out before anything new; and every consumer's account balances.
+No record is lost. No consumer gets a record that another holds, or that was acknowledged (after a crash: if
+that was saved). Returned records go out before new ones. Every consumer's account balances.
 """
 
 from __future__ import annotations
@@ -131,7 +131,9 @@ class SharingModel:
         self.check_position()
 
     def check_position(self) -> None:
-        """The place that is kept never moves back, but by a crash, which loses what wasn't on disk."""
+        """Check that the stored position never moves back, except by a crash, which loses unsynced
+        changes.
+        """
         position = max((one.position for one in self.engine.kept.durables.values()), default=0)
         assert position >= self.position, "a kept place moved back"
         self.position = position
@@ -195,7 +197,7 @@ class SharingModel:
         self.start()
 
     async def drain(self) -> None:
-        """Consumers that acknowledge everything get everything that is owed."""
+        """Check that consumers that acknowledge everything receive the whole backlog."""
         for connection, socket in self.consumers:
             socket.is_writable = True
             connection.on_writable()

@@ -153,9 +153,7 @@ STEP = st.tuples(st.sampled_from("ggggsssedpr?"), st.integers(0, 19), st.integer
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEP, max_size=250))
 def test_it_agrees_with_sorting(steps: list[tuple[str, int, int]]) -> None:
-    """Few users and few sizes, hence many that are equal; and what is left over is cleared away all the
-    time.
-    """
+    """Few users and few sizes give many equal ones; stale entries are removed all the time."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ranking_module, "_SPARE", 0)
         users = [RankedUsage() for _ in range(20)]

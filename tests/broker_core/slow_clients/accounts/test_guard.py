@@ -292,7 +292,7 @@ STEP = st.tuples(st.sampled_from("qqqqrut"), st.integers(0, 5), st.integers(1, 2
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEP, max_size=60))
 def test_the_guard_agrees_with_evaluate_over_everybody(steps: list[tuple[str, int, int]]) -> None:
-    """The guard hands evaluate() one client or two; with all clients at hand it would have said the same."""
+    """The guard passes one or two clients to evaluate(); with all clients the result would be equal."""
     made = make_guard(policy({"message_memory_limit": 500_000, "message_disk_limit": 500_000}, 60))
     accounts = [made.register(f"c{number}", "tcp", FixedBacklog(START)) for number in range(6)]
     for what, number, size in steps:

@@ -120,7 +120,7 @@ def test_a_cooldown_keeps_quiet_for_a_while() -> None:
 
 
 def test_checks_go_by_the_clock_so_that_the_worst_case_is_limit_and_period() -> None:
-    """Trap 5: a limit of 30 s looked at every 30 s acts 30 to 60 s after it began, and says so."""
+    """Trap 5: a limit of 30 s checked every 30 s acts 30 to 60 s after the start, and reports that."""
     quantised = rule(Shape.HARD, signal=Signal.WINDOW_FULL, limit=30_000, check_ms=30_000)
     offset = 7
     ages = [0] * offset + [1_000 * n for n in range(1, 100)]

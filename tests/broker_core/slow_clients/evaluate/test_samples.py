@@ -1,4 +1,4 @@
-"""The pace at which a client takes and messages come: now, and usually."""
+"""Rates of a client's reads and of arriving messages: current and usual."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_a_limit_of_nothing_keeps_nothing() -> None:
 
 
 def test_the_defaults_abort_after_more_than_30_s_at_the_next_check() -> None:
-    """Trap 5: with both at 30 s it comes 30 to 60 s after the consumer became slow."""
+    """Trap 5: with both at 30 s the abort happens 30 to 60 s after the consumer became slow."""
     made, account, one = guarded_subscription(
         {"topic": ">", "abort_slow_consumer_strategy": True}, prefetch=10
     )

@@ -79,7 +79,7 @@ def test_an_early_rung_discards_nothing_while_the_limit_is_not_passed() -> None:
 def test_in_shadow_it_counts_what_enforcing_would_have_discarded_however_long_it_goes_on(
     steps: list[tuple[int, int]], in_bytes: bool
 ) -> None:
-    """Messages of 10 bytes come and are sent; only where it is enforced those discarded are gone."""
+    """Messages of 10 bytes arrive and are sent; only enforcing discards any."""
     signal, limit = ("backlog_bytes", 250) if in_bytes else ("outbound_messages", 25)
     discarded = dict.fromkeys(("enforce", "shadow"), 0)
     for mode in discarded:
@@ -102,7 +102,7 @@ def test_in_shadow_it_counts_what_enforcing_would_have_discarded_however_long_it
 def test_in_shadow_it_counts_what_conflating_would_have_left_out_too(
     steps: list[tuple[list[int], int]],
 ) -> None:
-    """Messages with keys come and are sent; only where it is enforced the earlier ones of a key are gone."""
+    """Messages with keys arrive and are sent; only enforcing discards earlier ones of a key."""
     left_out = dict.fromkeys(("enforce", "shadow"), 0)
     for mode in left_out:
         made, watched = guarded_client("outbound_messages", 15, mode, "conflate")

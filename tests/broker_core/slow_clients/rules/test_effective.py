@@ -1,4 +1,4 @@
-"""A preview names the clients for whom something changes, with where each value comes from."""
+"""A preview names the clients whose settings change, with the origin of each value."""
 
 from __future__ import annotations
 

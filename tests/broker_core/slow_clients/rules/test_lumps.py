@@ -87,8 +87,8 @@ def test_one_below_the_floor_is_acted_on_within_the_stated_worst_case(lump: int,
 
 
 def test_after_an_idle_time_a_burst_is_not_held_against_a_reader() -> None:
-    """For longer than the look-back little came and all of it was taken: it is behind from the burst on, not
-    before.
+    """For longer than the observation window few bytes arrived and all were read: the client is behind from
+    the burst on, not before.
     """
     made = make_guard(policy(xap=[{"enabled": True}]))
     reader = SteppedWindowReader(10_000, 400_000, 0.0, arriving=50_000)

@@ -1,4 +1,4 @@
-"""A staged revision judges the clients it is for, and nobody else."""
+"""A staged revision judges the clients of its stage, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scopes: what matches, what is more specific, and field-by-field layers with their origins."""
+"""Scopes: matching, specificity, and field-by-field layers with their origins."""
 
 from __future__ import annotations
 

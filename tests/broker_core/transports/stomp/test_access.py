@@ -1,4 +1,4 @@
-"""STOMP clients that must show who they are, and may not do everything; over TLS too."""
+"""STOMP clients that must authenticate and have limited permissions; also over TLS."""
 
 from __future__ import annotations
 

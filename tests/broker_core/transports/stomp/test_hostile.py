@@ -24,7 +24,7 @@ CONNECT = b"CONNECT\naccept-version:1.2\n\n\0"
 
 @asynccontextmanager
 async def with_a_neighbour(home: Path) -> AsyncIterator[tuple[Broker, StompClient]]:
-    """A broker with a client that must still have what it publishes at the end."""
+    """Run a broker with a client that must still receive its own messages at the end."""
     async with running_broker(home, stomp_policy()) as broker, stomp_client(broker) as neighbour:
         await neighbour.send_with_receipt("SUBSCRIBE", id="n", destination="/topic/n")
         yield broker, neighbour
@@ -152,7 +152,7 @@ async def test_a_large_frame_that_comes_together_with_connect_comes_after_the_lo
 async def test_of_a_read_with_thousands_of_frames_a_turn_cuts_off_as_many_as_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The budget of a turn is over after each item: nothing more is cut off for it."""
+    """The iteration's budget is over after each item: no further frame is parsed for it."""
     monkeypatch.setattr(inbox, "TURN_NS", 1)
     cut = 0
     most: list[int] = []
