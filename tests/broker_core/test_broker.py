@@ -115,7 +115,7 @@ async def test_republished_messages_are_acknowledged_and_stored_once_also_after_
                 assert await take(subscription, 15) == numbered_bodies(0, 15), f"attempt {attempt}"
 
 
-async def test_a_second_client_of_a_name_replaces_the_first_which_is_told(tmp_path: Path) -> None:
+async def test_a_second_client_of_a_name_replaces_the_first_with_a_notice(tmp_path: Path) -> None:
     from tests.support.raw import RawClient
 
     async with running_broker(tmp_path) as broker:

@@ -168,7 +168,7 @@ def test_a_code_that_is_made_is_written_out_or_handed_on() -> None:
             assert _texts(expression) or handed_on.fullmatch(text), f"{path}:{node.lineno}: {text}"
 
 
-def test_who_is_told_is_who_can_be() -> None:
+def test_error_audiences_match_their_raising_modules() -> None:
     """The client library's errors reach its application, the broker's ClientErrors a client, others an
     operator.
     """
@@ -186,7 +186,7 @@ def test_who_is_told_is_who_can_be() -> None:
 
 
 @pytest.mark.parametrize("kind", list(_rest_framework()), ids=lambda kind: kind.__name__)
-def test_what_the_rest_framework_answers_is_in_the_table(kind: type[exceptions.APIException]) -> None:
+def test_error_codes_of_the_rest_framework_are_in_the_table(kind: type[exceptions.APIException]) -> None:
     assert CODES[kind.default_code].status == kind.status_code
 
 
@@ -208,7 +208,7 @@ def test_close_numbers_are_unique_private_and_found_both_ways() -> None:
     assert code_from_close_number(1000) is None is code_from_close_number(4999)
 
 
-def test_who_was_replaced_stays_away_and_who_was_slow_comes_back() -> None:
+def test_replaced_clients_do_not_reconnect_and_slow_ones_do() -> None:
     assert is_permanent("client_replaced") and reconnect_after_ms("client_replaced") is None
     assert not is_permanent("slow_client_disk") and reconnect_after_ms("slow_client_disk") == 1_000
     assert not is_permanent("from_a_newer_broker") and not is_permanent("bad_filter")

@@ -17,7 +17,7 @@ from tests.support.broker_process import full_pipe
 from tests.support.manual_clock import ManualClock
 
 
-def test_what_nobody_reads_is_dropped_counted_and_said_and_the_rest_is_whole_and_in_order():
+def test_unread_log_lines_are_dropped_and_counted_and_the_rest_stays_in_order():
     reading, writing = full_pipe()
     pipe = LogPipe(writing, most_bytes=1_000)
     for number in range(30):

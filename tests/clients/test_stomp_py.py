@@ -177,7 +177,7 @@ def test_it_fails_over_and_shows_who_it_is(tmp_path: Path) -> None:
             connect(username="guest", passcode="wrong")
 
 
-def test_a_slow_one_is_told_why_and_then_closed(tmp_path: Path) -> None:
+def test_a_slow_client_gets_the_reason_and_is_closed(tmp_path: Path) -> None:
     with stomp_broker(tmp_path, stomp_policy(policy_with(rule("disconnect")))) as (_, connect):
         slow, other = connect(), connect()
         slow.subscribe("/topic/t", id="s", ack="client", headers={"prefetch-count": "2"})
@@ -245,7 +245,7 @@ def test_a_slow_one_that_comes_back_as_it_was_gets_what_it_had_not_acknowledged(
     assert [one["redelivered"] for one in headers] == ["true"] * 4 + ["false"] * 10
 
 
-def test_a_slow_one_that_comes_back_is_told_what_it_missed_and_can_ask_for_it(tmp_path: Path) -> None:
+def test_a_slow_client_that_reconnects_learns_its_gap_and_can_replay_it(tmp_path: Path) -> None:
     bodies, headers = _slow_and_back(tmp_path, ResumeFrom.NOW)
     assert bodies == ["live"]
     assert headers[0]["x-sluice-missed"] == "[test-1|3|:test-1|15|]"

@@ -72,9 +72,7 @@ def policy(origin: str, port: int = 0) -> PolicyDocument:
     return replace(policy_with(rule("disconnect")), transports=(transport,))
 
 
-def test_a_page_publishes_acknowledges_beats_comes_back_and_is_told_that_it_is_slow(
-    page: Page, origin: str
-) -> None:
+def test_a_page_publishes_acknowledges_reconnects_and_learns_that_it_is_slow(page: Page, origin: str) -> None:
     def until(condition: str) -> None:
         page.wait_for_function(f"() => {condition}", polling=50)
 

@@ -154,7 +154,7 @@ async def test_heart_beats_hold_an_idle_connection(tmp_path: Path) -> None:
             assert list(broker.engine.roster.connections) == [before], "it is the same connection"
 
 
-async def test_it_fails_over_and_subscribes_anew_when_its_connection_is_cut(tmp_path: Path) -> None:
+async def test_it_fails_over_and_resubscribes_when_its_connection_is_cut(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with application(broker, before=(DEAD,)) as app:
             await app.subscribe("/topic/a")
@@ -182,7 +182,7 @@ async def test_a_wrong_passcode_is_refused(tmp_path: Path) -> None:
         assert broker.engine.dispatch.messages_in == 1
 
 
-async def test_a_slow_one_is_told_why(tmp_path: Path) -> None:
+async def test_a_slow_client_gets_the_reason(tmp_path: Path) -> None:
     policy = stomp_policy(policy_with(rule("disconnect")))
     async with running_broker(tmp_path, policy) as broker, application(broker) as writer:
         async with application(broker, heartbeat=stompman.Heartbeat(0, 0)) as slow:

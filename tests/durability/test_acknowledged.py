@@ -93,7 +93,7 @@ async def test_the_clients_store_keeps_what_a_failed_sync_left_and_the_next_brok
             assert store.oldest() == 0
 
 
-async def test_repeats_that_wait_are_told_when_the_group_fails(tmp_path: Path) -> None:
+async def test_waiting_repeats_are_answered_when_the_group_fails(tmp_path: Path) -> None:
     gate = SyncGate()
     async with running_broker(tmp_path, files=gate, broken=("journal_failed",)) as broker:
         first = await RawClient.connect(broker, "p", session=7)

@@ -135,7 +135,7 @@ def test_members_make_the_same_of_any_log_whatever_they_had_applied_before(
     assert all(found == sorted(set(found)) for found in numbers.values())
 
 
-def test_a_chain_that_was_kept_is_gone_on_from_and_a_damaged_one_is_made_anew(tmp_path: Path) -> None:
+def test_a_stored_hash_chain_is_continued_and_a_damaged_one_rebuilt(tmp_path: Path) -> None:
     entries = [entry_of(number, number, [("p", 0, 3, number, 1)]) for number in range(1, 6)]
     journal = open_journal(tmp_path)
     first = apply(journal, entries[:2]).chain

@@ -43,7 +43,7 @@ async def test_what_one_member_refused_is_no_repeat_at_another(tmp_path: Path) -
         again.close()
 
 
-async def test_a_client_that_fails_over_before_it_read_a_refusal_is_told_and_loses_nothing(
+async def test_a_client_that_fails_over_before_reading_a_refusal_gets_it_and_loses_nothing(
     tmp_path: Path,
 ) -> None:
     told: list[Rejection] = []

@@ -207,7 +207,7 @@ async def test_a_member_at_a_log_that_is_set_aside_appends_to_it_no_more(tmp_pat
                 assert {by for _, by, _ in await read(first.address, "reader", 30)} == {"p"}
 
 
-async def test_a_member_is_made_anew_of_the_engines_log_alone_while_that_has_its_first_entry(
+async def test_a_member_is_rebuilt_from_the_nats_log_while_it_has_its_first_entry(
     tmp_path: Path,
 ) -> None:
     b = tmp_path / "b"
@@ -229,7 +229,7 @@ async def test_a_member_is_made_anew_of_the_engines_log_alone_while_that_has_its
         kept.close()
 
 
-async def test_of_a_backup_that_was_copied_under_load_a_group_is_made_again(tmp_path: Path) -> None:
+async def test_a_group_is_restored_from_a_backup_copied_under_load(tmp_path: Path) -> None:
     """The mark was copied behind the segments, so it knows of records that the copy lacks."""
     live, restored, b = tmp_path / "live" / "a", tmp_path / "restored" / "a", tmp_path / "restored" / "b"
     async with running_nats_servers(tmp_path, 1) as engines:

@@ -216,7 +216,7 @@ async def test_a_member_with_the_journal_of_a_broker_by_itself_says_so(tmp_path:
             assert isinstance(member.member._made.trouble, OperatorError)
 
 
-async def test_of_a_member_that_is_away_is_told_how_far_the_others_have_gone_on_without_it(
+async def test_the_lag_of_a_disconnected_member_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status_module, "SILENT_S", 0.5)

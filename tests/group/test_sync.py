@@ -252,7 +252,7 @@ def test_time_in_which_this_process_stood_still_is_counted_against_nobody() -> N
     assert [change.name for change in made.check_timeouts(72.0)] == ["b", "c"]
 
 
-def test_who_confirms_late_again_and_again_stays_downgraded() -> None:
+def test_a_member_that_is_repeatedly_late_stays_downgraded() -> None:
     made = confirming(downgrade_after_ms=10_000)
     made.on_peer_confirmed("c", 1_000, 0.0)
     made.on_local_durable(1, 0.0)

@@ -61,7 +61,7 @@ def history() -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_who_turns_is_found_with_what_says_so_and_who_was_always_so_is_not(tmp_path: Path) -> None:
+def test_a_changed_client_is_found_with_its_reasons_and_a_constant_one_is_not(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
     with pytest.raises(OperatorError, match="no hours of clients"):
         anomalies.run(settings, ARGUMENTS, FakeReporter())

@@ -221,7 +221,7 @@ def test_a_client_that_is_offlined_in_the_try_alone_goes_on_as_it_was_seen_to_ta
     assert abs(disk - 29 * 20_000) <= 60_000
 
 
-def test_of_two_the_larger_is_chosen_when_the_pool_is_full() -> None:
+def test_the_larger_of_two_clients_is_chosen_when_the_pool_is_full() -> None:
     looks = pa.concat_tables([growing("large", 60_000, 20), growing("small", 40_000, 20)])
     found = tried(limited(100), looks, ACTS.empty_table())
     assert acts_of_client(found, "large") == [("offline", 10_500)]
@@ -248,7 +248,7 @@ def test_a_disconnection_between_two_looks_is_predicted_by_what_it_observed() ->
     assert acts_of_client(tried(limited(100, age_ms=3_000), looks, acts), "slow") == []
 
 
-def test_whoever_was_ended_when_its_limit_was_passed_is_so_here_whenever_its_turn_is() -> None:
+def test_clients_disconnected_at_their_limit_are_so_in_the_back_test_at_any_phase() -> None:
     """Each client passes its limit at another moment of the second, with no check of the guard before the
     recording ends.
     """
@@ -294,7 +294,7 @@ def test_a_client_that_comes_back_from_its_spool_goes_on_as_it_was_recorded() ->
     assert found.parted == 0
 
 
-def test_who_reads_slowly_grows_older_on_a_line_between_looks() -> None:
+def test_the_age_of_a_slow_readers_backlog_is_interpolated_between_samples() -> None:
     """The oldest message ages by half a second each second, with a sample every four: it is 7.5 s old after
     15 s, and not before.
     """

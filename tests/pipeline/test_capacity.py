@@ -122,7 +122,7 @@ def test_growth_pools_and_readers_from_one_pass_over_the_log(lent: SparkSession,
     }
 
 
-def test_of_a_burst_nothing_is_said_of_days_and_each_place_has_its_own_time(
+def test_a_burst_gives_no_forecast_in_days_and_each_volume_has_its_own_time(
     lent: SparkSession, tmp_path: Path
 ) -> None:
     """One second of traffic would fill any disk.

@@ -182,7 +182,7 @@ def test_a_second_run_writes_only_what_is_new(tmp_path: Path) -> None:
     assert sorted(lake_of(tmp_path)["sequence"].to_pylist()) == list(range(1, last + 1))
 
 
-def test_after_a_run_that_was_killed_the_rest_is_written_and_nothing_twice(tmp_path: Path) -> None:
+def test_after_a_killed_run_the_rest_is_written_and_nothing_twice(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 40)
     run_here(tmp_path)
     for name in files_of(tmp_path)[1::2]:

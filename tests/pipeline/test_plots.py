@@ -52,7 +52,7 @@ def test_a_legend_makes_the_plot_higher_and_stays_on_narrow_paper() -> None:
         assert float(rect.attrib["x"]) < NARROW.width - 60
 
 
-def test_bytes_are_told_in_binary_units() -> None:
+def test_bytes_are_shown_in_binary_units() -> None:
     table = pa.table({"topic": ["a"], "bytes_a_day": [1_610_612_736]})
     assert "1.5 GiB" in texts(PlotSpec("Bytes a day", "topic", ("bytes_a_day",), "bars", unit="bytes"), table)
 

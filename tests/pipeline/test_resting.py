@@ -193,7 +193,9 @@ def backtest_both_ways(document: PolicyDocument, recording: Recording) -> list[B
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 8), st.integers(0, 2**32))
-def test_who_rests_is_decided_about_as_who_is_looked_at(seed: int, clients: int, policy_seed: int) -> None:
+def test_decisions_on_idle_clients_equal_those_of_checked_ones(
+    seed: int, clients: int, policy_seed: int
+) -> None:
     """Compared are all decisions with their figures, losses, offline times, and the pools' peaks."""
     resting, looked_at = backtest_both_ways(policy(policy_seed), recorded(seed, clients))
     assert resting.as_dict() == looked_at.as_dict()
@@ -201,7 +203,7 @@ def test_who_rests_is_decided_about_as_who_is_looked_at(seed: int, clients: int,
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32), st.integers(3, 20), st.integers(0, 2**32))
-def test_at_a_pools_limit_who_rests_is_chosen_as_who_is_looked_at(
+def test_at_a_pools_limit_idle_clients_are_chosen_like_checked_ones(
     seed: int, clients: int, policy_seed: int
 ) -> None:
     """The guard knows the total of idle clients, and figures of each only when it chooses.
@@ -212,7 +214,7 @@ def test_at_a_pools_limit_who_rests_is_chosen_as_who_is_looked_at(
     assert resting.as_dict() == looked_at.as_dict()
 
 
-def test_at_a_pools_limit_the_guard_is_told_of_few() -> None:
+def test_at_a_pools_limit_few_clients_reach_the_guard() -> None:
     """Only the pool's limits threaten these twenty clients."""
     made = policy_with(pool={"message_memory_limit": 1_000_000, "message_disk_limit": 2_000_000})
     document = replace(made, client_policy=replace(made.client_policy, client_max_capacity=100))

@@ -186,7 +186,7 @@ def test_classes_are_kept_by_one_job_for_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["XDG_CACHE_HOME", "HOME"])
 @pytest.mark.parametrize("place", [None, "relative", "{0}/a:b", "{0}/it's", '{0}/"', "{0}/back\\slash"])
-def test_without_a_place_that_a_jvm_can_be_told_no_classes_are_kept(
+def test_without_a_usable_cache_directory_no_class_archive_is_made(
     name: str, place: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also no file is created, neither in the working directory nor at the file system's root."""

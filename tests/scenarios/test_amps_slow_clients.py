@@ -73,7 +73,7 @@ def test_what_is_journaled_is_offlined_by_reference_and_outlives_the_disk_limit(
     assert [decision.action for decision in scene.decisions] == [PolicyAction.OFFLINE]
 
 
-def test_over_its_share_of_the_disk_an_offlined_client_is_disconnected_and_told_what_is_lost() -> None:
+def test_over_its_disk_share_an_offlined_client_is_disconnected_with_its_losses() -> None:
     scene = BrokerSimulation(policy(POOL))
     scene.connect("slow", "other")
     slow = scene.clients["slow"]

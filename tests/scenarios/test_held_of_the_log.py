@@ -124,7 +124,9 @@ async def test_a_pause_that_outgrows_the_quota_by_what_others_publish_is_warned_
         feed.close()
 
 
-async def test_who_is_there_is_warned_of_what_its_user_holds_while_others_publish(tmp_path: Path) -> None:
+async def test_a_connected_client_is_warned_of_its_users_pinned_records_while_others_publish(
+    tmp_path: Path,
+) -> None:
     """Names without an owner belong to one common user. A claimed name takes its pinned records along."""
     async with running_broker(tmp_path, policy_with(quotas=[{"user_pinned_bytes": LIMIT}])) as broker:
         feed, away = await RawClient.connect(broker, "feed"), await RawClient.connect(broker, "away")

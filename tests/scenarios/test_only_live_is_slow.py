@@ -20,7 +20,9 @@ READERS: dict[str, dict[str, object]] = {
 }
 
 
-async def test_who_is_not_live_reads_the_log_and_who_is_can_have_all_of_it_again(tmp_path: Path) -> None:
+async def test_subscriptions_that_are_not_live_read_the_log_and_live_ones_can_replay_it(
+    tmp_path: Path,
+) -> None:
     rules = (
         rule("disconnect", 20),
         rule("disconnect", 2_000_000, signal="outbound_bytes") | {"name": "bytes", "scope": {}},

@@ -43,7 +43,9 @@ class _Reader:
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["it runs", "it comes back"])
-async def test_who_is_ahead_of_the_log_is_told_and_then_skips_nothing(tmp_path: Path, running: bool) -> None:
+async def test_a_client_ahead_of_the_log_is_notified_and_then_skips_nothing(
+    tmp_path: Path, running: bool
+) -> None:
     (port,) = free_ports(1)
     policy = replace(tcp_policy(), transports=(TransportSettings("tcp", "tcp", port),))
     address, home, marks = f"tcp://127.0.0.1:{port}", tmp_path / "b", tmp_path / "marks"

@@ -74,7 +74,7 @@ async def test_a_range_that_is_over_has_lost_nothing(tmp_path: Path) -> None:
         assert await ask(broker, "ledger", client="reader") == []
 
 
-async def test_of_an_offlined_client_what_is_of_the_log_waits_there(tmp_path: Path) -> None:
+async def test_journaled_records_of_an_offlined_client_wait_in_the_log(tmp_path: Path) -> None:
     policy = policy_with()
     policy = replace(policy, instance=replace(policy.instance, journaled_topics=(JournaledTopic("t"),)))
     async with running_broker(tmp_path, policy) as broker:
@@ -98,7 +98,7 @@ async def test_of_an_offlined_client_what_is_of_the_log_waits_there(tmp_path: Pa
         assert (await client_entry(broker, "reader"))["gone"] == {}
 
 
-async def test_a_window_whose_first_messages_no_journal_keeps_is_told_where_the_log_goes_on(
+async def test_a_window_that_starts_with_unjournaled_messages_gets_the_next_log_position(
     tmp_path: Path,
 ) -> None:
     policy = policy_with()

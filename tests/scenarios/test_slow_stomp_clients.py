@@ -31,7 +31,9 @@ async def publish(broker: Broker, number: int, body: bytes = b"x") -> None:
         await writer.flush()
 
 
-async def test_who_doesnt_acknowledge_is_told_and_goes_on_with_the_bookmark(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_acknowledge_is_notified_and_resumes_at_the_bookmark(
+    tmp_path: Path,
+) -> None:
     async with running_broker(tmp_path, stomp_policy(policy_with(rule("disconnect")))) as broker:
         async with stomp_client(broker, client_id="slow") as client:
             await client.send_with_receipt(
@@ -59,7 +61,7 @@ async def test_who_doesnt_acknowledge_is_told_and_goes_on_with_the_bookmark(tmp_
             assert (await client.read()).headers["x-stream-offset"] == found[0].headers["x-stream-offset"]
 
 
-async def test_that_a_client_hangs_up_when_it_has_read_why_says_that_it_was_told(tmp_path: Path) -> None:
+async def test_a_client_that_disconnects_after_the_error_counts_as_notified(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy(policy_with(rule("disconnect")))) as broker:
         async with stomp_client(broker, client_id="slow") as client:
             await client.send_with_receipt(
@@ -86,7 +88,7 @@ async def test_a_cancelled_subscription_ends_its_connection_with_the_figures(tmp
             assert await asyncio.wait_for(client.reader.read(), 10) == b""
 
 
-async def test_who_is_refused_hears_at_connect_when_to_come_back(tmp_path: Path) -> None:
+async def test_a_refused_client_gets_a_retry_time_at_connect(tmp_path: Path) -> None:
     policy = stomp_policy(policy_with(rule("refuse", for_ms=60_000)))
     async with running_broker(tmp_path, policy) as broker:
         async with stomp_client(broker, client_id="slow") as client:

@@ -82,7 +82,7 @@ async def test_a_client_that_reads_the_notice_says_so_or_it_stays_unknown(answer
 
 
 @pytest.mark.serial
-async def test_a_client_whose_connection_takes_nothing_was_not_told() -> None:
+async def test_a_client_whose_connection_accepts_nothing_was_not_notified() -> None:
     full = {
         "name": "full",
         "signal": "outbound_bytes",

@@ -149,7 +149,7 @@ async def test_an_acknowledgement_waits_for_the_other_site_and_nothing_else_does
                 await full.close()
 
 
-async def test_who_comes_back_meanwhile_is_told_of_nothing_that_isnt_there(tmp_path: Path) -> None:
+async def test_a_publisher_that_reconnects_gets_no_early_acknowledgement(tmp_path: Path) -> None:
     async with newyork_at(tmp_path) as (newyork, cable):
         policy = sync_policy(cable.port)
         async with running_broker(

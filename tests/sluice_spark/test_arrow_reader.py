@@ -163,7 +163,7 @@ def test_a_topic_among_ten_thousand_is_found_whatever_else_a_batch_holds(tmp_pat
     assert found.column("topic").to_pylist() == ["t.5", "t.6"]
 
 
-def test_of_a_rare_topic_a_sidecar_leaves_little_to_read_and_it_is_read_right(tmp_path: Path) -> None:
+def test_a_sidecar_bounds_the_read_of_a_rare_topic(tmp_path: Path) -> None:
     """The read is planned as one small span with its worker's positions; also with another header, and by
     sidecar positions.
     """

@@ -40,7 +40,7 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
     assert check(history()) == []
 
 
-def test_what_nobody_was_told_of_may_be_missing_or_there() -> None:
+def test_unacknowledged_records_may_be_missing_or_present() -> None:
     made = history()
     made.published["p"] += 5
     assert check(made) == [], "published and not acknowledged"
@@ -191,7 +191,7 @@ def test_a_gap_excuses_what_it_names() -> None:
     assert FaultKind.LOST in found(made)
 
 
-def test_who_has_no_bookmark_misses_as_many_stretches_as_it_was_away() -> None:
+def test_a_reader_without_a_bookmark_may_miss_one_interval_per_absence() -> None:
     made = history()
     made.readers = [ReaderHistory("live", missed=1, records=[*made.log[:5], *made.log[9:]])]
     assert check(made) == []

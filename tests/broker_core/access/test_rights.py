@@ -53,7 +53,7 @@ def may_publish(made: Rights, *topics: str) -> bool:
         ("m*", "", False),
     ],
 )
-def test_whom_an_entitlement_means(who: str, name: str, meant: bool) -> None:
+def test_entitlements_match_users_and_patterns(who: str, name: str, meant: bool) -> None:
     assert may_publish(rights(entitlement(who, publish="a"), name=name), "a") is meant
 
 
@@ -97,7 +97,7 @@ def test_a_broader_pattern_is_narrowed_and_says_so() -> None:
     assert expression.pattern.matches("orders.eu") and not expression.pattern.matches("x.eu")
 
 
-def test_narrowed_patterns_of_different_rights_are_told_apart() -> None:
+def test_narrowed_patterns_of_different_rights_are_distinct() -> None:
     asked = TopicPattern.parse(">")
     one = rights(entitlement("*", subscribe="a.>")).check_subscribe(asked, None).pattern
     other = rights(entitlement("*", subscribe="b.>")).check_subscribe(asked, None).pattern
@@ -219,7 +219,7 @@ def test_what_a_pattern_alone_gives(pattern: str, covered: tuple[str, ...], refu
         assert may_publish(made, topic) is (topic in covered)
 
 
-def test_who_may_have_everything_has_not_the_brokers_own_and_the_other_way_round() -> None:
+def test_a_right_to_all_topics_excludes_system_topics_and_vice_versa() -> None:
     everything, own = (
         rights(entitlement("*", subscribe=">")),
         rights(entitlement("*", subscribe="$SLUICE.>")),

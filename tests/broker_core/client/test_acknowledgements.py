@@ -61,7 +61,7 @@ def test_what_waits_is_bounded_and_who_reads_gets_more(most: int, steps: list[tu
     assert broker.sent < broker.upto, "who has read everything is sent more"
 
 
-def test_more_than_there_was_room_for_is_told() -> None:
+def test_deliveries_beyond_the_credit_are_reported() -> None:
     credit = CreditWindow("s", 10, pytest.fail)
     assert credit.initial_credit() == 10
     credit.on_subscribed()

@@ -203,7 +203,7 @@ def test_a_store_is_full_at_its_limit_and_has_room_when_something_is_forgotten(
     assert store.most_recent("c") == "one|1|"
 
 
-def test_a_store_that_keeps_much_is_not_written_anew_at_every_move(
+def test_a_store_with_many_entries_is_not_rewritten_at_every_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "COMPACT_AT", 1_000)
@@ -222,7 +222,7 @@ def test_a_store_that_keeps_much_is_not_written_anew_at_every_move(
     assert len(written) < 8, "each time it is twice as long"
 
 
-def test_the_file_is_written_anew_when_it_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_file_is_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMPACT_AT", 1_000)
     path = tmp_path / "marks"
     store = FileBookmarkStore(path)

@@ -131,7 +131,7 @@ def test_threads_that_close_at_the_same_time_are_all_told_what_is_left_and_publi
     assert sorted(map(str, heard)) == ["client_closed"] * 3 + ["unsent_messages"] * 3
 
 
-async def test_tasks_that_close_at_the_same_time_are_all_told_what_is_left(broker: FakeBroker) -> None:
+async def test_tasks_that_close_at_the_same_time_all_get_the_unsent_messages(broker: FakeBroker) -> None:
     client = await AsyncClient(broker.address, "a", reconnect=QUICK).start()
     broker.silent = True
     broker.drop()
@@ -223,7 +223,7 @@ async def test_the_asyncio_client_waits_for_acknowledgements_and_says_what_is_le
     await client.close()
 
 
-async def test_a_refusal_that_nobody_was_told_of_is_raised_by_close(broker: FakeBroker) -> None:
+async def test_an_unreported_refusal_is_raised_by_close(broker: FakeBroker) -> None:
     client = await AsyncClient(broker.address, "me", reconnect=QUICK).start()
     broker.refuse_next = ClientError("not_entitled", "Not here.")
     await client.publish("a", BODY)

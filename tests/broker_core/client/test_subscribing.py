@@ -64,7 +64,7 @@ async def test_batches_come_as_they_were_published(broker: FakeBroker) -> None:
         assert (batch.count, batch.first_sequence) == (50, 1)
 
 
-async def test_who_stops_in_the_middle_of_a_batch_goes_on_with_the_next_message(broker: FakeBroker) -> None:
+async def test_a_reader_that_stops_within_a_batch_resumes_at_the_next_message(broker: FakeBroker) -> None:
     await publish(broker, "1", "2", "3")
     async with client(broker) as subscriber:
         subscription = await subscriber.subscribe("a", bookmark=EPOCH)
@@ -188,7 +188,7 @@ async def test_a_subscription_refused_after_a_reconnect_ends_with_the_error(brok
         assert caught.value.code == "bookmark_gone"
 
 
-async def test_a_gap_is_told_with_its_interval(broker: FakeBroker) -> None:
+async def test_a_gap_is_reported_with_its_interval(broker: FakeBroker) -> None:
     async with client(broker) as subscriber:
         subscription = await subscriber.subscribe("a", id="s1")
         broker.peers[0].reply(replies.GapNotice(id="s1", first="i|1|", last="i|9|", why="removed"))

@@ -118,7 +118,7 @@ def test_a_replay_and_most_recent(broker: FakeBroker, tmp_path: object) -> None:
         assert [batch.bodies() for batch in again.batches(until_completed=True)] == [[b"2", b"3"]]
 
 
-def test_who_stops_in_the_middle_of_a_batch_goes_on_with_the_next_message(broker: FakeBroker) -> None:
+def test_a_reader_that_stops_within_a_batch_resumes_at_the_next_message(broker: FakeBroker) -> None:
     with client(broker) as publisher:
         for bodies in (["1", "2"], ["3"]):
             publisher.publish_many("a", bodies)

@@ -128,7 +128,7 @@ async def test_the_oldest_that_has_not_logged_on_makes_room_and_who_logs_on_come
         await until(lambda: not broker.engine.anteroom.guests)
 
 
-def test_those_who_were_told_to_go_are_dropped_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_asked_to_close_are_dropped_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "MAX_GUESTS", 2)
     monkeypatch.setattr(admission, "MAX_LEAVING", 1)
     hall, ended = PendingConnections(), []

@@ -162,7 +162,7 @@ async def test_a_full_disk_holds_no_connection_that_has_ended(peer: InboxHarness
     assert peer.taken == ["publish", "1", "2"] and peer.told == ["ended"]
 
 
-async def test_of_a_connection_that_ends_before_it_is_known_whose_it_is_nothing_is_taken(
+async def test_a_connection_that_ends_before_its_logon_publishes_nothing(
     peer: InboxHarness,
 ) -> None:
     peer.inbox.put(["logon", "publish"])
@@ -202,7 +202,7 @@ async def test_many_clients_that_leave_together_end_a_budget_a_turn() -> None:
     assert ended == list(range(10))
 
 
-async def test_who_leaves_alone_has_left_at_once() -> None:
+async def test_a_single_connection_closes_immediately() -> None:
     clock = ManualClock()
     turns, ended = WorkScheduler(clock), list[int]()
     for number in range(3):

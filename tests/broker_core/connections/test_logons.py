@@ -126,7 +126,7 @@ async def test_the_loop_goes_on_while_passwords_are_checked(
         assert len(threads) <= logons.CHECKERS and threading.get_ident() not in threads
 
 
-async def test_too_many_passwords_at_once_are_told_to_come_back(
+async def test_too_many_concurrent_password_checks_are_refused_with_a_retry_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logons, "MAX_WAITING", 0)
@@ -134,7 +134,7 @@ async def test_too_many_passwords_at_once_are_told_to_come_back(
         assert await refusal_code(address_of(broker), user="maria", password="right") == "too_many_logons"
 
 
-async def test_who_waits_for_the_password_isnt_driven_out_and_whoever_comes_again_doesnt_wait(
+async def test_a_client_in_a_password_check_is_not_evicted_and_a_known_password_needs_no_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import threading
@@ -177,7 +177,7 @@ async def test_who_waits_for_the_password_isnt_driven_out_and_whoever_comes_agai
         await until(lambda: doorway.guests == 0)
 
 
-def test_a_changed_password_is_checked_anew() -> None:
+def test_a_changed_password_is_checked_again() -> None:
     known = VerifiedPasswordCache()
     known.add("maria", "right", HASHED)
     assert known.is_verified("maria", "right", HASHED)
@@ -271,7 +271,7 @@ async def test_a_name_stays_its_users_with_its_numbers_and_durables_when_that_is
             assert broker.engine.owners.names_of("feed") == "vera", "there is no maria any more"
 
 
-async def test_what_a_user_may_not_publish_is_refused_and_the_rest_goes_through(tmp_path: Path) -> None:
+async def test_forbidden_publishes_are_refused_and_others_are_stored(tmp_path: Path) -> None:
     made = policy(user("maria"), entitlement("maria", publish="orders.*", subscribe=">"))
     async with running_broker(tmp_path, made) as broker:
         rejections: list[Rejection] = []

@@ -40,7 +40,7 @@ async def _client_closed_for_flooding(broker: Broker) -> None:
         await asyncio.wait([asking])
 
 
-async def test_who_asks_and_never_reads_leaves_no_subscription_behind(tmp_path: Path) -> None:
+async def test_a_client_that_never_reads_leaves_no_subscription_behind(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         with capture_logs() as said:
             await _client_closed_for_flooding(broker)

@@ -77,7 +77,7 @@ def test_who_costs_more_than_a_turns_budget_is_heard_alone(
         runner.run(run())
 
 
-async def test_who_is_heard_again_waits_behind_the_others(
+async def test_a_client_read_before_queues_behind_the_others(
     crowd: list[tuple[socket.socket, socket.socket]],
 ) -> None:
     """A client that sends without end does not block the others."""
@@ -94,7 +94,7 @@ async def test_who_is_heard_again_waits_behind_the_others(
     assert sorted(heard[: 2 * len(crowd)]) == sorted(2 * list(range(len(crowd))))
 
 
-async def test_who_was_forgotten_is_not_heard_and_a_descriptor_may_be_anothers_by_then(
+async def test_a_removed_socket_is_not_read_and_its_descriptor_may_be_reused(
     crowd: list[tuple[socket.socket, socket.socket]],
 ) -> None:
     door, heard = PreLogonReadQueue(ManualClock()), list[str]()

@@ -81,7 +81,7 @@ async def test_a_client_whose_flushes_wait_for_the_disk_is_not_read_from(tmp_pat
         other.close()
 
 
-async def test_who_was_held_for_its_own_is_read_from_again_when_less_than_half_of_it_is_left(
+async def test_a_paused_publisher_is_read_again_below_half_of_its_pending_bytes(
     tmp_path: Path,
 ) -> None:
     async with running_broker(tmp_path) as broker:
@@ -106,7 +106,7 @@ async def test_records_before_the_logon_are_refused_by_name_and_none_is_stored(t
         client.close()
 
 
-async def test_who_is_not_read_from_while_the_disk_stalls_is_not_called_silent(tmp_path: Path) -> None:
+async def test_a_publisher_paused_by_a_stalled_disk_does_not_count_as_silent(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         client = await RawClient.open(broker)
         client.send_command({"c": "logon", "name": "busy", "heartbeat_ms": 100})
@@ -141,7 +141,7 @@ async def test_what_it_published_is_counted_by_topic_and_of_many_topics_by_their
         client.close()
 
 
-async def test_of_too_many_words_the_rest_is_counted_together(tmp_path: Path) -> None:
+async def test_topics_beyond_the_limit_are_counted_together(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         client = await RawClient.connect(broker, "busy")
         topics = [f"{number}.x" for number in range(3 * MAX_TOPICS)]
@@ -154,7 +154,7 @@ async def test_of_too_many_words_the_rest_is_counted_together(tmp_path: Path) ->
         client.close()
 
 
-async def test_what_is_refused_is_told_by_its_numbers_and_not_counted(tmp_path: Path) -> None:
+async def test_refused_records_are_reported_by_sequence_and_not_counted(tmp_path: Path) -> None:
     """In a batch as in a command: later records are accepted, and each message counts once against the
     rate.
     """
@@ -177,7 +177,7 @@ async def test_what_is_refused_is_told_by_its_numbers_and_not_counted(tmp_path: 
         client.close()
 
 
-async def test_who_may_not_publish_there_is_refused_in_a_batch_and_in_a_command(tmp_path: Path) -> None:
+async def test_a_forbidden_topic_is_refused_in_a_batch_and_in_a_command(tmp_path: Path) -> None:
     plain = tcp_policy()
     access = AccessSettings(entitlements=(EntitlementSettings(("*",), publish=("mine.>",)),))
     transports = (replace(plain.transports[0], restricted=True),)
@@ -193,7 +193,7 @@ async def test_who_may_not_publish_there_is_refused_in_a_batch_and_in_a_command(
         assert broker.engine.journal.next_sequence == 2, "that one record alone is stored"
 
 
-async def test_who_is_paced_is_told_so_once_in_a_while_and_not_for_each_message(tmp_path: Path) -> None:
+async def test_a_throttled_publisher_is_notified_now_and_then_not_per_message(tmp_path: Path) -> None:
     quotas = (QuotaSettings(client_publish_rate=100),)
     async with running_broker(tmp_path, replace(tcp_policy(), quotas=quotas)) as broker:
         client = await RawClient.connect(broker, "busy")
@@ -290,7 +290,7 @@ async def test_answers_to_repeats_wait_for_what_was_published_before_and_count_a
             pass
 
 
-async def test_who_is_paced_is_told_for_how_long_in_milliseconds(
+async def test_a_throttled_publisher_gets_the_delay_in_milliseconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_broker(tmp_path) as broker:

@@ -152,7 +152,7 @@ async def test_topics_beyond_the_quota_are_refused_and_the_others_go_on(tmp_path
         assert broker.engine.frontier.durable >= 4
 
 
-async def test_who_publishes_too_fast_is_read_from_more_slowly_and_loses_nothing(tmp_path: Path) -> None:
+async def test_a_publisher_over_its_rate_is_read_more_slowly_and_loses_nothing(tmp_path: Path) -> None:
     async with running_broker(tmp_path, limited_broker({"client_publish_rate": 500})) as broker:
         clock = broker.engine.clock
         async with (

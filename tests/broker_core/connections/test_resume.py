@@ -18,7 +18,7 @@ def test_a_place_is_given_back_once_and_to_nobody_else() -> None:
     assert places.claim("a", "s", "t", None, 1) is None and len(places) == 0
 
 
-def test_clients_that_cannot_be_told_apart_all_go_on_where_the_last_of_them_was() -> None:
+def test_indistinguishable_clients_all_resume_at_the_last_ones_position() -> None:
     places = ResumePoints()
     places.save("a", [interrupted_subscription(7, 9)], 0)
     places.save("a", [interrupted_subscription(90, 95)], 5)

@@ -125,7 +125,7 @@ async def test_a_replay_waits_for_acknowledgements_too(tmp_path: Path) -> None:
             assert got == numbered_bodies(1, 500)
 
 
-async def test_what_an_offlined_client_with_a_window_is_owed_comes_in_order(tmp_path: Path) -> None:
+async def test_an_offlined_client_with_a_window_gets_its_backlog_in_order(tmp_path: Path) -> None:
     from tests.support.brokers import tcp_policy
 
     policy = tcp_policy(message_memory_limit=200_000)

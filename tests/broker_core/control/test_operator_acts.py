@@ -58,7 +58,7 @@ async def test_an_offlined_client_gets_everything_in_order_and_is_live_again(tmp
         ("offline", {"name": "nobody"}, "unknown_client"),
     ],
 )
-async def test_whoever_is_not_there_is_named(
+async def test_an_unknown_client_is_named_in_the_error(
     tmp_path: Path, do: str, fields: dict[str, str], code: str
 ) -> None:
     async with slow_client(tmp_path) as there:

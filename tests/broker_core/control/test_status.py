@@ -37,7 +37,7 @@ def stop_ticks(broker: Broker) -> None:
     broker._ticking.cancel()
 
 
-async def test_client_at_rest_keeps_its_entry_and_has_it_made_anew_in_its_turn(tmp_path: Path) -> None:
+async def test_an_idle_client_keeps_its_entry_until_its_next_refresh(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         stop_ticks(broker)
         crowd(broker, 1, 0)
@@ -110,7 +110,7 @@ async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
     assert turns - before >= 4
 
 
-async def test_of_a_client_s_many_subscriptions_some_are_looked_at_in_each_turn(tmp_path: Path) -> None:
+async def test_each_pass_checks_some_of_a_clients_many_subscriptions(tmp_path: Path) -> None:
     number = 5 * SUBSCRIPTIONS_A_TURN
     async with running_broker(tmp_path) as broker:
         stop_ticks(broker)
@@ -138,7 +138,7 @@ async def test_of_a_client_s_many_subscriptions_some_are_looked_at_in_each_turn(
         assert entry.subscriptions == after.subscriptions
 
 
-async def test_a_page_of_ten_thousand_clients_costs_the_broker_less_than_making_them_anew(
+async def test_a_page_of_ten_thousand_clients_costs_less_than_building_all_entries(
     tmp_path: Path,
 ) -> None:
     async with running_broker(tmp_path, on_tick=_ignore_snapshot) as broker:
@@ -159,7 +159,7 @@ async def _ignore_snapshot(snapshot: Snapshot) -> None:
     """Ignore a snapshot."""
 
 
-async def test_after_a_slice_others_have_the_loop_for_longer_and_all_rests_are_bounded(
+async def test_after_a_slice_the_loop_is_free_for_longer_and_all_pauses_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spent, slept = 0.0, list[float]()

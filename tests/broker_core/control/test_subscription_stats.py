@@ -81,7 +81,7 @@ async def test_a_client_that_keeps_up_has_all_it_was_sent(tmp_path: Path) -> Non
         raw.close()
 
 
-async def test_one_that_stops_reading_stalls_and_what_waits_is_told_by_subscription(tmp_path: Path) -> None:
+async def test_a_client_that_stops_reading_stalls_with_its_backlog_by_subscription(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         stalled = await StalledSubscriber.connect(broker, "slow", "t")
         await publish(writer, "t", 12_000)
@@ -252,7 +252,7 @@ async def test_the_lag_of_two_is_the_greater_one(tmp_path: Path) -> None:
         raw.close()
 
 
-async def test_of_an_offlined_client_every_subscription_is_offlined(tmp_path: Path) -> None:
+async def test_every_subscription_of_an_offlined_client_is_offlined(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         stalled = await StalledSubscriber.connect(broker, "slow", "t")
         await publish(writer, "t", 8_000)
@@ -268,7 +268,7 @@ async def test_of_an_offlined_client_every_subscription_is_offlined(tmp_path: Pa
         assert agree(await entry_of(broker, "slow")).lag_messages == 0
 
 
-async def test_what_is_gone_is_told_by_its_cause(tmp_path: Path) -> None:
+async def test_discards_are_reported_by_cause(tmp_path: Path) -> None:
     async with running_broker(tmp_path, policy_with(rule("discard_oldest", 3))) as broker:
         async with AsyncClient(address_of(broker), "writer") as writer:
             raw = await RawClient.connect(broker, "slow")

@@ -417,7 +417,7 @@ def test_every_message_is_sent_given_up_or_waiting(
         asyncio.run(run())
 
 
-def test_who_is_offlined_and_acknowledges_nothing_waits_on_disk_with_a_full_window() -> None:
+def test_an_offlined_client_without_acknowledgements_waits_on_disk_with_a_full_window() -> None:
     """The socket accepts everything; entries behind the full window are not read from disk again and
     again.
     """

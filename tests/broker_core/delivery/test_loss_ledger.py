@@ -59,7 +59,7 @@ def test_what_no_journal_keeps_has_a_count_and_no_interval() -> None:
     assert other == tally
 
 
-def test_what_the_log_has_and_what_it_has_not_can_be_told_apart() -> None:
+def test_journaled_and_unjournaled_losses_are_distinct() -> None:
     tally = tally_entries([outbox_entry(10, journaled=False, count=3), outbox_entry(20, sequence=5, count=2)])
     gone, kept = tally.split_journaled()
     assert gone == tally_entries([outbox_entry(10, journaled=False, count=3)]) and kept == tally_entries(

@@ -316,7 +316,7 @@ async def test_closing_ends_the_drain_in_the_middle_of_a_read(tmp_path: Path) ->
         assert scene.facilities.share.replays == 0
 
 
-async def test_who_waits_for_records_that_cannot_be_read_any_more_is_told(
+async def test_a_client_waiting_for_unreadable_records_gets_a_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = JournalError("journal_damaged", "It can't be read.")
@@ -353,7 +353,7 @@ async def test_a_turn_costs_the_share_of_replays_what_loop_and_reader_worked_for
         assert took == [0.25] * len(took) and took
 
 
-async def test_who_takes_large_chunks_has_the_next_one_read_while_it_takes(
+async def test_a_fast_client_has_its_next_chunk_read_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fair_share_module, "TAKEN_BEFORE", 1)
@@ -371,7 +371,7 @@ async def test_who_takes_large_chunks_has_the_next_one_read_while_it_takes(
         assert drain.chunk is not None
 
 
-async def test_of_what_refers_to_the_log_from_an_unknown_record_on_no_first_is_told() -> None:
+async def test_references_from_an_unknown_record_on_report_no_first_record() -> None:
     entry = SpoolEntry(PLAIN, "", BatchPosition(1, 4_096), 100, None, None, 3, 100, 1)
     tallies: dict[int, DiscardTally] = {}
     offline_module._tell(tallies, [entry], {})
@@ -402,7 +402,7 @@ async def test_what_held_a_client_up_when_it_stalled_holds_nothing_up_once_it_ta
         assert scene.socket.got[WINDOWED] == [1, 2, 3, 4, 5, 6, 7, 8] and scene.socket.got[PLAIN] == [9]
 
 
-async def test_who_takes_nothing_rests_while_it_is_live_and_not_when_it_is_offlined(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_read_idles_while_live_and_not_when_offlined(tmp_path: Path) -> None:
     async with client(tmp_path) as scene:
         scene.publish(PLAIN, 3)
         assert scene.backlog.unwritable_since and not scene.backlog.is_coalescing(), "only for a moment"

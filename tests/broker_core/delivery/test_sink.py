@@ -28,7 +28,7 @@ class SimulatedKernel:
         return self.unread.update(ReceiveWindowSample(self.came, self.read + self.room), self.now)
 
 
-def test_who_reads_nothing_of_enough_for_long_enough_leaves_it() -> None:
+def test_a_peer_that_reads_none_of_enough_bytes_for_long_enough_is_not_reading() -> None:
     assert SimulatedKernel().look(LOOK_NS, ENOUGH_BYTES)
     assert not SimulatedKernel().look(LOOK_NS, ENOUGH_BYTES - 1)
     assert not SimulatedKernel().look(LOOK_NS - 1, ENOUGH_BYTES)
@@ -73,13 +73,13 @@ def test_where_nobody_tells_nobody_is_said_to_leave_anything() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2 * LOOK_NS), st.integers(0, 50_000)), max_size=30))
-def test_who_reads_all_that_comes_never_leaves_it(steps: list[tuple[int, int]]) -> None:
+def test_a_peer_that_reads_everything_is_always_reading(steps: list[tuple[int, int]]) -> None:
     peer = SimulatedKernel()
     assert not any(peer.look(after, came, came) for after, came in steps)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2 * LOOK_NS), st.integers(0, 50_000)), max_size=30))
-def test_who_has_read_nothing_is_found_by_the_first_look_after_enough_and_stays_so(
+def test_a_peer_that_reads_nothing_is_found_at_the_first_check_and_stays_so(
     steps: list[tuple[int, int]],
 ) -> None:
     peer = SimulatedKernel()

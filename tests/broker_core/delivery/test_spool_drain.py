@@ -120,7 +120,7 @@ async def test_without_live_traffic_a_drain_never_waits_for_its_turn(scene: Drai
     assert scene.slept == 0
 
 
-async def test_beside_live_traffic_it_rests_as_replays_do(scene: DrainFixture) -> None:
+async def test_beside_live_traffic_a_drain_pauses_as_replays_do(scene: DrainFixture) -> None:
     scene.drain.set_reading(True)
     for _ in range(100):
         scene.turns.on_live_traffic()
@@ -150,7 +150,7 @@ async def test_a_large_chunk_that_was_read_ahead_is_given_back_when_live_traffic
     assert scene.spool.oldest_at > oldest.accepted_at, "and the oldest was the first"
 
 
-async def test_what_came_for_its_client_meanwhile_needs_no_rest_so_that_every_drain_ends(
+async def test_entries_that_arrive_during_a_drain_need_no_pause_so_that_it_ends(
     scene: DrainFixture,
 ) -> None:
     """At any rate of new messages the drain delivers as much, and its share of the loop on top."""

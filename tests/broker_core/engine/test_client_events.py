@@ -44,7 +44,7 @@ async def test_a_client_s_story_is_published_in_order(tmp_path: Path) -> None:
             assert story[:3] == ["connect", "subscribe", "slow"] and "sample" in story
 
 
-async def test_a_client_at_rest_is_not_sampled(tmp_path: Path) -> None:
+async def test_an_idle_client_is_not_sampled(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
         await reader.subscribe("t")
         broker.engine.events.take()

@@ -76,7 +76,7 @@ async def test_publishers_are_not_read_from_while_more_waits_for_the_disk_than_s
         assert len(await stored_bodies(broker, "a")) == 1 + 7 * len(names)
 
 
-async def test_who_is_held_for_what_waits_behind_the_log_goes_on_when_that_is_handed_on(
+async def test_a_publisher_paused_by_unjournaled_messages_resumes_when_they_are_delivered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = SyncGate()

@@ -225,7 +225,7 @@ async def test_what_a_cancel_says_of_each_subscription_and_of_all_is_what_it_cam
         assert (notice["kept"], notice["lost"], notice["resume"]) == (10, 11, "test-1|0|")
 
 
-async def test_whoever_is_closed_is_told_what_of_it_is_kept_and_lost_and_so_is_the_operator(
+async def test_client_and_operator_learn_what_a_close_kept_and_lost(
     tmp_path: Path,
 ) -> None:
     async with slow_client(tmp_path) as there:
@@ -258,7 +258,7 @@ async def test_a_window_counts_what_waits_in_the_log_for_rules_on_the_client_too
         assert (notice["observed"], notice["limit"]) == (20, 10)
 
 
-async def test_a_dropped_client_is_told_before_the_close_and_the_record_says_so(tmp_path: Path) -> None:
+async def test_a_dropped_client_is_notified_before_the_close_and_the_record_says_so(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("disconnect")) as there:
         await there.publish(1, 20)
         notice = await there.slow.read_until("notice")
@@ -389,7 +389,7 @@ async def test_a_dropped_client_resumes_from_the_log_with_its_token(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("how", "missed", "bodies"), [("conflated", 24, [b"25"]), ("now", 25, [])])
-async def test_a_dropped_client_may_skip_and_is_told_how_much(
+async def test_a_dropped_client_may_skip_and_learns_how_much(
     tmp_path: Path, how: str, missed: int, bodies: list[bytes]
 ) -> None:
     async with slow_client(tmp_path, rule("disconnect")) as there:

@@ -39,7 +39,7 @@ async def test_names_that_the_disk_refuses_are_written_the_next_second(tmp_path:
         assert files.calls["rename .owners"] == 2, "the first was refused"
 
 
-async def test_spares_that_the_disk_refuses_are_told_once_and_again_when_they_had_come(
+async def test_failing_spare_files_are_logged_once_and_again_after_a_success(
     tmp_path: Path,
 ) -> None:
     files = Failpoints(

@@ -188,7 +188,7 @@ async def test_a_batch_with_flags_is_refused_and_others_are_still_stored_and_ans
         await writer.flush()
 
 
-async def test_a_log_that_fails_in_a_way_nobody_foresaw_is_told_and_ends_the_process(
+async def test_an_unexpected_log_failure_is_reported_and_ends_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_broker(tmp_path, broken=("journal_failed",)) as broker:

@@ -130,7 +130,7 @@ async def test_a_batch_with_one_refused_record_is_refused_whole_and_what_is_behi
         assert await stored_bodies(broker) == []
 
 
-async def test_of_a_refused_batch_what_is_stored_already_is_not_called_refused(tmp_path: Path) -> None:
+async def test_stored_records_of_a_refused_batch_are_not_reported_as_refused(tmp_path: Path) -> None:
     async with running_broker(tmp_path, POLICY) as broker:
         first = await RawClient.connect(broker, "feed", session=5)
         await first.publish(KEPT, [b"1", b"2"], 1)
@@ -218,7 +218,7 @@ async def test_a_flush_behind_a_refusal_waits_for_what_is_sent_again(tmp_path: P
         assert await stored_bodies(broker) == [b"2"]
 
 
-async def test_a_client_that_lost_its_connection_before_it_read_the_refusal_is_told_by_the_next(
+async def test_a_client_that_missed_a_refusal_gets_it_on_its_next_connection(
     tmp_path: Path,
 ) -> None:
     told: list[Rejection] = []
@@ -276,7 +276,7 @@ async def test_a_mistake_in_on_rejection_ends_no_connection(tmp_path: Path) -> N
         assert await stored_bodies(broker) == [b"2"]
 
 
-async def test_the_sync_client_tells_what_was_refused_and_gets_the_rest_through(tmp_path: Path) -> None:
+async def test_the_sync_client_reports_refused_messages_and_publishes_the_rest(tmp_path: Path) -> None:
     told: list[Rejection] = []
 
     def publish(address: str) -> None:

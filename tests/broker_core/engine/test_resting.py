@@ -116,7 +116,7 @@ async def test_a_lump_is_handed_over_and_counted_by_policy_at_once(tmp_path: Pat
         assert (await stalled.read_numbers(1))[0] == 0
 
 
-async def test_who_leaves_while_it_rests_is_forgotten(tmp_path: Path) -> None:
+async def test_a_client_that_disconnects_while_idle_is_removed(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "good") as good:
         stalled = await StalledSubscriber.connect(broker, "stalled", "a")
         connection = broker.engine.roster.clients["stalled"]

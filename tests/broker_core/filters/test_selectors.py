@@ -167,7 +167,7 @@ def test_no_selector_and_no_headers_make_it_raise(words: list[str], headers: dic
     assert test(headers) in (True, False, None)
 
 
-def test_of_a_batch_those_are_chosen_whose_headers_and_bodies_fit() -> None:
+def test_records_are_selected_by_headers_and_bodies() -> None:
     heads = [record_headers.encode({"n": str(number)}.items()) for number in range(6)]
     bodies = [b'{"n":%d}' % number for number in range(5)] + [b"no json"]
     batch = Batch.parse(batches.build_batch("p", ["a"] * 6, bodies, heads))

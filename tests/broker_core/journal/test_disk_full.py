@@ -108,7 +108,7 @@ def test_a_failed_append_that_cannot_be_cut_off_stops_the_journal(journal, files
     assert read_all(journal) == list(range(1, 10))
 
 
-def test_no_room_for_spares_is_told_and_harmless(journal, files):
+def test_no_space_for_spare_files_is_reported_and_harmless(journal, files):
     files.fail = lambda name: name == "pwritev"
     with pytest.raises(JournalError, match="disk_full"):
         journal.preallocate()

@@ -196,7 +196,7 @@ def test_the_disk_is_left_to_others_between_two_steps_of_making_a_spare(preparat
     assert rested == [REST_S] * STEPS
 
 
-def test_a_spare_that_will_be_needed_soon_is_made_without_rests(preparation_pauses):
+def test_a_spare_file_needed_soon_is_made_without_pauses(preparation_pauses):
     journal, rested = preparation_pauses
     fill(journal, 1, size=2 * preallocation.STEP)
     assert journal.preallocate() == 1
@@ -210,7 +210,7 @@ def test_closing_ends_the_making_of_a_spare_and_leaves_nothing_of_it(preparation
     assert list(journal.directory.glob("*.spare.*")) == []
 
 
-def test_who_waits_for_the_disk_hears_of_it_before_readers_of_the_frontier_file_do(journal):
+def test_waiters_for_the_disk_are_notified_before_the_frontier_file_changes(journal):
     said = []
 
     def heard():
@@ -262,7 +262,7 @@ def test_going_on_after_a_restart(tmp_path):
     again.close()
 
 
-def test_the_frontier_is_told_to_other_processes(journal, tmp_path):
+def test_the_frontier_is_visible_to_other_processes(journal, tmp_path):
     fill(journal, 2)
     journal.write([batch_for(journal, 7)])
     assert read_frontier(tmp_path / "journal", INSTANCE) == 6

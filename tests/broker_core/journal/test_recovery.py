@@ -179,7 +179,7 @@ def test_bytes_of_a_batch_in_a_body_are_not_taken_for_one(tmp_path):
     again.close()
 
 
-def test_damaged_segment_header_is_written_anew(tmp_path):
+def test_a_damaged_segment_header_is_rewritten(tmp_path):
     path, _ = write_killed_journal(tmp_path)
     flip(path, 20)
     journal = open_journal(tmp_path)
@@ -335,7 +335,7 @@ def test_publishers_that_were_read_out_of_several_segments_are_stored_at_once(tm
     opened.close()
 
 
-def test_a_log_of_another_name_is_told_by_its_newest_segment(tmp_path):
+def test_a_log_of_another_name_is_recognized_by_its_newest_segment(tmp_path):
     journal = open_journal(tmp_path)
     fill(journal, 100, size=1_000)
     journal.close()
@@ -344,7 +344,7 @@ def test_a_log_of_another_name_is_told_by_its_newest_segment(tmp_path):
         open_journal(tmp_path, known=KnownLog(uuid4(), 1))
 
 
-def test_damage_is_told_by_every_opening_also_when_its_segment_is_not_read_again(tmp_path):
+def test_every_opening_reports_damage_even_in_segments_it_does_not_read(tmp_path):
     path, offsets = write_killed_journal(tmp_path)
     flip(path, offsets[7])
     journal = open_journal(tmp_path)

@@ -146,7 +146,7 @@ def test_what_was_accepted_before_now_is_as_old_as_it_says():
     assert names(plan_retention("archive", restored, NOW - 15 * DAY, [], NOW)) == []
 
 
-def test_who_needs_the_last_record_of_a_segment_holds_it():
+def test_a_pin_on_the_last_record_of_a_segment_retains_it():
     assert names(plan_retention("remove", LOG, NOW, [pin(200)], NOW)) == ["s0"]
     assert names(plan_retention("remove", LOG, NOW, [pin(201)], NOW)) == ["s0", "s1"]
 

@@ -140,7 +140,7 @@ def test_every_command_is_tried() -> None:
     assert len(CASES) > 120
 
 
-def test_a_name_that_is_wrong_is_told_in_words() -> None:
+def test_a_wrong_name_is_explained_in_the_error() -> None:
     with pytest.raises(ClientError) as caught:
         parse_command(b'{"c":"subscribe","id":"s","topic":"a","durable":"a b"}')
     assert (

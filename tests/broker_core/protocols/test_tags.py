@@ -33,7 +33,7 @@ def test_every_command_is_known_by_its_name(name: str) -> None:
     assert (caught.value.code, caught.value.details["c"]) == ("bad_command", name)
 
 
-def test_an_unknown_command_is_told_all_names() -> None:
+def test_the_error_for_an_unknown_command_lists_all_names() -> None:
     with pytest.raises(ClientError) as caught:
         parse_command(b'{"c":"weather"}')
     assert caught.value.fix == f"The commands are {', '.join(commands.NAMES)}."

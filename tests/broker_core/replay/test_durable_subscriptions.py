@@ -107,7 +107,7 @@ async def test_unsubscribing_keeps_it_and_deleting_does_not(tmp_path: Path) -> N
         assert await ask(broker, "durables") == []
 
 
-async def test_a_client_is_told_that_it_is_deleted_when_the_disk_knows(tmp_path: Path) -> None:
+async def test_a_deletion_is_acknowledged_when_it_is_on_disk(tmp_path: Path) -> None:
     async with running_broker(tmp_path / "home") as broker:
         reader = await RawClient.connect(broker, "reader")
         reader.send_command({"c": "subscribe", "id": "s", "topic": "t", "durable": "orders"})
@@ -261,7 +261,7 @@ async def test_one_that_cannot_be_stored_is_refused_and_is_none(tmp_path: Path) 
         assert len(await ask(broker, "durables")) == 1
 
 
-async def test_of_two_that_make_it_at_once_one_has_it(tmp_path: Path) -> None:
+async def test_one_of_two_concurrent_creators_gets_the_subscription(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "reader") as reader:
         asked = [reader.subscribe("t", durable="orders", id=id) for id in ("one", "two")]
         answers = await asyncio.gather(*asked, return_exceptions=True)

@@ -68,7 +68,7 @@ def test_a_state_in_a_word(changed: dict[str, object], connected: bool, state: s
     assert make_replay(**changed).state(connected) == state
 
 
-def test_the_time_left_is_told_by_the_speed_of_the_last_seconds() -> None:
+def test_the_remaining_time_follows_the_speed_of_the_last_seconds() -> None:
     replay, speed = make_replay(), ReplaySpeed(101, 0)
     assert speed.seconds_left(replay, 1_100, 0) is None
     for second in range(1, 4):
@@ -80,7 +80,7 @@ def test_the_time_left_is_told_by_the_speed_of_the_last_seconds() -> None:
     assert speed.seconds_left(replay, 1_100, 0) == 0.0
 
 
-def test_at_a_multiple_the_time_left_is_told_by_the_recorded_timeline() -> None:
+def test_at_a_multiple_the_remaining_time_follows_the_recorded_timeline() -> None:
     replay, speed = make_replay(recorded_at=100 * S, rate="4X"), ReplaySpeed(101, 0)
     assert speed.seconds_left(replay, 1_000, 300 * S) == 50.0
     assert speed.seconds_left(replace(replay, not_after=120 * S), 1_000, 300 * S) == 5.0

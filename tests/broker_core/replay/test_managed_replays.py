@@ -290,7 +290,7 @@ async def test_what_its_client_was_answered_is_on_the_disk(tmp_path: Path) -> No
         reader.close()
 
 
-async def test_who_makes_one_is_told_of_the_gap_it_begins_with(tmp_path: Path) -> None:
+async def test_the_creator_of_a_replay_gets_its_initial_gap(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         writer = await RawClient.connect(broker, "writer")
         for _ in range(8):
@@ -307,7 +307,7 @@ async def test_who_makes_one_is_told_of_the_gap_it_begins_with(tmp_path: Path) -
         assert (gap["from"], gap["to"]) == ("test-1|2|", f"test-1|{receipt['last_sequence']}|")
 
 
-async def test_the_subscription_of_one_that_another_member_made_anew_moves_only_its_own(
+async def test_a_subscription_to_a_recreated_replay_moves_only_its_own_position(
     tmp_path: Path,
 ) -> None:
     async with running_broker(tmp_path) as broker:

@@ -189,7 +189,7 @@ async def test_when_one_of_two_leaves_the_other_goes_on_where_it_is(journal: Jou
     assert staying.cursor.next_sequence == 1
 
 
-async def test_a_client_that_stopped_reading_has_nothing_read_and_begins_anew_where_it_is(
+async def test_a_stalled_client_has_no_read_ahead_and_restarts_at_its_position(
     journal: Journal,
 ) -> None:
     host = ManualReader(journal)
@@ -204,7 +204,7 @@ async def test_a_client_that_stopped_reading_has_nothing_read_and_begins_anew_wh
     assert sequences(again)[0] == 5
 
 
-async def test_what_is_dispatched_later_is_asked_for_anew(journal: Journal) -> None:
+async def test_records_dispatched_later_are_requested_again(journal: Journal) -> None:
     host = ManualReader(journal)
     host.frontier.durable = COUNT
     ahead, targets = read_ahead_bytes(host), [target(1)]

@@ -287,7 +287,7 @@ async def test_live_delivery_comes_before_the_disk_and_once(
     assert subscription.received_messages == careful.received_messages == 9
 
 
-async def test_live_subscribers_are_told_when_what_they_got_was_not_stored(
+async def test_live_subscribers_are_notified_when_delivered_records_were_not_stored(
     scenario: ReplayScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subscription = await scenario.reader.subscribe("a", bookmark="0|1|", durability="live")

@@ -160,7 +160,7 @@ def test_directories_are_absolute_and_two():
     ("$other.>", True),
     ("old.>", True), ("*.*", False), ("*", True),
 ])  # fmt: skip
-def test_of_a_pattern_it_is_said_when_it_can_name_no_journaled_topic(pattern: str, nothing: bool) -> None:
+def test_a_pattern_without_journaled_topics_is_reported(pattern: str, nothing: bool) -> None:
     topics = journaled(JournaledTopic("orders.>"), JournaledTopic("old.a"), without=("orders.tmp.>", "old.>"))
     assert topics.covers_nothing(TopicPattern.parse(pattern)) is nothing
 

@@ -53,7 +53,7 @@ def test_what_has_no_key_replaces_nothing() -> None:
     assert len(fold_batches(fold, batches)) == 3
 
 
-def test_of_a_batch_only_the_rows_given_count() -> None:
+def test_only_the_given_rows_of_a_batch_count() -> None:
     batches = [batch(("t", b'{"id":1,"v":1}'), ("t", b'{"id":1,"v":2}'))]
     fold = LastPerKey(parse_key("/id").key_of_record(None))
     fold.add(batches[0], np.array([0]))

@@ -137,7 +137,7 @@ def test_removing_what_is_not_there_says_so_and_adding_twice_counts_once() -> No
     assert subject.match(batch_of([("a", b'{"n":1}')])) == []
 
 
-def test_patterns_that_one_may_only_see_a_part_of_are_told_apart_by_their_texts() -> None:
+def test_narrowed_patterns_differ_by_their_texts() -> None:
     subject, asked = SubscriptionRegistry[None](None), TopicPattern.parse("a.>")
     for part in ("b", "c"):
         narrowed = TopicPattern(f"a.> within a.{part}", None, f"a.{part}".__eq__, asked.levels)

@@ -28,7 +28,7 @@ class AcceptedProtocol(asyncio.Protocol):
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_of_those_who_come_at_once_a_few_are_taken_in_a_turn_and_all_in_the_end(loop: Loops) -> None:
+def test_concurrent_connections_are_accepted_a_few_per_iteration(loop: Loops) -> None:
     async def run() -> None:
         made: list[asyncio.BaseTransport] = []
         listener = Acceptor(

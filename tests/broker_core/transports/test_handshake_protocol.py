@@ -228,7 +228,7 @@ def test_of_who_leaves_in_the_middle_nothing_stays(
 
 
 @LOOPS
-def test_who_speaks_no_tls_is_turned_away(tmp_path: Path, loop: Loops) -> None:
+def test_a_peer_without_tls_is_refused(tmp_path: Path, loop: Loops) -> None:
     async def test(there: TlsServer) -> None:
         peer = ManualTlsClient(there)
         await peer.says(b"GET / HTTP/1.1\r\n\r\n" * 5_000)

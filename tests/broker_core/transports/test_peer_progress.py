@@ -79,7 +79,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> ManualKernel:
     return ManualKernel(monkeypatch, 30_000)
 
 
-def test_a_lump_is_unknown_until_the_window_was_seen_shut_and_then_all_that_the_peer_may_hold(
+def test_the_window_step_is_unknown_until_the_window_was_seen_closed(
     kernel: ManualKernel,
 ) -> None:
     assert kernel.look(SHUT._replace(acknowledged=40_000, unacked_segments=3, window=20_000)) == 40_000
@@ -88,7 +88,7 @@ def test_a_lump_is_unknown_until_the_window_was_seen_shut_and_then_all_that_the_
     assert kernel.progress.lump_bytes == 50_000
 
 
-def test_of_a_peer_that_had_read_for_long_the_lump_is_what_its_window_says_it_can_hold(
+def test_the_window_step_of_a_long_reader_is_its_window_size(
     kernel: ManualKernel,
 ) -> None:
     kernel.look(SHUT._replace(acknowledged=900_000_000, unacked_segments=3, window=40_000))
@@ -102,7 +102,7 @@ def test_a_large_buffer_is_opened_before_it_is_empty(kernel: ManualKernel) -> No
     assert kernel.progress.lump_bytes == HELD_PER_WINDOW * 1_000_000 + MERGED_BYTES
 
 
-def test_a_larger_step_after_a_rest_is_learned_and_what_many_steps_may_have_moved_is_not(
+def test_a_larger_step_after_an_idle_time_is_learned_but_not_a_sum_of_steps(
     kernel: ManualKernel,
 ) -> None:
     for taken in (50_000, 120_000, 190_000):
@@ -325,7 +325,7 @@ def mend(peer: PacedReader) -> None:
     peer.socket.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
 
 
-def test_a_network_that_carries_nothing_is_told_from_a_peer_that_does_not_read(
+def test_a_dead_network_is_distinguished_from_a_peer_that_does_not_read(
     authority: Authority, tmp_path: Path
 ) -> None:
     with transports_process("uvloop", *transports(authority, "tcp", "ws")) as made:

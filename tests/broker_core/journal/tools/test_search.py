@@ -114,7 +114,7 @@ def test_progress_ends_at_the_whole(journal_directory):
     assert told == sorted(told)
 
 
-def test_damage_is_told_and_gone_over(journal_directory):
+def test_damage_is_reported_and_skipped(journal_directory):
     segment = sorted(journal_directory.directory.glob("*.journal"))[0]
     first = int(segment.name.split(".")[1])
     flip(segment, HEADER_SIZE + 300)

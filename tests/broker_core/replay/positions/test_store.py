@@ -125,7 +125,7 @@ def test_what_is_stored_comes_back_and_unknown_fields_are_passed_over(home: Inst
     assert home.held() == {"durable subscription orders of reader": 7, "managed replay nightly": 5}
 
 
-def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped(
+def test_a_flipped_bit_is_reported_or_harmless_and_no_update_is_skipped(
     home: InstanceDirectory,
 ) -> None:
     """On a group's member, a `taken` that moved forward would skip updates of other members."""
@@ -258,7 +258,7 @@ async def test_a_waiter_that_is_cancelled_takes_the_write_away_from_nobody(home:
     assert home.stored() == {"orders": 7}
 
 
-async def test_a_write_that_fails_is_told_to_its_waiters_and_tried_again(home: InstanceDirectory) -> None:
+async def test_a_failed_write_is_reported_to_its_waiters_and_repeated(home: InstanceDirectory) -> None:
     files = FailingFiles()
     kept = home.store(files)
     kept.add(durable())
@@ -328,7 +328,7 @@ steps = st.lists(st.sampled_from(["keep", "drop", "move", "save", "fail", "mend"
 
 @settings(max_examples=100, deadline=None)
 @given(steps)
-def test_whoever_was_told_that_it_is_saved_finds_it_so(
+def test_a_position_reported_as_saved_is_found_after_a_restart(
     tmp_path_factory: pytest.TempPathFactory, plan: list[str]
 ) -> None:
     """Also the log is pinned from the position on disk, whatever fails in between."""

@@ -44,7 +44,7 @@ def use(made: UsageRanking, user: RankedUsage, used: int, ranked: bool = True) -
         made.add(user)  # type: ignore[arg-type]
 
 
-def test_nobody_who_uses_nothing_is_named() -> None:
+def test_a_client_without_usage_is_never_ranked() -> None:
     assert ranking(RankedUsage(), RankedUsage()).largest(2) == []
 
 
@@ -122,7 +122,7 @@ def test_nothing_is_left_over_of_users_that_have_gone() -> None:
     assert made.largest(1) == [users[0]]
 
 
-def test_of_equals_the_older_backlog_comes_first_then_the_earlier_connection() -> None:
+def test_among_equals_the_older_backlog_then_the_earlier_connection_comes_first() -> None:
     users = [
         RankedUsage(oldest_at=9),
         RankedUsage(oldest_at=5),

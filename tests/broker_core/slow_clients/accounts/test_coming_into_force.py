@@ -217,7 +217,7 @@ def test_a_rule_that_leaves_shadow_acts_on_whom_it_spoke_of_and_its_hold_has_run
     assert made.tick(START + 9 * SECOND) == [], "what stays as it was has acted already"
 
 
-def test_another_limit_begins_anew() -> None:
+def test_a_changed_limit_restarts_its_duration() -> None:
     own = {"name": "r", "mode": "enforce", "signal": "oldest_age", "limit": 2_000, "ladder": NOTIFY}
     made = make_guard(policy(BIG, rules=[own]))
     made.on_queued(made.register("c", "tcp", FixedBacklog(START)), 10, START)

@@ -64,7 +64,7 @@ def test_a_rate_that_falls_to_its_floor() -> None:
     assert found.value == 15_000 and found.per_second == pytest.approx(-1_000) and found.fires_in_ms == 10_500
 
 
-def test_of_a_pool_that_fills_up_only_the_one_who_would_be_chosen_has_a_time() -> None:
+def test_in_a_filling_pool_only_the_next_choice_has_a_forecast() -> None:
     made = make_guard(policy({"message_memory_limit": 100_000, "message_disk_limit": 10**9}, 100))
     uses = {name: made.register(name, "tcp", FixedBacklog(START)) for name in ("big", "small", "idle")}
     for second in range(4):
@@ -82,7 +82,7 @@ def test_of_a_pool_that_fills_up_only_the_one_who_would_be_chosen_has_a_time() -
     )
 
 
-def test_who_would_be_chosen_first_is_somebody_who_is_there() -> None:
+def test_the_forecast_choice_is_a_connected_client() -> None:
     made = make_guard(policy({"message_memory_limit": 100_000, "message_disk_limit": 10**9}, 100))
     uses = {name: made.register(name, "tcp", FixedBacklog(START)) for name in ("big", "middle", "small")}
     for second in range(4):
@@ -109,7 +109,7 @@ def test_the_protected_are_not_chosen_and_who_comes_after_them_is() -> None:
     assert forecast_of(made, "next", "own", START + 3 * SECOND).fires_in_ms == 1_000
 
 
-def test_who_isnt_there_has_none() -> None:
+def test_an_unknown_client_has_no_forecast() -> None:
     made = make_guard(policy())
     assert made.forecasts("nobody", START) == [] and made.forecast("nobody", START) is None
     made.register("c", "tcp", FixedBacklog())

@@ -86,7 +86,7 @@ def test_the_pools_largest_is_chosen_whoever_was_queued_to() -> None:
     assert (decision.observed, decision.used) == (1_050, 450)
 
 
-def test_of_equal_users_the_one_with_the_older_backlog_goes() -> None:
+def test_among_equal_users_the_one_with_the_older_backlog_is_disconnected() -> None:
     made = make_guard(policy(SMALL, 100))
     for name, age in (("young", 1), ("old", 9), ("middle", 5)):
         assert (
@@ -136,7 +136,7 @@ def test_age_is_judged_at_the_tick() -> None:
     assert made.tick(START + 7 * SECOND) == []
 
 
-def test_who_rests_is_looked_at_by_no_tick_and_is_nothing_to_its_pool_until_roused() -> None:
+def test_an_idle_client_is_not_checked_by_ticks_nor_counted_in_its_pool() -> None:
     made = make_guard(policy(SMALL, age_ms=2_000))
     backlog = FixedBacklog(oldest_at=START)
     use = made.register("slow", "tcp", backlog)
@@ -150,7 +150,7 @@ def test_who_rests_is_looked_at_by_no_tick_and_is_nothing_to_its_pool_until_rous
     assert (decided.client, decided.action) == ("slow", PolicyAction.DISCONNECT)
 
 
-def test_before_somebody_of_a_pool_is_chosen_those_who_rest_are_asked_for() -> None:
+def test_idle_clients_are_updated_before_a_pool_chooses() -> None:
     """The pool counts the total of idle clients.
 
     The guard requests their figures before it chooses the largest one of a pool over its limit.

@@ -333,7 +333,7 @@ def test_a_subscription_over_its_alarm_is_acted_on_at_once() -> None:
     assert (decision.client, decision.subscription, decision.observed) == ("a", "s", 41)
 
 
-def test_whose_spool_was_within_again_is_judged_at_once_when_it_passes_its_limit_once_more() -> None:
+def test_a_spool_that_exceeds_its_limit_again_is_judged_immediately() -> None:
     made = make_guard(policy({"message_disk_limit": 100_000}, 100, rules=[warns("spool_bytes", 1_000)]))
     (use,) = registered(made, "a")
     first = made.on_spooled(use, 1_001, START)

@@ -19,7 +19,7 @@ def test_it_is_looked_at_once_a_second_however_many_parts_a_tick_has() -> None:
     ]
 
 
-def test_whoever_has_left_counts_no_more_and_is_never_chosen() -> None:
+def test_a_disconnected_client_does_not_count_and_is_never_chosen() -> None:
     made = make_guard(policy())
     uses = [made.register(name, "tcp", FixedBacklog()) for name in ("a", "b")]
     pool = uses[0].pool

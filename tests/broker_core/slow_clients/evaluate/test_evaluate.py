@@ -62,7 +62,7 @@ def test_nothing_is_decided_exactly_at_every_limit() -> None:
     assert judge(client("a", memory=1, age_ms=30_000)) == []
 
 
-def test_of_a_client_whose_subscriptions_are_all_acted_on_what_waits_is_summed_up_once() -> None:
+def test_the_backlog_of_a_client_is_summed_once_for_all_its_subscriptions() -> None:
     """Summing up costs as much as there are subscriptions; a sum for each of a thousand decisions would block
     the loop.
     """
@@ -165,7 +165,7 @@ def custom_rule(name: str, action: str, **more: object) -> dict[str, object]:
         "ladder": [{"action": action}], **more}  # fmt: skip
 
 
-def test_whoever_is_ended_is_acted_on_by_no_further_rule_and_the_protected_by_none() -> None:
+def test_no_further_rule_acts_on_a_closed_client_and_none_on_a_protected_one() -> None:
     book = rules(
         None, rules=[custom_rule("ends", "disconnect", protected=["a*"]), custom_rule("tells", "notify")]
     )
@@ -212,7 +212,7 @@ def test_what_is_done_is_what_makes_sense_of_what_the_rule_says(
     assert (decision.action if decision is not None else None) == done
 
 
-def test_of_equals_the_first_by_name() -> None:
+def test_among_equals_the_first_by_name_is_chosen() -> None:
     decisions = judge(*(client(name, memory=400) for name in "cab"))
     assert [decision.client for decision in decisions] == ["a"]
 
@@ -246,7 +246,7 @@ def test_shadow_is_judged_as_if_it_were_alone() -> None:
     ]  # fmt: skip
 
 
-def test_of_equals_the_one_with_the_older_backlog() -> None:
+def test_among_equals_the_older_backlog_is_chosen() -> None:
     decisions = judge(
         client("a", memory=400, age_ms=5),
         client("b", memory=400, age_ms=9),

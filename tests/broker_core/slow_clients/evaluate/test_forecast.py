@@ -194,6 +194,6 @@ def test_counts_go_by_their_pace() -> None:
     )
 
 
-def test_whoever_is_spared_has_the_reason_and_no_time() -> None:
+def test_a_spared_client_has_a_reason_and_no_forecast() -> None:
     made = add_sample(rule(), 120_000, spared="big would be chosen first")
     assert made.fires_in_ms is None and made.why_none == "big would be chosen first" and made.percent == 120.0

@@ -130,7 +130,7 @@ def test_checks_go_by_the_clock_so_that_the_worst_case_is_limit_and_period() -> 
     assert quantised.worst_case_ms() == 31_000
 
 
-def test_so_many_times_within_a_window() -> None:
+def test_a_count_within_a_window_triggers() -> None:
     often = rule(Shape.COUNT_IN_WINDOW, count=3, window_ms=10_000)
     assert [at for at, _ in due_actions(often, [101, 0, 101, 0, 101, 0])] == [4]
     assert due_actions(often, [101, *[0] * 10, 101, *[0] * 10, 101]) == []
@@ -390,7 +390,7 @@ def test_a_warning_of_a_count_is_due_at_the_smallest_limit_too() -> None:
     assert [at for at, _ in due_actions(often, [1, 0, 1])] == [2]
 
 
-def test_what_was_counted_is_told_with_it() -> None:
+def test_a_decision_reports_the_count() -> None:
     often = rule(Shape.COUNT_IN_WINDOW, Rung(PolicyAction.NOTIFY), count=2, window_ms=60_000)
     hold = check_rule(often, 900, NO_HOLD, NOW).hold
     hold = check_rule(often, 0, hold, NOW + SECOND).hold
@@ -399,7 +399,7 @@ def test_what_was_counted_is_told_with_it() -> None:
     assert check_rule(full, 7, NO_HOLD, NOW)[1:] == (0, 7), "those before the last three too"
 
 
-def test_whoever_is_within_has_no_marks_of_another_shape() -> None:
+def test_a_client_within_limits_has_no_state_of_another_shape() -> None:
     hard = rule(Shape.HARD, Rung(PolicyAction.NOTIFY))
     assert check_rule(hard, 0, RuleState(over_since=NOW, marks=(NOW,)), NOW + SECOND).hold == NO_HOLD
     often = rule(Shape.COUNT_IN_WINDOW, count=3, window_ms=60_000)

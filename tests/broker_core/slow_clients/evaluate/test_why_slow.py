@@ -125,7 +125,7 @@ def test_a_steady_reader_is_never_said_not_to_read() -> None:
     )
 
 
-def test_who_has_taken_and_acknowledged_nothing_is_said_to() -> None:
+def test_a_client_that_read_and_acknowledged_nothing_is_diagnosed_so() -> None:
     silent = SlowEvidence(
         unread_messages=9, arrival_rate=50_000, write_blocked_ms=30_000, lump_bytes=350_000, offlined=True
     )

@@ -53,7 +53,7 @@ def test_transports_share_the_instances_pool() -> None:
     assert pools["a"].name == "instance"
 
 
-def test_a_differing_value_makes_an_own_pool_that_keeps_the_rest() -> None:
+def test_a_differing_value_makes_a_separate_pool_with_the_other_values() -> None:
     document = policy(
         {"message_memory_limit": 1_000, "message_disk_limit": 5_000},
         transports={"a": {"pool": {"message_memory_limit": 9_000}}, "b": {}},

@@ -45,7 +45,7 @@ def decision_costs(decisions: list[Decision]) -> list[tuple[int, int]]:
         ("outbound_bytes", {"outbox_bytes": 21, "outbox_messages": 1}, (1, 0)),
     ],
 )
-def test_so_many_as_are_too_many_at_their_mean_size_where_the_limit_is_in_bytes(
+def test_a_byte_limit_discards_by_the_mean_size(
     mode: str, signal: str, figures: dict[str, Any], expected: tuple[int, int]
 ) -> None:
     made, _ = guarded_client(signal, 20, mode, **figures)

@@ -78,7 +78,7 @@ def test_the_most_specific_key_wins_field_by_field() -> None:
     assert (one.alarm_messages, one.alarm_bytes) == (5, 4_235_264)
 
 
-def test_durable_subscriptions_are_kept_and_the_operators_told() -> None:
+def test_durable_subscriptions_are_retained_and_reported_to_operators() -> None:
     made, account, one = guarded_subscription(STOCKS, durable=True, name="book")
     decision = decisions_for(made, account, one, backlog_messages=51)
     assert decision is not None and decision.action is PolicyAction.NOTIFY and not account.closing

@@ -129,7 +129,7 @@ def test_unacknowledged_is_judged_on_acknowledgement_and_at_the_tick() -> None:
     assert [d.action for d in made.tick(START + SECOND)] == [PolicyAction.PAUSE]
 
 
-def test_silence_counts_only_while_something_is_owed() -> None:
+def test_silence_counts_only_with_unacknowledged_messages() -> None:
     """Scenario S1: an idle consumer is exempt."""
     made, account, _ = guarded_clients(
         rule("ack_silence", 3_000, rungs_of("cancel_subscription"), shape="duration_without")

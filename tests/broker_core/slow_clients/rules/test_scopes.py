@@ -96,7 +96,7 @@ def test_from_the_instance_to_the_subscription() -> None:
     assert sorted(ordered, key=specificity) == ordered
 
 
-def test_of_equally_specific_entries_the_later_counts() -> None:
+def test_the_later_of_equally_specific_entries_counts() -> None:
     one, other = SettingsLayer("1", Scope(topic="a.*"), {}), SettingsLayer("2", Scope(topic="*.b"), {})
     assert [layer.origin for layer in sort_by_specificity([other, one])] == ["2", "1"]
 

@@ -64,7 +64,7 @@ def test_each_value_with_its_unit_and_where_it_comes_from() -> None:
     assert ladder == [{"action": "warn", "at_percent": 60, "after_ms": 0, "for_ms": 0}]
 
 
-def test_who_is_judged_by_a_staged_revision_has_its_values_and_who_isnt_there_has_none() -> None:
+def test_a_client_of_a_staged_revision_has_its_values_and_an_unknown_one_none() -> None:
     made = make_guard(DOCUMENT)
     for name in ("desk-1", "other"):
         made.register(name, "tcp", FixedBacklog(START))

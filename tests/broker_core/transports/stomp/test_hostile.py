@@ -149,7 +149,7 @@ async def test_a_large_frame_that_comes_together_with_connect_comes_after_the_lo
         assert [(await client.read()).command for _ in range(2)] == ["CONNECTED", "RECEIPT"]
 
 
-async def test_of_a_read_with_thousands_of_frames_a_turn_cuts_off_as_many_as_it_takes(
+async def test_each_iteration_parses_only_the_frames_that_it_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The iteration's budget is over after each item: no further frame is parsed for it."""
@@ -257,7 +257,7 @@ async def test_heart_beats_of_a_second_are_kept_by_both_sides(
                 assert await asyncio.wait_for(client.reader.readline(), 30) == b"\n"
 
 
-async def test_who_asks_and_never_reads_is_ended(tmp_path: Path) -> None:
+async def test_a_client_that_requests_and_never_reads_is_closed(tmp_path: Path) -> None:
     async with with_a_neighbour(tmp_path) as (broker, _), stomp_client(broker, client_id="c") as client:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         with pytest.raises((ConnectionError, TimeoutError)):

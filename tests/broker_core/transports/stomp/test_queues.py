@@ -169,7 +169,7 @@ async def test_consumers_that_read_nothing_hold_nothing_up(tmp_path: Path) -> No
             assert held | got == {b"%d" % number for number in range(2_000)} and not held & got
 
 
-async def test_who_leaves_in_the_same_breath_as_it_joins_is_no_consumer(tmp_path: Path) -> None:
+async def test_a_client_that_unsubscribes_in_the_same_write_is_no_consumer(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker, stomp_client(broker) as client:
         await client.send_with_receipt("SEND", b"0", destination=JOBS)
         for number in range(20):

@@ -167,7 +167,7 @@ async def test_an_error_says_what_was_wrong_and_the_connection_ends(tmp_path: Pa
                 assert code == "unknown_command" or error.headers["receipt-id"] == "r"
 
 
-async def test_no_common_version_is_told_with_those_there_are(tmp_path: Path) -> None:
+async def test_without_a_common_version_the_error_lists_the_supported_ones(tmp_path: Path) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
         async with stomp_client(broker, "") as client:
             client.send("CONNECT", accept_version="2.0", host="x")
@@ -186,7 +186,7 @@ async def test_a_disconnect_is_answered_when_everything_before_it_is_done(tmp_pa
             await until(lambda: "c" not in broker.engine.roster.clients)
 
 
-async def test_who_is_closed_by_an_operator_is_told_where_to_go_on_and_finds_everything_there(
+async def test_a_client_closed_by_an_operator_gets_a_bookmark_and_can_resume(
     tmp_path: Path,
 ) -> None:
     async with running_broker(tmp_path, stomp_policy()) as broker:
