@@ -81,7 +81,7 @@ async def test_a_client_whose_flushes_wait_for_the_disk_is_not_read_from(tmp_pat
         other.close()
 
 
-async def test_a_paused_publisher_is_read_again_below_half_of_its_pending_bytes(
+async def test_a_paused_publisher_is_read_again_below_half_of_its_pending_batches(
     tmp_path: Path,
 ) -> None:
     async with running_broker(tmp_path) as broker:

@@ -316,7 +316,7 @@ async def test_closing_ends_the_drain_in_the_middle_of_a_read(tmp_path: Path) ->
         assert scene.facilities.share.replays == 0
 
 
-async def test_a_client_waiting_for_unreadable_records_gets_a_gap(
+async def test_a_client_waiting_for_unreadable_records_gets_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = JournalError("journal_damaged", "It can't be read.")
