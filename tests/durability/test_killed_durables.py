@@ -67,7 +67,7 @@ class DurableReaderRun:
                 subscription.ack(message)
                 self.acked[mine[-1]] = asyncio.get_running_loop().time()
 
-    async def rest(self) -> None:
+    async def read_backlog(self) -> None:
         """Run the last life, in which the whole backlog is delivered."""
         process, port = await asyncio.to_thread(start_broker, self.home)
         try:
@@ -97,7 +97,7 @@ async def test_after_kills_nothing_is_missed_and_only_what_an_old_position_allow
             await life.until_killed(random.uniform(0.3, 3.5))
             check(life, acked, killed_at)
         acked, killed_at, life.acked = life.acked, life.killed_at, {}
-        await life.rest()
+        await life.read_backlog()
         check(life, acked, killed_at)
         assert set().union(*life.received) == set(range(life.published)), "nothing is missed"
         assert len(life.received) == KILLS + 1 and life.published > 200

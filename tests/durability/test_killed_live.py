@@ -73,7 +73,7 @@ class LiveReaderRun:
                 self.shown.setdefault(message.sequence, set()).add(message.body)
                 subscription.done(message)
 
-    async def rest(self) -> dict[int, bytes]:
+    async def read_log(self) -> dict[int, bytes]:
         """Run the last life; return all records of the log by number, after the subscriber has had time to
         read them.
         """
@@ -113,7 +113,7 @@ async def test_a_live_subscriber_with_a_bookmark_store_gets_every_persisted_reco
         life = LiveReaderRun(Path(directory) / "home")
         for _ in range(KILLS):
             await life.until_killed(random.choice((0, 3, 5, 10, 30)))
-        log = await life.rest()
+        log = await life.read_log()
         policy = tcp_policy()
         journal = Journal.open(life.home / "journal", policy.instance.name)
         skipped, holes, reason = journal.skipped(), journal.missing_ranges, journal.recovery.reason

@@ -121,7 +121,7 @@ class Installation:
         )
         self.manage("policy", "import", str(path), "--reason", "smaller", SLUICE_HOME=str(directory))
 
-    async def takes_records(self, name: str) -> None:
+    async def accepts_records(self, name: str) -> None:
         async with asyncio.timeout(SLOW_S):
             async with AsyncClient(f"tcp://127.0.0.1:{self.port}", name) as client:
                 await client.publish_many("a", [b"1"] * 10)
@@ -166,7 +166,7 @@ async def started_once(installation: Installation) -> None:
     """The broker has run with its database, and was stopped."""
     with installation.broker():
         await ready(installation)
-        await installation.takes_records("first")
+        await installation.accepts_records("first")
         status = await until_status(
             installation, lambda one: one.database is not None and one.database.policy_stored_at
         )
@@ -179,7 +179,7 @@ async def runs_from_disk(installation: Installation, url: str | None = None) -> 
     """Start the broker, which accepts records under the stored policy and reports that; return its output."""
     with installation.broker(url) as said:
         await ready(installation)
-        await installation.takes_records(f"client-{installation.started}")
+        await installation.accepts_records(f"client-{installation.started}")
         status = await until_status(
             installation, lambda one: one.database is not None and one.database.code == "policy_from_disk"
         )
@@ -198,7 +198,7 @@ async def test_a_stopped_database_keeps_no_broker_from_starting_twice_and_its_wo
     await runs_from_disk(installation)
     with installation.broker() as said:
         await ready(installation)
-        await installation.takes_records("third")
+        await installation.accepts_records("third")
         before = await until_status(installation, lambda one: one.database is not None and one.database.code)
         cluster.start()
         # The edit is made while the broker runs on the stored policy.
@@ -236,7 +236,7 @@ async def test_a_locked_policy_table_keeps_no_broker_from_starting(
         holder.execute("LOCK TABLE console_policyrevision IN ACCESS EXCLUSIVE MODE")
         with installation.broker() as said:
             await ready(installation)
-            await installation.takes_records("locked")
+            await installation.accepts_records("locked")
             status = await until_status(installation, lambda one: one.database and one.database.code)
             assert status.database is not None and status.database.policy == "disk"
             assert "lock timeout" in said() and "Traceback" not in said(), said()
@@ -252,7 +252,7 @@ async def test_a_read_only_database_keeps_no_broker_from_starting_and_is_not_cal
     cluster.run_sql("ALTER DATABASE sluice SET default_transaction_read_only = on")
     with installation.broker():
         await ready(installation)
-        await installation.takes_records("read-only")
+        await installation.accepts_records("read-only")
         status = await until_status(
             installation, lambda one: one.database and one.database.code == "database_read_only"
         )
@@ -278,7 +278,7 @@ async def test_the_first_start_without_a_database_waits_for_it_and_says_so(
         assert "Traceback" not in said(), said()
         cluster.start()
         await ready(installation)
-        await installation.takes_records("first")
+        await installation.accepts_records("first")
         assert exit_report.read_exit_report(installation.control) is None
 
 
@@ -328,13 +328,13 @@ async def test_all_members_of_a_healthy_group_restart_without_the_database(
             with a.broker(), b.broker():
                 for member in (a, b):
                     await ready(member)
-                    await member.takes_records("before")
+                    await member.accepts_records("before")
                     await until_status(member, lambda one: one.database and one.database.policy_stored_at)
             cluster.stop()
             with a.broker() as said_a, b.broker() as said_b:
                 for member in (a, b):
                     await ready(member)
-                    await member.takes_records("after")
+                    await member.accepts_records("after")
                 found = [
                     await until_status(
                         member, lambda one: one.database and one.database.code and one.durable_sequence >= 40

@@ -16,8 +16,8 @@ from broker_core.batch import Batch
 from broker_core.bookmark import EPOCH_TEXT, NOW_TEXT, format_moment
 from broker_core.client import EPOCH, NOW, AsyncClient, ReconnectPolicy
 from broker_core.protocols.native import COMMAND
-from tests.group.test_kept import is_behind, record_of, replay_at, take
 from tests.group.test_one_log import publish, read
+from tests.group.test_stored_positions import is_behind, record_of, replay_at, take
 from tests.support.brokers import ask, until
 from tests.support.groups import RunningMember, running_members
 from tests.support.nats_servers import running_nats_servers

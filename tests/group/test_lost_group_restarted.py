@@ -64,7 +64,7 @@ async def stop(process: subprocess.Popen[bytes]) -> None:
     await asyncio.to_thread(process.wait, SLOW_S)
 
 
-def newest_known(home: Path) -> int:
+def newest_stored_record(home: Path) -> int:
     """Return the newest record of the member that the database knows."""
     with closing(sqlite3.connect(home / "db.sqlite3", timeout=30)) as database:
         return int(
@@ -92,7 +92,7 @@ async def test_a_member_acknowledges_nothing_into_a_new_log_of_a_group_that_had_
                 await until((home / "run" / "sluice-1.sock").exists, seconds=SLOW_S)
                 async with asyncio.timeout(SLOW_S):
                     await publish(port, 100)
-                await until(lambda: newest_known(home) >= 100, seconds=SLOW_S)
+                await until(lambda: newest_stored_record(home) >= 100, seconds=SLOW_S)
             finally:
                 await stop(broker)
         shutil.rmtree(home / "journal")

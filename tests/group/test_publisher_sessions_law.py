@@ -177,17 +177,17 @@ class ModelMember:
     def _dispatch(self, journal: Journal) -> Dispatcher:
         """A dispatch without subscribers, of a group without sync members."""
 
-        def nothing(*_: object) -> None: ...
+        def no_op(*_: object) -> None: ...
 
         clock = SimpleNamespace(now_ns=lambda: 1)
         facilities = SimpleNamespace(
-            journal=journal, clock=clock, share=SimpleNamespace(on_live_traffic=nothing), spawn=nothing
+            journal=journal, clock=clock, share=SimpleNamespace(on_live_traffic=no_op), spawn=no_op
         )
-        frontier = SimpleNamespace(durable=0, stamped=0, shown=0, notify_waiters=nothing, advance=nothing)
+        frontier = SimpleNamespace(durable=0, stamped=0, shown=0, notify_waiters=no_op, advance=no_op)
         subscribed = SimpleNamespace(registry=SimpleNamespace(match=lambda batch: ()))
         confirmations = SimpleNamespace(
-            on_local_durable=nothing,
-            poll_links=nothing,
+            on_local_durable=no_op,
+            poll_links=no_op,
             confirmed_sequence=1 << 62,
             is_start_unconfirmed=False,
         )
@@ -198,7 +198,7 @@ class ModelMember:
             cast(Any, frontier),
             cast(Any, SimpleNamespace(clients=self.clients)),
             cast(Any, subscribed),
-            nothing,
+            no_op,
             JournaledTopics(tcp_policy().instance),
             SyncDestinationFilter((), None),
             cast(Any, confirmations),

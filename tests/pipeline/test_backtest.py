@@ -193,15 +193,15 @@ def limited(capacity: int, age_ms: int | None = None, memory: int = 1_000_000) -
     )
 
 
-def acts_of_client(found: BacktestResult, name: str) -> list[tuple[str, int]]:
+def actions_of(found: BacktestResult, name: str) -> list[tuple[str, int]]:
     return [(row["action"], row["at"] - START) for row in found.acts if row["client"] == name]
 
 
 def test_a_limit_is_passed_when_it_is_passed() -> None:
     """100 kB a second: over half of 1 MB after 5 s, over all of it after 10."""
     looks = growing("slow", 100_000, 20)
-    assert acts_of_client(tried(limited(50), looks, ACTS.empty_table()), "slow") == [("offline", 5_500)]
-    ((action, at),) = acts_of_client(tried(limited(90), looks, ACTS.empty_table()), "slow")
+    assert actions_of(tried(limited(50), looks, ACTS.empty_table()), "slow") == [("offline", 5_500)]
+    ((action, at),) = actions_of(tried(limited(90), looks, ACTS.empty_table()), "slow")
     assert (action, at) == ("offline", 9_500)
     assert tried(limited(50, memory=10_000_000), looks, ACTS.empty_table()).acts == []
 
@@ -213,7 +213,7 @@ def test_a_client_that_is_offlined_in_the_try_alone_goes_on_as_it_was_seen_to_ta
     """
     looks = growing("slow", 100_000, 30, drains=80_000)
     found = tried(limited(15), looks, ACTS.empty_table())
-    assert acts_of_client(found, "slow") == [("offline", 8_000)]
+    assert actions_of(found, "slow") == [("offline", 8_000)]
     assert found.parted == 1
     assert abs(found.offlined_ms["slow"] - 21_500) <= 1_000
     ((memory, disk),) = found.peaks.values()
@@ -224,14 +224,14 @@ def test_a_client_that_is_offlined_in_the_try_alone_goes_on_as_it_was_seen_to_ta
 def test_the_larger_of_two_clients_is_chosen_when_the_pool_is_full() -> None:
     looks = pa.concat_tables([growing("large", 60_000, 20), growing("small", 40_000, 20)])
     found = tried(limited(100), looks, ACTS.empty_table())
-    assert acts_of_client(found, "large") == [("offline", 10_500)]
-    assert acts_of_client(found, "small") == []
+    assert actions_of(found, "large") == [("offline", 10_500)]
+    assert actions_of(found, "small") == []
 
 
 def test_an_age_limit_ends_it_and_what_no_bookmark_brings_back_is_lost() -> None:
     looks = growing("slow", 10_000, 20)
     found = tried(limited(100, age_ms=7_000), looks, ACTS.empty_table())
-    ((action, at),) = acts_of_client(found, "slow")
+    ((action, at),) = actions_of(found, "slow")
     assert action == "disconnect"
     assert 7_000 <= at <= 8_500
 
@@ -243,9 +243,9 @@ def test_a_disconnection_between_two_looks_is_predicted_by_what_it_observed() ->
         "signal": "oldest_age",
             "observed": 2_100, "limit": 2_000, "unit": "ms", "memory": -1, "disk": -1, "lost": 0}  # fmt: skip
     acts = pa.Table.from_pylist([told], schema=ACTS)
-    assert acts_of_client(tried(limited(100, age_ms=2_000), looks, ACTS.empty_table()), "slow") == []
-    assert acts_of_client(tried(limited(100, age_ms=2_000), looks, acts), "slow") == [("disconnect", 5_400)]
-    assert acts_of_client(tried(limited(100, age_ms=3_000), looks, acts), "slow") == []
+    assert actions_of(tried(limited(100, age_ms=2_000), looks, ACTS.empty_table()), "slow") == []
+    assert actions_of(tried(limited(100, age_ms=2_000), looks, acts), "slow") == [("disconnect", 5_400)]
+    assert actions_of(tried(limited(100, age_ms=3_000), looks, acts), "slow") == []
 
 
 def test_clients_disconnected_at_their_limit_are_so_in_the_back_test_at_any_phase() -> None:
@@ -266,7 +266,7 @@ def test_clients_disconnected_at_their_limit_are_so_in_the_back_test_at_any_phas
     ]  # fmt: skip
     found = tried(limited(100, age_ms=4_500), looks, pa.Table.from_pylist(told, schema=ACTS))
     for act in told:
-        assert acts_of_client(found, act["client"]) == [("disconnect", act["at"] - START)]
+        assert actions_of(found, act["client"]) == [("disconnect", act["at"] - START)]
 
 
 def test_a_client_that_comes_back_from_its_spool_goes_on_as_it_was_recorded() -> None:
@@ -288,7 +288,7 @@ def test_a_client_that_comes_back_from_its_spool_goes_on_as_it_was_recorded() ->
         for at in (4_600, 16_600)
     ]  # fmt: skip
     found = tried(limited(44), planted("slow", rows), pa.Table.from_pylist(told, schema=ACTS))
-    offlined = acts_of_client(found, "slow")
+    offlined = actions_of(found, "slow")
     assert [action for action, _ in offlined] == ["offline", "offline"]
     assert all(abs(at - then) <= 1_000 for (_, at), then in zip(offlined, (4_600, 16_600), strict=True))
     assert found.parted == 0
@@ -308,7 +308,7 @@ def test_the_age_of_a_slow_readers_backlog_is_interpolated_between_samples() -> 
         for n in range(8)
     ]
     looks = planted("slow", rows)
-    ((_, at),) = acts_of_client(tried(limited(100, age_ms=7_500), looks, ACTS.empty_table()), "slow")
+    ((_, at),) = actions_of(tried(limited(100, age_ms=7_500), looks, ACTS.empty_table()), "slow")
     assert 15_000 <= at <= 16_000
 
 

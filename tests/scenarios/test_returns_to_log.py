@@ -63,11 +63,11 @@ async def test_a_range_that_is_over_has_lost_nothing(tmp_path: Path) -> None:
         assert (await reader.read_until("completed"))["ended"]
         connection = broker.engine.roster.clients["reader"]
 
-        def all_taken() -> bool:
+        def wait_all_read() -> bool:
             connection.backlog.update_progress()
             return bool(connection.account.acknowledged.messages == 300)
 
-        await until(all_taken)
+        await until(wait_all_read)
         entry = await client_entry(broker, "reader")
         assert (entry["delivered_messages"], entry["gone"], entry["lost_messages"]) == (300, {}, 0)
         await asyncio.sleep(1.1)

@@ -101,7 +101,7 @@ class ModelledClient:
         elif word is not None:
             raw.send_command({"c": "ack", "id": "s", "upto": upto})
 
-    def told(self, what: str) -> dict[str, Any] | None:
+    def first_command(self, what: str) -> dict[str, Any] | None:
         """Return the first command of this type that the broker sent, if any."""
         return next((one for one in self.commands if what in (one["c"], one.get("of"))), None)
 
@@ -213,7 +213,7 @@ async def test_the_sums_of_twenty_fates_are_exact(tmp_path: Path) -> None:
         first, second = range(ROUNDS // 2), range(ROUNDS // 2, ROUNDS)
         await ask(broker, "pause", name="held")
         fates["self-paused"].raw.send_command({"c": "pause", "ids": ["s"]})
-        await until(lambda: fates["self-paused"].told("pause"))
+        await until(lambda: fates["self-paused"].first_command("pause"))
         await publish(writer, first)
         await read_clients(broker)
         # Whoever doesn't read at all for two seconds isn't told why it was closed (`CLOSE_AFTER_S`).
@@ -272,7 +272,7 @@ async def check(broker: Broker, fates: dict[str, ModelledClient], entries: dict[
         assert entry["delivered_bytes"] == sum(map(len, fate.got)), name
         if name in ("cancelled", "leased", "unsubscribed"):
             assert 0 < entry["matched_messages"] <= published and not entry["subscriptions"], name
-            answer = fate.told("cancelled") or fate.told("unsubscribe")
+            answer = fate.first_command("cancelled") or fate.first_command("unsubscribe")
             assert answer is not None and answer["kept"] == rows[name], (name, answer)
             await returns(broker, fate, answer["bookmark"], published)
             continue
@@ -284,7 +284,7 @@ async def check(broker: Broker, fates: dict[str, ModelledClient], entries: dict[
         if name not in ("conflated", "discarded"):
             assert len(fate.got) == published and not rows[name], name
             assert fate.sequences == sorted(set(fate.sequences)), name
-    dropped = fates["dropped"].told("notice")
+    dropped = fates["dropped"].first_command("notice")
     assert dropped is not None and dropped["kept"] == rows["dropped"] and not dropped["lost"]
     await returns(broker, fates["dropped"], dropped["resume"], published)
 

@@ -336,7 +336,7 @@ async def test_two_sync_links_in_opposite_directions_dont_wait_for_each_other(tm
                     await asyncio.gather(a.flush(), b.flush())
         for one in (east, west):
             reader = BookmarkedReader(one.address, "t")
-            await until(lambda reader=reader: len(reader.had) == 40)  # type: ignore[misc]
+            await until(lambda reader=reader: len(reader.received) == 40)  # type: ignore[misc]
             await reader.close()
     finally:
         await east.kill()

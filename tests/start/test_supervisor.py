@@ -27,20 +27,20 @@ class SupervisedProcesses:
     """A supervisor and the lines it logged."""
 
     def __init__(self, tmp_path: Path, *specs: ChildSpec) -> None:
-        self.said: list[str] = []
+        self.lines: list[str] = []
         self.ready = asyncio.Event()
         self.supervisor = Supervisor(
             specs,
             tmp_path,
             dict(os.environ),
             tmp_path / "log",
-            self.said.append,
+            self.lines.append,
             self.ready.set,
             backoff=QUICK,
         )
 
-    def heard(self, part: str) -> bool:
-        return any(part in sentence for sentence in self.said)
+    def has_logged(self, part: str) -> bool:
+        return any(part in sentence for sentence in self.lines)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
@@ -73,7 +73,10 @@ async def ready(house: SupervisedProcesses) -> None:
 def test_children_stop_in_reverse_order_of_their_start(tmp_path: Path) -> None:
     one, two = ChildSpec("one", SLEEP), ChildSpec("two", SLEEP, needs=("one",))
     house, code = run(lambda: SupervisedProcesses(tmp_path, one, two), ready)
-    assert [line for line in house.said if line.endswith("stopped")] == ["two has stopped", "one has stopped"]
+    assert [line for line in house.lines if line.endswith("stopped")] == [
+        "two has stopped",
+        "one has stopped",
+    ]
     assert code == 0
 
 
@@ -81,10 +84,10 @@ def test_child_that_dies_is_named_with_its_last_lines_and_started_again(tmp_path
     child = ChildSpec("frail", (sys.executable, "-c", "print('out of luck'); raise SystemExit(3)"))
 
     async def dies_twice(house: SupervisedProcesses) -> None:
-        await house.until(lambda: sum("frail died (code 3)" in line for line in house.said) >= 2)
+        await house.until(lambda: sum("frail died (code 3)" in line for line in house.lines) >= 2)
 
     house, _ = run(lambda: SupervisedProcesses(tmp_path, child), dies_twice)
-    assert house.heard("out of luck")
+    assert house.has_logged("out of luck")
 
 
 def test_child_that_is_killed_comes_back_as_a_new_process(tmp_path: Path) -> None:
@@ -98,7 +101,7 @@ def test_child_that_is_killed_comes_back_as_a_new_process(tmp_path: Path) -> Non
         await house.until(lambda: child.pid not in (None, pids[0]))
 
     house, _ = run(lambda: SupervisedProcesses(tmp_path, ChildSpec("one", SLEEP)), kill)
-    assert house.heard("one died (SIGKILL)")
+    assert house.has_logged("one died (SIGKILL)")
 
 
 def test_child_that_ignores_its_signal_is_killed_and_the_exit_code_says_so(tmp_path: Path) -> None:
@@ -110,7 +113,7 @@ def test_child_that_ignores_its_signal_is_killed_and_the_exit_code_says_so(tmp_p
         await house.until(lambda: log.exists() and b"deaf" in log.read_bytes())
 
     house, code = run(lambda: SupervisedProcesses(tmp_path, child), listening)
-    assert house.heard("deaf doesn't stop and is killed")
+    assert house.has_logged("deaf doesn't stop and is killed")
     assert code == 1
 
 
@@ -125,7 +128,7 @@ def test_needed_child_is_waited_for(tmp_path: Path) -> None:
         await house.until(lambda: house.supervisor.children["first"].pid is not None)
 
     house, code = run(lambda: SupervisedProcesses(tmp_path, first, second), first_runs)
-    assert not house.heard("second")
+    assert not house.has_logged("second")
     assert code == 0
 
 
@@ -136,13 +139,13 @@ def test_child_whose_work_is_done_is_not_started_again_and_the_supervisor_ends(t
             return house, await house.supervisor.run()
 
     house, code = asyncio.run(by_itself())
-    assert house.heard("feed has done its work")
+    assert house.has_logged("feed has done its work")
     assert code == 0
 
 
 def test_program_that_is_not_there_is_said_and_tried_again(tmp_path: Path) -> None:
     async def said(house: SupervisedProcesses) -> None:
-        await house.until(lambda: house.heard("ghost died (can't be started"))
+        await house.until(lambda: house.has_logged("ghost died (can't be started"))
 
     run(lambda: SupervisedProcesses(tmp_path, ChildSpec("ghost", ("/no/such/program",))), said)
 
@@ -169,7 +172,7 @@ def test_second_request_within_a_second_is_the_same_request(tmp_path: Path) -> N
         house.supervisor.request_stop("the group")
 
     house, _ = run(lambda: SupervisedProcesses(tmp_path, ChildSpec("one", SLEEP)), stop_at_once)
-    assert not house.heard("no more time")
+    assert not house.has_logged("no more time")
 
 
 def is_running(pid: int) -> bool:

@@ -31,7 +31,7 @@ OWN = {"own_password": PASSWORD}
 
 
 @pytest.fixture(autouse=True)
-def _nothing_heard() -> Iterator[None]:
+def _clear_broker_reports() -> Iterator[None]:
     """Clear the process-wide caches of broker reports, so that each test starts with its own database."""
     broker_reports._heard.clear()
     last_used.clear_cache()

@@ -77,7 +77,7 @@ class Machines:
         self.other.clients = [make_client("price-board"), make_client("price-loader", "replaying", 4_000)]
         self.other.replays, self.other.durables = [], []
         self._linked()
-        self._tell()
+        self._update_group()
 
     def take_up(self, revision: int) -> None:
         """Put a policy revision in force in the group."""
@@ -92,14 +92,14 @@ class Machines:
             "upgraded": self._downgraded.discard,
             "refused": self._refuse, "took": self._take, "linked": self._linked, "cut": self._cut,
         }[what](*[name] if name and what != "cut" else [])  # fmt: skip
-        self._tell()
+        self._update_group()
 
     def move(self) -> None:
         """Advance one second."""
         for one in self.there:
             one.move()
             one.clients = [structs.replace(client, member=one.member) for client in one.clients]
-        self._tell()
+        self._update_group()
 
     def _away(self, name: str) -> None:
         if name not in self.gone:
@@ -150,11 +150,10 @@ class Machines:
         """Set the links: they are active at the first member, and stand by at the others."""
         for one in self.members.values():
             one.links = [
-                link if one.member == MEMBERS[0] or link.state == "off" else _stands_by(link)
-                for link in links
+                link if one.member == MEMBERS[0] or link.state == "off" else _standby(link) for link in links
             ]
 
-    def _tell(self) -> None:
+    def _update_group(self) -> None:
         """Update the group status of each member; a disconnected member keeps its last report."""
         for one in self.members.values():
             said = [self._entry(name, asked=one.member) for name in MEMBERS]
@@ -191,7 +190,7 @@ def _link(name: str, **more: Any) -> LinkEntry:
     return LinkEntry(name=name, **{**usual, **more})
 
 
-def _stands_by(link: LinkEntry) -> LinkEntry:
+def _standby(link: LinkEntry) -> LinkEntry:
     return structs.replace(
         link, state="standing by", code="link_in_use", why="", fix="", carried=0, connected_at=None
     )

@@ -26,8 +26,8 @@ def seed_history(instance_name: str = "sluice-1") -> Instance:
     instance = policies.ensure_instance(instance_name)
     seed_revisions()
     seed_samples(instance)
-    seed_those_that_keep_up(instance)
-    seed_places(instance)
+    seed_healthy_clients(instance)
+    seed_pool_samples(instance)
     seed_decisions(instance)
     seed_runs(instance)
     seed_hours(instance)
@@ -89,7 +89,7 @@ def seed_samples(instance: Instance, client: str = "board-jfk", hours: int = 6) 
     ClientSample.objects.bulk_create(rows, ignore_conflicts=True)
 
 
-def seed_those_that_keep_up(instance: Instance, hours: int = 3) -> None:
+def seed_healthy_clients(instance: Instance, hours: int = 3) -> None:
     """Create a sample a minute for the other clients.
 
     Most keep up, some lag by seconds, and one was offlined for a while.
@@ -120,7 +120,7 @@ def seed_those_that_keep_up(instance: Instance, hours: int = 3) -> None:
     ClientSample.objects.bulk_create(rows, batch_size=500, ignore_conflicts=True)
 
 
-def seed_places(instance: Instance, hours: int = 6) -> None:
+def seed_pool_samples(instance: Instance, hours: int = 6) -> None:
     """Create samples of the instance and its pool, every ten seconds.
 
     The pool has been filling for half an hour, at a varying rate.

@@ -112,10 +112,10 @@ def evaluate(
     rules: RuleBook, clients: Iterable[ClientSignals | ClientUsage], pools: Iterable[PoolSignals], now_ns: int
 ) -> JudgeResult:
     """Evaluate the rules of a book for these clients and pools at one time."""
-    return judge([_ruled(rules, client) for client in clients], rules.pool_rules, list(pools), now_ns)
+    return judge([_with_rules(rules, client) for client in clients], rules.pool_rules, list(pools), now_ns)
 
 
-def _ruled(rules: RuleBook, client: ClientSignals | ClientUsage) -> ClientUnderRules:
+def _with_rules(rules: RuleBook, client: ClientSignals | ClientUsage) -> ClientUnderRules:
     of_client = RuleSubject(client.transport, client.user, client.name)
     narrow = []
     for one in client.subscriptions:

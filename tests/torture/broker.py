@@ -99,7 +99,7 @@ class BrokerProcess:
         self._process.kill()
         self._process.join()
 
-    async def ended(self, seconds: float = 60.0) -> int:
+    async def wait_exit(self, seconds: float = 60.0) -> int:
         """Wait for the process to end; return its exit code, negative for a signal."""
         async with asyncio.timeout(seconds):
             while self._process.is_alive():

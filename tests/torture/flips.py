@@ -19,7 +19,7 @@ class FlippedBit:
     bit: int
 
     @property
-    def what(self) -> str:
+    def file_type(self) -> str:
         """Type of the file."""
         return _NUMBERS.sub("", self.path.name)
 
@@ -42,7 +42,7 @@ def flip_a_bit(home: Path, chance: random.Random) -> FlippedBit | None:
     kinds: dict[str, list[Path]] = {}
     for path in sorted(home.rglob("*")):
         if path.is_file() and path.stat().st_size:
-            kinds.setdefault(FlippedBit(path, 0, 0).what, []).append(path)
+            kinds.setdefault(FlippedBit(path, 0, 0).file_type, []).append(path)
     if not kinds:
         return None
     path = chance.choice(kinds[chance.choice(sorted(kinds))])

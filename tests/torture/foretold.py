@@ -106,7 +106,7 @@ class BacktestClient:
         made.setblocking(False)
         self.socket, self._came, self._due = made, now, 0.0
 
-    def turn(self, now: float, passed: float) -> None:
+    def read_due(self, now: float, passed: float) -> None:
         """Read the bytes that are due.
 
         Disconnected clients stay away, except those that come and go.
@@ -116,7 +116,7 @@ class BacktestClient:
                 self.come(now)
             return
         if now - self._came > self._stays:
-            self.leave(now)
+            self.disconnect(now)
             return
         self._due = min(self._due + passed * self._pace(now - self._came), 64 * FEED * TURN_S)
         while self._due >= 1:
@@ -128,11 +128,11 @@ class BacktestClient:
             except OSError:
                 got = 0
             if not got:
-                self.leave(now)
+                self.disconnect(now)
                 return
             self._due -= got
 
-    def leave(self, now: float) -> None:
+    def disconnect(self, now: float) -> None:
         if self.socket is not None:
             self.socket.close()
         self.socket, self._back = None, now + self._away
@@ -145,7 +145,7 @@ def drive(readers: list[BacktestClient], over: threading.Event) -> None:
         now = time.monotonic()
         for one in readers:
             with suppress(OSError):
-                one.turn(now, now - before)
+                one.read_due(now, now - before)
         before = now
 
 

@@ -51,7 +51,7 @@ class Interval(NamedTuple):
     first: int
     last: int
 
-    def holds(self, sequence: int) -> bool:
+    def contains(self, sequence: int) -> bool:
         return self.first <= sequence <= self.last
 
 
@@ -220,7 +220,11 @@ def _reader(history: History, reader: ReaderHistory) -> Iterable[HistoryFault]:
     """Place in the log of the last one that was read."""
     last = 0
     for one in reader.records:
-        if one.sequence not in there and one.sequence > history.removed_upto and not _told(history.gaps, one):
+        if (
+            one.sequence not in there
+            and one.sequence > history.removed_upto
+            and not _is_in_gap(history.gaps, one)
+        ):
             yield HistoryFault(
                 FaultKind.LOST, f"{reader.name} has read record {one.sequence}, which isn't in the log"
             )
@@ -231,25 +235,25 @@ def _reader(history: History, reader: ReaderHistory) -> Iterable[HistoryFault]:
                 yield HistoryFault(kind, f"{reader.name} gets record {one.sequence} after {last}")
         else:
             place = bisect_left(log, one.sequence)
-            skipped += _passed_over(reader, log[at + 1 : place], read)
+            skipped += _skipped(reader, log[at + 1 : place], read)
         at = bisect_left(log, one.sequence)
         last = one.sequence
         read.add(one.sequence)
     if reader.complete:
-        skipped += _passed_over(reader, log[at + 1 :], read)
+        skipped += _skipped(reader, log[at + 1 :], read)
     for interval in skipped[reader.missed :]:
         yield HistoryFault(
             FaultKind.LOST, f"{reader.name} was never given records {interval.first} to {interval.last}"
         )
 
 
-def _passed_over(reader: ReaderHistory, between: Sequence[int], read: set[int]) -> list[Interval]:
-    missed = [s for s in between if s not in read and not any(gap.holds(s) for gap in reader.gaps)]
+def _skipped(reader: ReaderHistory, between: Sequence[int], read: set[int]) -> list[Interval]:
+    missed = [s for s in between if s not in read and not any(gap.contains(s) for gap in reader.gaps)]
     return [Interval(missed[0], missed[-1])] if missed else []
 
 
-def _told(gaps: Iterable[Interval], one: Record) -> bool:
-    return any(gap.holds(one.sequence) for gap in gaps)
+def _is_in_gap(gaps: Iterable[Interval], one: Record) -> bool:
+    return any(gap.contains(one.sequence) for gap in gaps)
 
 
 def _stretches(numbers: Iterable[int]) -> list[Interval]:

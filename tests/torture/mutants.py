@@ -99,7 +99,7 @@ def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
             if name in ("annotation", "returns", "decorator_list", "args" if _is_function(node) else "-"):
                 continue
             for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST) and not isinstance(child, _SAID) and not _says(child):
+                if isinstance(child, ast.AST) and not isinstance(child, _SAID) and not _is_text(child):
                     children.append((child, within or (_is_function(node) and name == "body")))
         todo += reversed(children)
 
@@ -108,7 +108,7 @@ def _is_function(node: ast.AST) -> bool:
     return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
 
 
-def _says(node: ast.AST) -> bool:
+def _is_text(node: ast.AST) -> bool:
     """Return whether a node is a docstring or a log line."""
     if not isinstance(node, ast.Expr):
         return False

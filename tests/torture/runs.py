@@ -195,11 +195,11 @@ class _BrokerRun:
             self.report.counts["bit flips"] += 1
         if await process.ready():
             if flipped is not None:
-                self.report.reached[f"flipped {flipped.what}: went on"] += 1
+                self.report.reached[f"flipped {flipped.file_type}: went on"] += 1
             return process
         code = await self._end_of(process)
         if flipped is not None and process.refused:
-            self.report.reached[f"flipped {flipped.what}: {process.refused}"] += 1
+            self.report.reached[f"flipped {flipped.file_type}: {process.refused}"] += 1
             flipped.put_right()
             return await self._live(points)
         await self._after(process, code, points)
@@ -227,7 +227,7 @@ class _BrokerRun:
         if self.disk is not None and process.frozen:
             self.disk.cut(self.chance)
             process.kill()
-        return await process.ended()
+        return await process.wait_exit()
 
     async def _after(self, process: BrokerProcess, code: int, points: tuple[FileFault, ...]) -> None:
         """Check a process that ended without being killed: an injected fault or a named error must explain

@@ -74,7 +74,7 @@ class _SiteRun:
             stack.push_async_callback(self._close)
             self._tasks = [asyncio.create_task(self._publish(name)) for name in PUBLISHERS]
             self._tasks.append(asyncio.create_task(self._read(self._newyork, self._there)))
-            await self._goes_on()
+            await self._wait_progress()
             for _ in range(strikes):
                 await self._strike()
             return await self._judge()
@@ -114,7 +114,7 @@ class _SiteRun:
                 if record is not None:
                     reader.records.append(record)
 
-    async def _goes_on(self) -> None:
+    async def _wait_progress(self) -> None:
         """Wait until both publishers make progress; with both sites up, this needs the link."""
         wanted = {name: self.history.acknowledged.get(name, 0) + 100 for name in PUBLISHERS}
         await until(
@@ -131,11 +131,11 @@ class _SiteRun:
         strikes: dict[str, Strike] = {
             "kill london": self._london.kill_and_restart,
             "kill newyork": self._newyork.kill_and_restart,
-            "kill both": self._kill_both,
+            "kill both": self._kill_both_sites,
             "cut the line": self._cut,
-            "freeze the line": lambda: self._hold("requests", "answers"),
-            "one way there": lambda: self._hold("answers"),
-            "one way back": lambda: self._hold("requests"),
+            "freeze the line": lambda: self._stop_one_direction("requests", "answers"),
+            "one way there": lambda: self._stop_one_direction("answers"),
+            "one way back": lambda: self._stop_one_direction("requests"),
             "cut and kill london": self._cut_and_kill,
         }
         chosen = self._chance.choice(list(strikes))
@@ -144,18 +144,18 @@ class _SiteRun:
         await strikes[chosen]()
         self._cable.restore()
         try:
-            await self._goes_on()
+            await self._wait_progress()
         except TimeoutError:
             raise AssertionError(f"nobody gets on after {chosen}") from None
 
-    async def _kill_both(self) -> None:
+    async def _kill_both_sites(self) -> None:
         await asyncio.gather(self._london.kill_and_restart(), self._newyork.kill_and_restart())
 
     async def _cut(self) -> None:
         self._cable.cut()
         await asyncio.sleep(self._chance.uniform(0.0, 2.0))
 
-    async def _hold(self, *gates: str) -> None:
+    async def _stop_one_direction(self, *gates: str) -> None:
         """Stop one direction for a while, sometimes until heartbeats detect it."""
         for gate in gates:
             getattr(self._cable, gate).clear()

@@ -80,7 +80,7 @@ def swap_two_of_one_publisher(made: History) -> None:
     made.readers = []
 
 
-def turn_the_log(made: History) -> None:
+def reverse_log(made: History) -> None:
     made.log[4], made.log[5] = made.log[5], made.log[4]
     made.readers = []
 
@@ -101,27 +101,27 @@ def invent_a_publisher(made: History) -> None:
         reader.complete = False
 
 
-def change_what_was_read(made: History) -> None:
+def change_read_body(made: History) -> None:
     made.readers[0].records[3] = made.readers[0].records[3]._replace(number=9)
 
 
-def take_back_what_was_read(made: History) -> None:
+def remove_read_record(made: History) -> None:
     made.readers[0].records.append(Record(40, "p", 16, 99))
 
 
-def acknowledge_what_was_not_published(made: History) -> None:
+def acknowledge_unpublished(made: History) -> None:
     made.acknowledged["p"] += 1
 
 
-def pass_over_one(made: History) -> None:
+def skip_one(made: History) -> None:
     del made.readers[0].records[7]
 
 
-def pass_over_the_end(made: History) -> None:
+def skip_end(made: History) -> None:
     del made.readers[0].records[-3:]
 
 
-def pass_over_one_at_a_new_beginning(made: History) -> None:
+def skip_one_at_restart(made: History) -> None:
     made.readers[1].records = [one for one in made.readers[1].records if one.sequence != 27]
 
 
@@ -143,16 +143,16 @@ BREACHES: list[tuple[Callable[[History], None], set[FaultKind]]] = [
     (store_twice, {FaultKind.DOUBLED}),
     (give_the_number_twice, {FaultKind.DOUBLED}),
     (swap_two_of_one_publisher, {FaultKind.REORDERED}),
-    (turn_the_log, {FaultKind.REORDERED}),
+    (reverse_log, {FaultKind.REORDERED}),
     (set_the_clock_back, {FaultKind.REORDERED}),
     (invent, {FaultKind.UNEXPLAINED}),
     (invent_a_publisher, {FaultKind.UNEXPLAINED}),
-    (change_what_was_read, {FaultKind.UNEXPLAINED}),
-    (take_back_what_was_read, {FaultKind.LOST}),
-    (acknowledge_what_was_not_published, {FaultKind.UNEXPLAINED}),
-    (pass_over_one, {FaultKind.LOST}),
-    (pass_over_the_end, {FaultKind.LOST}),
-    (pass_over_one_at_a_new_beginning, {FaultKind.LOST}),
+    (change_read_body, {FaultKind.UNEXPLAINED}),
+    (remove_read_record, {FaultKind.LOST}),
+    (acknowledge_unpublished, {FaultKind.UNEXPLAINED}),
+    (skip_one, {FaultKind.LOST}),
+    (skip_end, {FaultKind.LOST}),
+    (skip_one_at_restart, {FaultKind.LOST}),
     (read_twice, {FaultKind.DOUBLED}),
     (begin_again_too_often, {FaultKind.DOUBLED}),
     (read_out_of_order, {FaultKind.LOST, FaultKind.REORDERED}),
@@ -181,10 +181,10 @@ def test_what_was_removed_is_not_missed_and_nothing_else_is_excused_by_it() -> N
 def test_a_gap_excuses_what_it_names() -> None:
     made = history()
     gap = Interval(20, 23)
-    made.log = [one for one in made.log if not gap.holds(one.sequence)]
+    made.log = [one for one in made.log if not gap.contains(one.sequence)]
     made.gaps.append(gap)
     for reader in made.readers:
-        reader.records = [one for one in reader.records if not gap.holds(one.sequence)]
+        reader.records = [one for one in reader.records if not gap.contains(one.sequence)]
         reader.gaps.append(gap)
     assert check(made) == []
     made.log = [one for one in made.log if one.sequence != 26]

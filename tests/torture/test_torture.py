@@ -54,7 +54,7 @@ async def test_a_misfortune_comes_at_its_call_and_no_other(at: int, comes: bool)
                     break
         assert (b"persisted" in heard) is not comes
         if comes:
-            assert await process.ended() == -9
+            assert await process.wait_exit() == -9
         process.kill()
 
 
@@ -77,7 +77,7 @@ def test_a_flipped_bit_is_put_right_by_a_second_flip(tmp_path: Path) -> None:
     path = tmp_path / "test-1.00000000000000000001.journal"
     path.write_bytes(bytes(range(256)))
     flipped = flip_a_bit(tmp_path, random.Random(7))
-    assert flipped is not None and flipped.what == "test-1.journal"
+    assert flipped is not None and flipped.file_type == "test-1.journal"
     changed = [at for at, byte in enumerate(path.read_bytes()) if byte != at]
     assert changed == [flipped.offset]
     flipped.put_right()

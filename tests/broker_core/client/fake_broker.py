@@ -151,7 +151,7 @@ class BrokerConnection:
         if last > broker.publishers.get(self.name, 0):
             broker.publishers[self.name] = last
             broker.sessions[self.name] = batch.session
-            broker.keep(batch)
+            broker.store_batch(batch)
         self.to_ack = last
         if not broker.hold_acks:
             self.acknowledge()
@@ -237,7 +237,7 @@ class FakeBroker:
         self._open.clear()
         self.peers.clear()
 
-    def keep(self, batch: Batch) -> None:
+    def store_batch(self, batch: Batch) -> None:
         stamp_header(
             batch.buf, origin=hash64(self.instance), epoch=1, first_sequence=self.next_sequence, accepted_at=1
         )  # type: ignore[arg-type]

@@ -209,7 +209,7 @@ async def test_what_is_published_where_the_broker_is_unsure_goes_to_the_next_add
 
 async def test_a_reader_stays_where_the_broker_is_unsure(broker: FakeBroker) -> None:
     broker.unsure = True
-    broker.keep(Batch.parse(build_single_topic_batch("q", "a", [b"1"], 1)))
+    broker.store_batch(Batch.parse(build_single_topic_batch("q", "a", [b"1"], 1)))
     async with asyncio.timeout(30), AsyncClient(broker.address, "r", reconnect=QUICK) as client:
         assert (await anext(aiter(await client.subscribe("a", bookmark=EPOCH)))).body == b"1"
         assert client.connections == 1

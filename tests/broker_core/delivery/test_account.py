@@ -106,7 +106,7 @@ class AccountModel:
             self.account.match(batch)
         self.records |= dict.fromkeys(made, LOG if kept and way == 1 else MEMORY)
 
-    def whole(self, state: str, kept: bool, place: int) -> list[Record]:
+    def whole_batches(self, state: str, kept: bool, place: int) -> list[Record]:
         """Return the records of one batch in this state, if a whole batch is in it."""
         batches: dict[int, list[Record]] = {}
         for one in sorted(self.records):
@@ -116,12 +116,12 @@ class AccountModel:
         return found[place % len(found)] if found else []
 
     def moved(self, way: int, kept: bool, place: int, cause: DiscardCause) -> None:
-        if way == 0 and (some := self.whole(MEMORY, True, place)):
+        if way == 0 and (some := self.whole_batches(MEMORY, True, place)):
             self.account.return_to_log(journaled(some[0][1]))
             self.records |= dict.fromkeys(some, LOG)
-        elif way == 1 and (some := self.whole(LOG, True, place)):
+        elif way == 1 and (some := self.whole_batches(LOG, True, place)):
             self.reread(some)
-        elif way == 2 and (some := self.whole(MEMORY, kept, place)):
+        elif way == 2 and (some := self.whole_batches(MEMORY, kept, place)):
             self.account.hand_over(journaled(some[0][1]) if kept else unjournaled())
             self.records |= dict.fromkeys(some, FLIGHT)
             self.handed |= set(some)

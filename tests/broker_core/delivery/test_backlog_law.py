@@ -292,7 +292,7 @@ class BacklogModel:
                     found[stream] += tally.messages
         return found
 
-    async def settle(self) -> None:
+    async def run_until_idle(self) -> None:
         for _ in range(20):
             await asyncio.sleep(0)
             self.check()
@@ -349,7 +349,7 @@ async def play(scene: BacklogModel, plan: list[tuple[str, int, int]]) -> None:
         elif what == "close" and len(plan) % 3 == 0:
             backlog.close()
         scene.check()
-    await scene.settle()
+    await scene.run_until_idle()
 
 
 async def drained(scene: BacklogModel) -> None:
@@ -435,7 +435,7 @@ def test_an_offlined_client_without_acknowledgements_waits_on_disk_with_a_full_w
             for _ in range(20):
                 scene.now += 1_000_000_000
                 scene.publish(WINDOWED, 1)
-                await scene.settle()
+                await scene.run_until_idle()
                 lane.update_window_full(scene.now, backlog.is_spooled(WINDOWED))
                 assert (lane.full_since, lane.times_full) == (full_since, 1)
                 reads += scene.reads
@@ -457,12 +457,12 @@ def test_what_is_behind_a_full_window_comes_when_its_subscription_ends() -> None
             scene.publish(WINDOWED, 4)
             scene.publish(WINDOWED, 1)
             scene.offline()
-            await scene.settle()
+            await scene.run_until_idle()
             scene.publish(PLAIN, 2)
-            await scene.settle()
+            await scene.run_until_idle()
             assert not scene.socket.got[PLAIN], "the spool is brought back in order"
             scene.unsubscribe(WINDOWED)
-            await scene.settle()
+            await scene.run_until_idle()
             assert scene.socket.got[PLAIN] == [6, 7] and scene.backlog.state is ClientState.LIVE
             scene.backlog.close()
 

@@ -60,7 +60,7 @@ class SlowDisk(BacklogModel):
             self.now += 1
             self.publish(stream, count)
 
-    async def turns(self, number: int = 30) -> None:
+    async def run_iterations(self, number: int = 30) -> None:
         for _ in range(number):
             await asyncio.sleep(0)
             self.check()
@@ -99,7 +99,7 @@ async def test_what_is_on_its_way_back_still_waits(tmp_path: Path) -> None:
         scene.now += 50
         scene.socket.room = 1 << 20
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         assert (offline.chunk_messages, offline.chunk_oldest_at, offline.chunk_first) == (5, began, 1)
         assert offline.spool.empty and offline.memory_bytes > 0 and scene.backlog.oldest_at == began
         assert [offline.has_pending(stream) for stream in (WINDOWED, PLAIN, SCRATCH)] == [False, True, True]
@@ -110,7 +110,7 @@ async def test_what_is_on_its_way_back_still_waits(tmp_path: Path) -> None:
         assert (offline.first_of(PLAIN), offline.first_of(WINDOWED)) == (1, 0)
         assert scene.backlog.state is ClientState.DRAINING
         scene.shut.set()
-        await scene.turns()
+        await scene.run_iterations()
         assert scene.socket.got == {WINDOWED: [], PLAIN: [1, 2, 3], SCRATCH: [4, 5]}
         assert scene.backlog.state is ClientState.LIVE and scene.backlog.offline is None
 
@@ -123,12 +123,12 @@ async def test_what_only_copies_need_keeps_nothing_in_the_log(tmp_path: Path) ->
         scene.shut.clear()
         scene.socket.room = 1 << 20
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         assert (scene.offlined.chunk_messages, scene.offlined.chunk_first) == (2, 0)
         scene.publish(PLAIN, 1)
         assert scene._pin.sequence == 3, "and what comes then from there on"
         scene.shut.set()
-        await scene.turns()
+        await scene.run_iterations()
 
 
 async def test_a_stream_holds_something_as_long_as_something_of_it_waits(tmp_path: Path) -> None:
@@ -142,12 +142,12 @@ async def test_a_stream_holds_something_as_long_as_something_of_it_waits(tmp_pat
         scene.socket.room = 1 << 20
         scene.shut.clear()
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         offline = scene.offlined
         assert offline.spool.tallies[PLAIN].messages == 0, "pulled and left out"
         assert not offline.has_pending(PLAIN) and offline.has_pending(WINDOWED)
         scene.shut.set()
-        await scene.turns()
+        await scene.run_iterations()
         assert scene.socket.got[WINDOWED] == [2]
 
 
@@ -164,7 +164,7 @@ async def test_the_log_is_let_go_of_as_it_is_sent_and_not_before(
         pinned = [1]
         scene.socket.room = 1
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         assert scene.backlog.outbox.messages, "the socket takes a part of what was brought back"
         assert scene._pin.sequence == 1, "what isn't sent may have to be read again"
         for _ in range(200):
@@ -172,7 +172,7 @@ async def test_the_log_is_let_go_of_as_it_is_sent_and_not_before(
                 break
             scene.socket.room = 3_000
             scene.backlog.on_writable()
-            await scene.turns(5)
+            await scene.run_iterations(5)
             if scene.backlog.offline is not None:
                 pinned.append(scene._pin.sequence)
         assert len(scene.socket.got[PLAIN]) == 2_400
@@ -193,7 +193,7 @@ async def test_chunks_grow_for_who_takes_them_and_not_for_who_does_not(
             for _ in range(60):
                 scene.socket.room = room
                 scene.backlog.on_writable()
-                await scene.turns(2)
+                await scene.run_iterations(2)
                 if scene.backlog.offline is not None:
                     sizes.append(drain.size.nbytes)
             if room == 1:
@@ -233,7 +233,7 @@ async def test_what_a_stalled_client_was_not_sent_goes_to_the_spool_again_before
             long_timeouts(60.0)
             scene.socket.room = room
             scene.backlog.on_writable()
-            await scene.turns()
+            await scene.run_iterations()
             unsent = scene.backlog.outbox.messages
             assert unsent > 0 and scene.backlog.state is ClientState.DRAINING
             journaled = [e.batch.first_sequence for e in scene.backlog.outbox if e.source is not None]
@@ -249,12 +249,12 @@ async def test_what_a_stalled_client_was_not_sent_goes_to_the_spool_again_before
                 everything
                 == scene.backlog.account.owed.messages + scene.backlog.account.acknowledged.messages
             )
-            await scene.turns()
+            await scene.run_iterations()
         assert len(put_back) == 4
         for _ in range(60):
             scene.socket.room = 1 << 14
             scene.backlog.on_writable()
-            await scene.turns(5)
+            await scene.run_iterations(5)
         assert scene.socket.got[PLAIN] == list(range(1, 1_801))
         assert scene.socket.got[SCRATCH] == list(range(1_801, 3_601))
 
@@ -266,7 +266,7 @@ async def test_a_chunk_that_is_still_being_read_goes_back_too(tmp_path: Path) ->
         scene.shut.clear()
         scene.socket.room = 1 << 20
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         assert scene.offlined.chunk_messages == 15
         first = scene._pin.sequence
         scene.socket.room = 0
@@ -306,11 +306,11 @@ async def test_closing_ends_the_drain_in_the_middle_of_a_read(tmp_path: Path) ->
         scene.shut.clear()
         scene.socket.room = 1 << 20
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         task, offline = scene.offlined._task, scene.offlined
         scene.backlog.close()
         scene.shut.set()
-        await scene.turns()
+        await scene.run_iterations()
         assert task is not None and task.cancelled() and offline._task is None
         assert not any(scene.socket.got.values()), "nobody is sent anything after its end"
         assert scene.facilities.share.replays == 0
@@ -348,7 +348,7 @@ async def test_a_turn_costs_the_share_of_replays_what_loop_and_reader_worked_for
         scene.worked_s = 0.25  # each read's
         scene.socket.room = 1 << 20
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         assert scene.backlog.state is ClientState.LIVE
         assert took == [0.25] * len(took) and took
 
@@ -364,9 +364,9 @@ async def test_a_fast_client_has_its_next_chunk_read_ahead(
         while drain.size.nbytes <= FIRST_CHUNK:
             scene.socket.room = 1 << 20
             scene.backlog.on_writable()
-            await scene.turns(1)
+            await scene.run_iterations(1)
         scene.socket.room = 0
-        await scene.turns(10)
+        await scene.run_iterations(10)
         assert not scene.offlined.spool.empty and not scene.offlined.is_draining
         assert drain.chunk is not None
 
@@ -391,13 +391,13 @@ async def test_what_held_a_client_up_when_it_stalled_holds_nothing_up_once_it_ta
             scene.publish(stream, count)
         scene.socket.room = 1 << 20
         scene.backlog.on_writable()
-        await scene.turns()
+        await scene.run_iterations()
         assert scene.socket.got[WINDOWED] == [1, 2, 3, 4] and scene.backlog.lanes.messages == 4
         scene.offlined.on_stalled()
-        await scene.turns()
+        await scene.run_iterations()
         assert scene.offlined._held and not scene.offlined.is_draining, "its window is full"
         scene.acknowledge(4)
-        await scene.turns()
+        await scene.run_iterations()
         # Its window is full again, and what is behind that and needs none is sent.
         assert scene.socket.got[WINDOWED] == [1, 2, 3, 4, 5, 6, 7, 8] and scene.socket.got[PLAIN] == [9]
 

@@ -289,11 +289,11 @@ class AccountModel:
         ):
             # Everything of it that isn't acknowledged comes after the bookmark.
             following = ending.first or self.engine.frontier.durable + 1
-            wanted = self.wanted(target)
+            wanted = self.matching_sequences(target)
             before = [sequence for sequence in wanted if sequence < following]
             assert set(before) <= set(got), (target.id, target.cursor.state, following)
 
-    def wanted(self, target: ClientSubscription) -> list[int]:
+    def matching_sequences(self, target: ClientSubscription) -> list[int]:
         """Return the sequences of the log that match a subscription."""
         journal, sequence, found = self.engine.journal, self.began[target.stream] + 1, list[int]()
         while batches := journal.read(sequence, 1 << 20, journal.next_sequence - 1):
@@ -363,7 +363,7 @@ class AccountModel:
                 connection.execute_command(commands.ResumeSubscriptions(ids=[target.id]))
         try:
             async with asyncio.timeout(8):
-                while not self.at_rest():
+                while not self.is_idle():
                     self.socket.taken = self.socket.written_bytes
                     for target in connection.subscriptions.values():
                         lane = connection.backlog.lanes.get(target.stream)
@@ -385,7 +385,7 @@ class AccountModel:
             raise AssertionError(f"{connection.backlog.state} {states}") from None
         self.check()
 
-    def at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         targets = self.subscriber.subscriptions.values()
         self.subscriber.backlog.update_progress()
         return self.subscriber.backlog.offline is None and all(
@@ -403,7 +403,7 @@ class AccountModel:
             if target.id not in EXACT or target.id in ("scratch", "mixed", "plain"):
                 continue
             lost = target.account.lost_volume.messages
-            wanted = self.wanted(target)
+            wanted = self.matching_sequences(target)
             if target.stream not in self.holes:
                 assert not lost and sequences == wanted, target.id
             else:

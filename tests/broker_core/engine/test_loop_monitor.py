@@ -125,7 +125,7 @@ class BrokerUnderTest:
         await asyncio.sleep(0.3)
         self._held = (client, task)
 
-    async def leave(self) -> None:
+    async def close(self) -> None:
         client, task = self._held
         await asyncio.wait([task], timeout=10)
         await client.close()
@@ -158,7 +158,7 @@ async def test_a_loop_that_waits_in_a_call_is_reported_while_it_waits_with_stack
         assert over.lasted_ms > lasting.lasted_ms and "block_fifo" in over.stacks
         assert abs(over.at - lasting.at) < 1_000
         assert len(broker.stored()) == 1 and lasting_stall(broker.control) is None
-        await broker.leave()
+        await broker.close()
     finally:
         log = broker.end()
     assert "event_loop_stalls" in log and "event_loop_stalled" in log and "block_fifo" in log
@@ -174,7 +174,7 @@ async def test_a_loop_that_computes_and_one_whose_call_holds_the_interpreter_are
         # On a machine without a free CPU the loop is starved of it at the same time.
         assert busy.cause in (StallCause.LOOP_BUSY, StallCause.CPU_STARVED)
         assert "block_busy" in busy.stacks and busy.loop_cpu_ms + busy.cpu_wait_ms > 1_000
-        await broker.leave()
+        await broker.close()
         await broker.subscribe("block.held")
         until = time.monotonic() + 60
         while len(broker.stored()) < 2 or not broker.stored()[-1].over:
@@ -185,7 +185,7 @@ async def test_a_loop_that_computes_and_one_whose_call_holds_the_interpreter_are
         assert held.cause in (StallCause.INTERPRETER_HELD, StallCause.CPU_STARVED)
         assert "block_held" in held.stacks
         assert held.lasted_ms >= 3_000
-        await broker.leave()
+        await broker.close()
     finally:
         broker.end()
 

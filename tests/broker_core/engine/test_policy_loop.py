@@ -52,7 +52,7 @@ class ThreeSubscribers:
     def connection(self, name: str) -> Connection:
         return self.broker.engine.roster.clients[name]
 
-    async def goes_on(self) -> None:
+    async def check_others_unaffected(self) -> None:
         """Check that publishers are acknowledged, healthy clients receive, and the bad one is notified and
         closed.
         """
@@ -92,7 +92,7 @@ async def test_one_that_cannot_be_sent_to(tmp_path: Path, monkeypatch: pytest.Mo
     async with three_subscribers(tmp_path) as clients:
         bad = clients.connection("bad").backlog
         monkeypatch.setattr(Backlog, "send", only_for(bad, Backlog.send, lambda backlog: backlog))
-        await clients.goes_on()
+        await clients.check_others_unaffected()
 
 
 async def test_one_that_cannot_be_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ async def test_one_that_cannot_be_judged(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(
             PolicyLoop, "_measure", only_for(bad, PolicyLoop._measure, lambda _, connection: connection)
         )
-        await clients.goes_on()
+        await clients.check_others_unaffected()
 
 
 async def test_one_that_cannot_take_a_batch_costs_the_group_nothing(
@@ -114,7 +114,7 @@ async def test_one_that_cannot_take_a_batch_costs_the_group_nothing(
             "receive",
             only_for(bad, ClientSubscription.receive, lambda target, *_: target),
         )
-        await clients.goes_on()
+        await clients.check_others_unaffected()
 
 
 async def test_one_that_cannot_even_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,7 @@ async def test_a_send_behind_a_refused_one_gets_no_receipt(tmp_path: Path) -> No
         assert await stored_bodies(broker) == []
 
 
-def opened(kind: str, path: Path) -> MemoryPublishStore | FilePublishStore:
+def open_store(kind: str, path: Path) -> MemoryPublishStore | FilePublishStore:
     return MemoryPublishStore() if kind == "memory" else FilePublishStore(path, sync=kind == "synced")
 
 
@@ -161,7 +161,7 @@ async def test_the_client_library_tells_what_was_refused_and_gets_the_rest_throu
     tmp_path: Path, kind: str
 ) -> None:
     told: list[Rejection] = []
-    store = opened(kind, tmp_path / "unsent")
+    store = open_store(kind, tmp_path / "unsent")
     async with running_broker(tmp_path / "home", POLICY) as broker:
         async with AsyncClient(
             address_of(broker), "feed", publish_store=store, on_rejection=told.append

@@ -42,7 +42,7 @@ class WatchdogScenario:
     def connection(self) -> Connection:
         return self.broker.engine.roster.clients["reader"]
 
-    def looks(self, number: int) -> int:
+    def findings_after(self, number: int) -> int:
         """Check all clients once per second for `number` seconds; return the number of findings so far."""
         for _ in range(number):
             self.clock.advance(1)
@@ -59,7 +59,7 @@ class WatchdogScenario:
         await self.writer.publish_many(topic, list(bodies))
         await self.writer.flush()
 
-    async def stop_taking(self) -> None:
+    async def block_writes(self) -> None:
         """Mark the sink as not writable, as a transport with a full kernel buffer does."""
         await until(lambda: self.connection.sink.is_writable)
         self.connection.sink.is_writable = False
@@ -76,13 +76,13 @@ async def test_a_socket_that_takes_more_and_never_said_so_is_found_logged_counte
 ) -> None:
     async with watchdog_scenario(tmp_path) as one:
         await one.subscribe()
-        await one.stop_taking()
+        await one.block_writes()
         await one.publish(b"1", b"2")
-        assert one.looks(SAMPLES + 3) == 0, "it waits for its peer"
+        assert one.findings_after(SAMPLES + 3) == 0, "it waits for its peer"
         one.connection.sink.is_writable = True
         with capture_logs() as logs:
-            assert one.looks(SAMPLES - 1) == 0, "not at once"
-            assert one.looks(1) == 1
+            assert one.findings_after(SAMPLES - 1) == 0, "not at once"
+            assert one.findings_after(1) == 1
         (told,) = [line for line in logs if line["event"] == "delivery_stands_still"]
         assert (told["why"], told["client"], told["subscriptions"]["s"]["waiting"].messages) == (
             "outbox",
@@ -90,7 +90,7 @@ async def test_a_socket_that_takes_more_and_never_said_so_is_found_logged_counte
             2,
         )
         assert await one.raw.deliveries(2) == [b"1", b"2"]
-        assert one.looks(5) == 1
+        assert one.findings_after(5) == 1
 
 
 async def test_the_brokers_own_watchdog_finds_it_within_seconds_and_the_status_says_so(
@@ -117,10 +117,10 @@ async def test_a_draining_client_whose_chunk_never_comes(
 ) -> None:
     async with watchdog_scenario(tmp_path) as one:
         await one.subscribe()
-        await one.stop_taking()
+        await one.block_writes()
         await one.publish(b"1")
         offline_client(one.broker.engine.enforcement, one.connection)
-        assert one.looks(SAMPLES + 3) == 0, "offlined, and its peer takes nothing"
+        assert one.findings_after(SAMPLES + 3) == 0, "offlined, and its peer takes nothing"
 
         async def never(*_: object) -> list[Any]:
             return await asyncio.get_running_loop().create_future()
@@ -129,7 +129,7 @@ async def test_a_draining_client_whose_chunk_never_comes(
         one.connection.sink.is_writable = True
         one.connection.on_writable()
         await until(lambda: one.connection.backlog.state is ClientState.DRAINING)
-        assert one.looks(SAMPLES) == 1
+        assert one.findings_after(SAMPLES) == 1
         one.connection.close("shutting_down", "")
 
 
@@ -146,8 +146,8 @@ async def test_what_waits_for_the_reader_thread_is_waited_for_longer(
         await one.subscribe(bookmark="0")
         monkeypatch.setattr(one.broker.engine.reader, "pending", 1)
         seconds = MAX_PATIENCE_MS // 1_000
-        assert one.looks(seconds) == 0
-        assert one.looks(1) == 1, "a disk that hangs is no reason for ever"
+        assert one.findings_after(seconds) == 0
+        assert one.findings_after(1) == 1, "a disk that hangs is no reason for ever"
 
 
 async def test_a_replay_that_does_not_move_and_one_whose_task_is_gone(
@@ -162,17 +162,17 @@ async def test_a_replay_that_does_not_move_and_one_whose_task_is_gone(
         with monkeypatch.context() as patched:
             patched.setattr(Replay, "_step", never)
             await one.subscribe(bookmark="0")
-        assert one.looks(SAMPLES + 3) == 1, "once, however long it stands"
+        assert one.findings_after(SAMPLES + 3) == 1, "once, however long it stands"
         other = await RawClient.connect(one.broker, "other")
         other.send_command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0", "managed": "kept"})
         assert await other.deliveries(1)
         target = one.broker.engine.roster.clients["other"].subscriptions["s"]
         replay = target.serving
         assert isinstance(replay, Replay) and replay.task is not None
-        assert one.looks(SAMPLES + 3) == 1, "it follows what is new"
+        assert one.findings_after(SAMPLES + 3) == 1, "it follows what is new"
         replay.task.cancel()
         await until(replay.task.done)
-        assert one.looks(SAMPLES) == 2
+        assert one.findings_after(SAMPLES) == 2
 
 
 async def test_held_back_records_whose_timer_is_gone_are_found_and_delivered(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ async def test_held_back_records_whose_timer_is_gone_are_found_and_delivered(tmp
         assert conflating is not None and conflating.ends_at
         assert not stall_reason(one.connection)
         conflating._disarm()
-        assert one.looks(SAMPLES) == 1
+        assert one.findings_after(SAMPLES) == 1
         assert len(await one.raw.deliveries(1)) == 1
 
 
@@ -218,4 +218,4 @@ async def test_no_bark_at_clients_that_wait_for_a_reason(tmp_path: Path) -> None
         await asyncio.sleep(0.3)
         for name, connection in connections.items():
             assert not stall_reason(connection), name
-        assert one.looks(10) == 0
+        assert one.findings_after(10) == 0

@@ -47,7 +47,7 @@ def condition(node: n.Node, message: Any) -> bool | None:
         case n.InList(inside, items):
             return condition(n.Or(tuple(n.Comparison("=", inside, item) for item in items)), message)
         case n.LikeCondition(inside, pattern):
-            return strongest([like(element, pattern) for element in elements(value(inside, message))])
+            return strongest([matches_like(element, pattern) for element in elements(value(inside, message))])
         case n.IsNull(inside):
             return first(value(inside, message)) is None
         case _:
@@ -174,7 +174,7 @@ def arithmetic(sign: str, left: Any, right: Any) -> Any:
     return result if math.isfinite(result) else None
 
 
-def like(one: Any, pattern: str) -> bool | None:
+def matches_like(one: Any, pattern: str) -> bool | None:
     if one is None or one == "" or isinstance(one, dict):
         return None
     text = (

@@ -133,7 +133,7 @@ class CommitLogScenario:
         await run_iterations()
 
     @property
-    def heard(self) -> list[tuple[str, list[str | None]]]:
+    def events(self) -> list[tuple[str, list[str | None]]]:
         return self.outlet.heard
 
 
@@ -170,17 +170,17 @@ async def test_what_gathers_during_a_write_is_one_group_and_comes_out_in_order(
     bench: CommitLogScenario,
 ) -> None:
     bench.append("1")
-    assert bench.heard == [], "never within the call"
+    assert bench.events == [], "never within the call"
     await bench.write()
     bench.append("2")
     bench.append("3", "4")
     await run_iterations()
-    assert bench.heard == [("stamped", ["1"]), ("applied", ["1"]), ("stamped", ["2", "3", "4"])]
+    assert bench.events == [("stamped", ["1"]), ("applied", ["1"]), ("stamped", ["2", "3", "4"])]
     bench.append("5")
     await run_iterations()
-    assert bench.heard[3:] == [("stamped", ["5"])], "at the end of its turn, whatever the disk does"
+    assert bench.events[3:] == [("stamped", ["5"])], "at the end of its turn, whatever the disk does"
     await bench.write()
-    assert bench.heard[4:] == [("applied", ["2", "3", "4", "5"])]
+    assert bench.events[4:] == [("applied", ["2", "3", "4", "5"])]
     stored = bench.journal.read_with_positions(1, 1 << 20, bench.journal.durable_sequence)
     assert [(p, b.first_sequence) for p, b in stored] == [
         (p, b.first_sequence) for b, p in bench.outlet.durable
@@ -201,12 +201,12 @@ def slow_delivery(bench: CommitLogScenario, seconds: float) -> None:
 
 async def applied_in(bench: CommitLogScenario, owners: str) -> list[str]:
     """Return the groups in which the batches of `owners` are handed out together."""
-    before = len(bench.heard)
+    before = len(bench.events)
     bench.append(*owners)
     await run_iterations()
     bench.thread.write()
     await bench.log.barrier()
-    return ["".join(map(str, group)) for what, group in bench.heard[before:] if what == "applied"]
+    return ["".join(map(str, group)) for what, group in bench.events[before:] if what == "applied"]
 
 
 async def test_a_group_that_keeps_the_loop_for_too_long_comes_out_over_several_turns(
@@ -221,7 +221,7 @@ async def test_a_group_that_keeps_the_loop_for_too_long_comes_out_over_several_t
     bench.thread.write()
     while not between[1:]:
         await asyncio.sleep(0)
-        between += [owner for _, group in bench.heard[-1:] for owner in group]
+        between += [owner for _, group in bench.events[-1:] for owner in group]
     assert between == ["4", "5"], "others have their turn in between"
     slow_delivery(bench, -commit_log.TURN_S)  # it costs nothing any more
     assert await applied_in(bench, "123456") == ["1", "23", "456"]
@@ -241,7 +241,7 @@ async def test_what_is_durable_and_not_handed_out_yet_comes_before_a_failure_beh
     with refusing(files, "pwritev", errno.ENOSPC):
         bench.thread.write()
     await bench.log.barrier()
-    assert bench.heard[-3:] == [("applied", ["3"]), ("applied", ["4", "5"]), ("failed", ["6"])]
+    assert bench.events[-3:] == [("applied", ["3"]), ("applied", ["4", "5"]), ("failed", ["6"])]
 
 
 async def test_a_group_is_stamped_with_the_moment_of_its_turn(bench: CommitLogScenario) -> None:
@@ -278,7 +278,7 @@ async def test_what_is_raised_where_batches_come_out_early_breaks_the_log_before
     await run_iterations()
     bench.thread.step(bench.log)
     await run_iterations()
-    assert bench.heard == [("broken", [])] and waiting.done() and bench.journal.durable_sequence == 0
+    assert bench.events == [("broken", [])] and waiting.done() and bench.journal.durable_sequence == 0
     assert bench.journal.failed is bench.outlet.error is not None
 
 
@@ -295,10 +295,10 @@ async def test_the_disk_writes_nothing_behind_a_failure_until_the_loop_has_heard
         assert bench.thread._step(), "the thread goes on, and writes nothing"
     assert bench.journal.durable_sequence == 0
     await run_iterations()
-    assert bench.heard[3:] == [("failed", ["1", "2", "3"])], "once, and all of it"
+    assert bench.events[3:] == [("failed", ["1", "2", "3"])], "once, and all of it"
     bench.append("4")
     await bench.write()
-    assert bench.heard[-1] == ("applied", ["4"]) and bench.journal.durable_sequence == 2
+    assert bench.events[-1] == ("applied", ["4"]) and bench.journal.durable_sequence == 2
 
 
 async def test_whatever_is_raised_where_batches_come_out_breaks_the_log(bench: CommitLogScenario) -> None:
@@ -312,7 +312,7 @@ async def test_whatever_is_raised_where_batches_come_out_breaks_the_log(bench: C
     bench.append("2")
     waiting = asyncio.create_task(bench.log.barrier())
     await run_iterations()
-    assert bench.heard == [("stamped", ["1"]), ("broken", [])]
+    assert bench.events == [("stamped", ["1"]), ("broken", [])]
     assert bench.outlet.error is not None and "put in by the test" in bench.outlet.error.sentence
     assert waiting.done(), "nobody waits for ever"
     assert bench.journal.failed is bench.outlet.error
@@ -328,11 +328,11 @@ async def test_a_failed_write_takes_what_gathered_behind_it_along_and_leaves_no_
         bench.append("2")
         bench.append("3")
         await run_iterations()
-    assert bench.heard == [("stamped", ["1"]), ("failed", ["1", "2", "3"])]
+    assert bench.events == [("stamped", ["1"]), ("failed", ["1", "2", "3"])]
     assert bench.outlet.error is not None and bench.outlet.error.code == "disk_full"
     bench.append("4")
     await bench.write()
-    assert bench.heard[2:] == [("stamped", ["4"]), ("applied", ["4"])]
+    assert bench.events[2:] == [("stamped", ["4"]), ("applied", ["4"])]
     assert [b.first_sequence for b, _ in bench.outlet.durable] == [1], (
         "the numbers of what failed are given again"
     )
@@ -342,28 +342,28 @@ async def test_a_batch_is_shown_early_once_its_numbers_are_reserved(bench: Commi
     bench.outlet.shows_early = True
     bench.append("1")
     await run_iterations()
-    assert bench.heard == [("stamped", ["1"])], (
+    assert bench.events == [("stamped", ["1"])], (
         "a number that isn't reserved may name another record after a crash"
     )
     bench.thread.step(bench.log)
     await run_iterations()
-    assert bench.heard[1:] == [("shown", ["1"])], "reserved, and not written yet"
+    assert bench.events[1:] == [("shown", ["1"])], "reserved, and not written yet"
     assert bench.journal.reserved == 2 + RESERVED_AHEAD
     mark = read_mark(bench.journal.directory, "test-1")
     assert mark is not None and mark.reserved == 2 + RESERVED_AHEAD
     bench.append("2")
     await run_iterations()
-    assert bench.heard[2:] == [("stamped", ["2"]), ("shown", ["2"])], "at the end of its turn"
+    assert bench.events[2:] == [("stamped", ["2"]), ("shown", ["2"])], "at the end of its turn"
     assert bench.outlet.before == ["1"]
     await bench.write()
-    assert bench.heard[4:] == [("applied", ["1", "2"])]
+    assert bench.events[4:] == [("applied", ["1", "2"])]
 
 
 async def test_nothing_is_reserved_while_nobody_gets_batches_early(bench: CommitLogScenario) -> None:
     bench.append("1")
     await bench.write()
     assert bench.journal.reserved == 0
-    assert bench.heard == [("stamped", ["1"]), ("applied", ["1"])]
+    assert bench.events == [("stamped", ["1"]), ("applied", ["1"])]
 
 
 async def test_what_can_not_be_reserved_is_shown_when_it_is_durable(
@@ -376,12 +376,12 @@ async def test_what_can_not_be_reserved_is_shown_when_it_is_durable(
         bench.thread.step(bench.log)
         await run_iterations()
     await bench.write()
-    assert bench.heard == [("stamped", ["1"]), ("shown", ["1"]), ("applied", ["1"])]
+    assert bench.events == [("stamped", ["1"]), ("shown", ["1"]), ("applied", ["1"])]
     bench.append("2")
     await run_iterations()
     bench.thread.step(bench.log)
     await run_iterations()
-    assert bench.heard[3:] == [("stamped", ["2"]), ("shown", ["2"])], "the next group asks again"
+    assert bench.events[3:] == [("stamped", ["2"]), ("shown", ["2"])], "the next group asks again"
 
 
 async def test_numbers_that_were_shown_are_not_given_again_after_a_refused_write(
@@ -396,7 +396,7 @@ async def test_numbers_that_were_shown_are_not_given_again_after_a_refused_write
     bench.outlet.shows_early = False
     with refusing(files, "pwritev", errno.ENOSPC):
         await bench.write()
-    assert bench.heard[-1] == ("failed", ["1", "2", "3"])
+    assert bench.events[-1] == ("failed", ["1", "2", "3"])
     bench.append("4")
     await bench.write()
     assert [b.first_sequence for b, _ in bench.outlet.durable] == [5], "1 to 4 were shown, 5 wasn't"
@@ -411,7 +411,14 @@ async def test_a_failed_sync_is_never_believed_afterwards(
         await bench.write()
     bench.append("2")
     await bench.write()
-    assert [what for what, _ in bench.heard] == ["stamped", "failed", "broken", "stamped", "failed", "broken"]
+    assert [what for what, _ in bench.events] == [
+        "stamped",
+        "failed",
+        "broken",
+        "stamped",
+        "failed",
+        "broken",
+    ]
     assert bench.outlet.error is not None and bench.outlet.error.code == "journal_failed"
 
 
@@ -424,7 +431,7 @@ async def test_a_large_backlog_is_written_in_bounded_groups(
     bench.append("5")
     for _ in range(5):
         await bench.write()
-    assert [owners for what, owners in bench.heard if what == "applied"] == [
+    assert [owners for what, owners in bench.events if what == "applied"] == [
         ["1"],
         ["2"],
         ["3"],
@@ -471,11 +478,11 @@ async def test_a_group_is_as_large_as_it_may_be_and_no_larger(
     size = len(batches.build_single_topic_batch("p", "a", [b"x" * 10] * 2))
     for most, groups in ((3 * size, [["1", "2", "3"]]), (3 * size - 1, [["4", "5"], ["6"]])):
         monkeypatch.setattr(commit_log, "MAX_GROUP_BYTES", most)
-        before = len([1 for what, _ in bench.heard if what == "applied"])
+        before = len([1 for what, _ in bench.events if what == "applied"])
         bench.append(*[owner for group in groups for owner in group])
         for _ in groups:
             await bench.write()
-        assert [owners for what, owners in bench.heard if what == "applied"][before:] == groups
+        assert [owners for what, owners in bench.events if what == "applied"][before:] == groups
 
 
 async def test_a_broken_log_holds_nobody_up_and_nothing_that_waited_comes_out_later(
@@ -493,10 +500,10 @@ async def test_a_broken_log_holds_nobody_up_and_nothing_that_waited_comes_out_la
     held = asyncio.create_task(bench.log.wait_for_room())
     await run_iterations()
     assert held.done() and not bench.log.is_full, "what waited counts no more"
-    assert bench.heard == [("stamped", ["1"]), ("broken", [])]
+    assert bench.events == [("stamped", ["1"]), ("broken", [])]
     bench.append("4")
     await bench.write()
-    assert bench.heard[2:] == [("stamped", ["4"]), ("failed", ["4"]), ("broken", [])], "neither 2 nor 3"
+    assert bench.events[2:] == [("stamped", ["4"]), ("failed", ["4"]), ("broken", [])], "neither 2 nor 3"
     await asyncio.wait_for(bench.log.barrier(), 1)
 
 
@@ -550,7 +557,7 @@ async def test_a_barrier_is_reached_when_what_was_before_it_has_failed(
     reached = asyncio.create_task(bench.log.barrier())
     with refusing(files, "pwritev", errno.ENOSPC):
         await bench.write()
-    assert reached.done() and bench.heard[-1] == ("failed", ["1", "2"])
+    assert reached.done() and bench.events[-1] == ("failed", ["1", "2"])
 
 
 @settings(max_examples=200)
@@ -585,7 +592,7 @@ def test_whenever_the_disk_refuses_all_come_out_once_in_order_and_a_shown_number
             while not closed.done():
                 await run_iterations()
                 bench.thread.step(bench.log)
-            ends = [owners for what, owners in bench.heard if what in ("applied", "failed")]
+            ends = [owners for what, owners in bench.events if what in ("applied", "failed")]
             out = [owner for owners in ends for owner in owners]
             assert out == [str(one) for one in range(number)]
             stored = [b.first_sequence for b in journal.read(1, 1 << 20, journal.durable_sequence)]
@@ -619,7 +626,7 @@ async def test_closing_finishes_what_was_appended_and_ends_the_thread(bench: Com
     assert not closing.done()
     await bench.write()
     await asyncio.wait_for(closing, 1)
-    assert bench.thread.ended and bench.heard[-1] == ("applied", ["1", "2"])
+    assert bench.thread.ended and bench.events[-1] == ("applied", ["1", "2"])
 
 
 def test_the_end_of_the_journals_thread_is_waited_for() -> None:

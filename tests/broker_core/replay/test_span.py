@@ -34,14 +34,14 @@ class LogModel:
     def log(self) -> LogBounds:
         return LogBounds(HERE, self.oldest, len(self.records))
 
-    def kept(self) -> list[tuple[int, int]]:
+    def retained(self) -> list[tuple[int, int]]:
         return [record for record in self.records if record[0] >= self.oldest]
 
-    def of(self, span: ReplaySpan) -> list[int]:
+    def replay(self, span: ReplaySpan) -> list[int]:
         """Return the sequences that a replay of this span delivers; each batch has one record."""
         found: list[int] = []
         begun = False
-        for sequence, at in self.kept():
+        for sequence, at in self.retained():
             if sequence < span.first:
                 continue
             if at > span.not_after or sequence > span.last:
@@ -69,8 +69,10 @@ def test_a_list_of_bookmarks_is_the_union_of_what_follows_each_without_repeats(
     whole: LogModel, asked: AfterBookmarks
 ) -> None:
     known = [bookmark for bookmark in asked.bookmarks if bookmark.sequence <= len(whole.records)]
-    union = {sequence for bookmark in known for sequence, _ in whole.kept() if sequence > bookmark.sequence}
-    assert whole.of(find_span(asked, whole.log).span) == sorted(union)
+    union = {
+        sequence for bookmark in known for sequence, _ in whole.retained() if sequence > bookmark.sequence
+    }
+    assert whole.replay(find_span(asked, whole.log).span) == sorted(union)
 
 
 @given(wholes(), st.one_of(lists, moments), st.one_of(lists, moments), st.booleans(), st.booleans())
@@ -97,8 +99,8 @@ def test_a_range_is_the_whole_filtered_by_position(
 
     span = find_span(BookmarkRange(begin, begin_included, end, end_included), whole.log).span
     assert span.is_bounded
-    assert whole.of(span) == [
-        record[0] for record in whole.kept() if at_or_after(record) and at_or_before(record)
+    assert whole.replay(span) == [
+        record[0] for record in whole.retained() if at_or_after(record) and at_or_before(record)
     ]
 
 

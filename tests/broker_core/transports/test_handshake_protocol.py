@@ -75,7 +75,7 @@ class TlsServer:
         self.port = 0
 
     @property
-    def over(self) -> bool:
+    def is_idle(self) -> bool:
         """Return whether no handshake and no pending connection is left."""
         return not (self.listener.handshakes or self.anteroom.guests or self.door._waiting)
 
@@ -91,7 +91,7 @@ async def listening(directory: Path) -> AsyncIterator[TlsServer]:
         for one in made.made:
             if one.transport is not None:
                 one.transport.abort()
-        await until(lambda: made.over)
+        await until(lambda: made.is_idle)
 
 
 class ManualTlsClient:
@@ -110,7 +110,7 @@ class ManualTlsClient:
             self.tls.do_handshake()
         return self._out.read()
 
-    async def says(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self.socket, data)
 
     async def finished(self) -> bytes:
@@ -146,7 +146,7 @@ def test_of_those_who_begin_with_a_byte_and_say_the_rest_at_once_a_few_are_compu
         hellos = [peer.hello() for peer in peers]
         before = CountingHandshake.taken
         for peer, hello in zip(peers, hellos, strict=True):
-            await peer.says(hello[:1])
+            await peer.send(hello[:1])
         begun = 2 * len(peers)  # told of their transport, and of the byte
         await until(
             lambda: CountingHandshake.taken == before + begun and len(there.door._waiting) == len(peers)
@@ -160,8 +160,8 @@ def test_of_those_who_begin_with_a_byte_and_say_the_rest_at_once_a_few_are_compu
             now = CountingHandshake.taken
         assert 0 < max(parts) <= HEARD_A_TURN
         for peer in peers:
-            await peer.says(await peer.finished())
-        await until(lambda: len(there.made) == len(peers) and there.over)
+            await peer.send(await peer.finished())
+        await until(lambda: len(there.made) == len(peers) and there.is_idle)
         for peer in peers:
             peer.socket.close()
 
@@ -174,10 +174,10 @@ def test_what_is_said_with_the_end_of_the_handshake_is_read_behind_the_beginning
 ) -> None:
     async def test(there: TlsServer) -> None:
         peer, said = ManualTlsClient(there), b"x" * 30_000
-        await peer.says(peer.hello())
-        await peer.says(await peer.finished() + peer.sealed(said))
+        await peer.send(peer.hello())
+        await peer.send(await peer.finished() + peer.sealed(said))
         await until(lambda: there.made and there.made[0].got == said)
-        await peer.says(peer.sealed(b"later"))
+        await peer.send(peer.sealed(b"later"))
         await until(lambda: there.made[0].got == said + b"later")
         assert there.made[0].told[0] == "made" and there.made[0].told.count("made") == 1
         peer.socket.close()
@@ -191,10 +191,10 @@ def test_a_handshake_that_comes_byte_by_byte_is_made(tmp_path: Path, loop: Loops
     async def test(there: TlsServer) -> None:
         peer = ManualTlsClient(there)
         for byte in peer.hello():
-            await peer.says(bytes([byte]))
+            await peer.send(bytes([byte]))
             await asyncio.sleep(0)
         for byte in await peer.finished() + peer.sealed(b"hello"):
-            await peer.says(bytes([byte]))
+            await peer.send(bytes([byte]))
             await asyncio.sleep(0)
         await until(lambda: there.made and there.made[0].got == b"hello")
         peer.socket.close()
@@ -211,17 +211,17 @@ def test_of_who_leaves_in_the_middle_nothing_stays(
     async def test(there: TlsServer) -> None:
         peer = ManualTlsClient(there)
         hello = peer.hello()
-        await peer.says(hello[:1] if when == "begun" else hello)
+        await peer.send(hello[:1] if when == "begun" else hello)
         if when == "begun":
             await until(lambda: len(there.door._waiting) == 1 and there.listener._begun)
         elif when != "at once":
             last = await peer.finished()
             if when == "finished":
-                await peer.says(last)
+                await peer.send(last)
         if reset:
             peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         peer.socket.close()
-        await until(lambda: there.over and not there.listener._begun)
+        await until(lambda: there.is_idle and not there.listener._begun)
         await until(lambda: all(one.told[0] == "made" and one.told[-1] == "lost" for one in there.made))
 
     run(loop, test, tmp_path)
@@ -231,8 +231,8 @@ def test_of_who_leaves_in_the_middle_nothing_stays(
 def test_a_peer_without_tls_is_refused(tmp_path: Path, loop: Loops) -> None:
     async def test(there: TlsServer) -> None:
         peer = ManualTlsClient(there)
-        await peer.says(b"GET / HTTP/1.1\r\n\r\n" * 5_000)
-        await until(lambda: there.over and not there.listener._begun)
+        await peer.send(b"GET / HTTP/1.1\r\n\r\n" * 5_000)
+        await until(lambda: there.is_idle and not there.listener._begun)
         assert not there.made
         peer.socket.close()
 

@@ -69,7 +69,7 @@ class ManualKernel:
         monkeypatch.setattr("broker_core.transports.peer_progress.read_tcp_info", lambda _: self._answer)
         self.progress = PeerProgress(object())
 
-    def look(self, view: TcpInfo | None, handed: int = 10_000_000) -> int:
+    def update(self, view: TcpInfo | None, handed: int = 10_000_000) -> int:
         self._answer = view
         return self.progress.update(handed, handed - view.acknowledged - view.queued if view else 0)
 
@@ -82,23 +82,23 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> ManualKernel:
 def test_the_window_step_is_unknown_until_the_window_was_seen_closed(
     kernel: ManualKernel,
 ) -> None:
-    assert kernel.look(SHUT._replace(acknowledged=40_000, unacked_segments=3, window=20_000)) == 40_000
+    assert kernel.update(SHUT._replace(acknowledged=40_000, unacked_segments=3, window=20_000)) == 40_000
     assert kernel.progress.lump_bytes == 0
-    assert kernel.look(shut(50_000)) == 50_000
+    assert kernel.update(shut(50_000)) == 50_000
     assert kernel.progress.lump_bytes == 50_000
 
 
 def test_the_window_step_of_a_long_reader_is_its_window_size(
     kernel: ManualKernel,
 ) -> None:
-    kernel.look(SHUT._replace(acknowledged=900_000_000, unacked_segments=3, window=40_000))
-    kernel.look(shut(900_100_000))
+    kernel.update(SHUT._replace(acknowledged=900_000_000, unacked_segments=3, window=40_000))
+    kernel.update(shut(900_100_000))
     assert kernel.progress.lump_bytes == HELD_PER_WINDOW * 40_000
 
 
 def test_a_large_buffer_is_opened_before_it_is_empty(kernel: ManualKernel) -> None:
-    kernel.look(SHUT._replace(acknowledged=900_000_000, unacked_segments=3, window=16_000_000))
-    kernel.look(shut(900_100_000))
+    kernel.update(SHUT._replace(acknowledged=900_000_000, unacked_segments=3, window=16_000_000))
+    kernel.update(shut(900_100_000))
     assert kernel.progress.lump_bytes == HELD_PER_WINDOW * 1_000_000 + MERGED_BYTES
 
 
@@ -106,20 +106,20 @@ def test_a_larger_step_after_an_idle_time_is_learned_but_not_a_sum_of_steps(
     kernel: ManualKernel,
 ) -> None:
     for taken in (50_000, 120_000, 190_000):
-        kernel.look(shut(taken))
+        kernel.update(shut(taken))
     assert kernel.progress.lump_bytes == 50_000
-    kernel.look(shut(190_000))
-    kernel.look(
+    kernel.update(shut(190_000))
+    kernel.update(
         SHUT._replace(acknowledged=230_000, unacked_segments=9, window=30_000)
     )  # in the middle of a step
-    kernel.look(shut(255_000))
+    kernel.update(shut(255_000))
     assert kernel.progress.lump_bytes == 65_000
 
 
 def test_what_was_taken_never_shrinks_and_stays_when_the_socket_is_closed(kernel: ManualKernel) -> None:
-    assert kernel.look(shut(50_000)) == 50_000
-    assert kernel.look(shut(49_000)) == 50_000
-    assert kernel.look(None) == 50_000
+    assert kernel.update(shut(50_000)) == 50_000
+    assert kernel.update(shut(49_000)) == 50_000
+    assert kernel.update(None) == 50_000
     kernel.progress.close()
     assert kernel.progress.closed and kernel.progress.update(10_000_000, 0) == 50_000
 
@@ -128,11 +128,11 @@ def test_what_waits_waits_for_the_network_when_the_window_was_open_most_of_the_t
     kernel: ManualKernel,
 ) -> None:
     begun = SHUT._replace(acknowledged=1_000, window=30_000, unacked_segments=5)
-    kernel.look(begun._replace(busy=PATH_WAITS_US, shut=PATH_WAITS_US))
+    kernel.update(begun._replace(busy=PATH_WAITS_US, shut=PATH_WAITS_US))
     assert not kernel.progress.network_limited
-    kernel.look(begun._replace(busy=PATH_WAITS_US * 3 // 2, shut=PATH_WAITS_US))
+    kernel.update(begun._replace(busy=PATH_WAITS_US * 3 // 2, shut=PATH_WAITS_US))
     assert not kernel.progress.network_limited, "too short to be told"
-    kernel.look(begun._replace(busy=3 * PATH_WAITS_US, shut=PATH_WAITS_US))
+    kernel.update(begun._replace(busy=3 * PATH_WAITS_US, shut=PATH_WAITS_US))
     assert kernel.progress.network_limited
     kernel.look(begun._replace(busy=5 * PATH_WAITS_US, shut=PATH_WAITS_US, short=2 * PATH_WAITS_US))
     assert not kernel.progress.network_limited, "this side's buffer was short"
@@ -142,9 +142,9 @@ def test_what_waits_waits_for_the_network_when_the_window_was_open_most_of_the_t
 
 
 def test_a_shut_window_that_nobody_answers_for_is_the_networks(kernel: ManualKernel) -> None:
-    kernel.look(shut(1_000, busy=PATH_WAITS_US, shut=PATH_WAITS_US, unanswered=1))
+    kernel.update(shut(1_000, busy=PATH_WAITS_US, shut=PATH_WAITS_US, unanswered=1))
     assert not kernel.progress.network_limited
-    kernel.look(shut(1_000, busy=PATH_WAITS_US, shut=PATH_WAITS_US, unanswered=2))
+    kernel.update(shut(1_000, busy=PATH_WAITS_US, shut=PATH_WAITS_US, unanswered=2))
     assert kernel.progress.network_limited
 
 

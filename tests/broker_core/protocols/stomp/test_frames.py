@@ -135,10 +135,10 @@ def test_sends_that_are_alike_are_read_as_each_by_itself(version: StompVersion, 
     for asked, more, length, body, end in ODD:
         told = length % len(body) if b"%" in length else length
         one = b"SEND\ndestination:/topic/a\n" + asked + more + told + b"\n" + body + end
-        read_both_ways(version, step, 3 * usual + 3 * one + 2 * usual)
+        check_both_readers(version, step, 3 * usual + 3 * one + 2 * usual)
 
 
-def read_both_ways(version: StompVersion, step: int, stream: bytes) -> None:
+def check_both_readers(version: StompVersion, step: int, stream: bytes) -> None:
     single, together = reader(version, body=100), reader(version, body=100)
     one_by_one = [
         frame for at in range(0, len(stream), step) for frame in single.feed(stream[at : at + step])

@@ -54,7 +54,7 @@ class SyncMember:
             self.said += bodies
         return [PendingBatch(Batch.parse(buf), failed=not self.takes)]
 
-    def tells(self) -> tuple[int, int]:
+    def publish_counts(self) -> tuple[int, int]:
         """Send the changes; return how many were sent as whole entries and how many as positions alone."""
         self.said.clear()
         self.common.publish_changes()
@@ -73,24 +73,24 @@ def test_each_tells_what_has_changed_without_going_through_all_that_is_kept(tmp_
     durables, replay = [durable(number) for number in range(NUMBER)], ManagedReplayRecord(**REPLAY)
     for one in (*durables, replay):
         a.kept.add(one)
-    assert a.tells() == (NUMBER + 1, 0)
+    assert a.publish_counts() == (NUMBER + 1, 0)
     b.common.apply_updates(a.said)
     a.kept.walks = b.kept.walks = 0
 
     durables[3].position, replay.paused, replay.steered_at = 20, False, 20
     a.kept.on_client_left(durables[3])
     a.kept.mark_changed(replay)
-    assert a.tells() == (1, 1)
+    assert a.publish_counts() == (1, 1)
     b.common.apply_updates(a.said)
     assert b.kept.durables["c", "d3"].position == 20
     assert not b.kept.replays["nightly"].paused
     b.kept.durables["c", "d3"].position = 30
     b.kept.mark_changed(b.kept.durables["c", "d3"])
     # What one knows from the other it doesn't tell back, and what nobody touched nobody tells.
-    assert (b.tells(), a.tells()) == ((0, 1), (0, 0))
+    assert (b.publish_counts(), a.publish_counts()) == ((0, 1), (0, 0))
 
     a.kept.remove(durables[4])
-    assert a.tells() == (0, 0)
+    assert a.publish_counts() == (0, 0)
     b.common.apply_updates(a.said)
     assert ("c", "d4") not in b.kept.durables
 
@@ -99,11 +99,11 @@ def test_each_tells_what_has_changed_without_going_through_all_that_is_kept(tmp_
     a.kept.mark_changed(durables[5])
     a.common.publish_changes()
     a.takes = True
-    assert (a.tells(), a.tells()) == ((1, 0), (0, 0))
+    assert (a.publish_counts(), a.publish_counts()) == ((1, 0), (0, 0))
 
     # And all of it after a day, some a second.
     a.now += RETRY_DELAY_S + 1
-    assert [a.tells() for _ in range(4)] == [(IN_A_RECORD, 0), (IN_A_RECORD, 0), (0, 0), (0, 0)]
+    assert [a.publish_counts() for _ in range(4)] == [(IN_A_RECORD, 0), (IN_A_RECORD, 0), (0, 0), (0, 0)]
     assert (a.kept.walks, b.kept.walks) == (0, 0)
 
 
@@ -113,15 +113,15 @@ def test_a_position_that_was_told_late_moves_no_later_one_of_that_name(tmp_path:
     """
     a, b = SyncMember(tmp_path, "a"), SyncMember(tmp_path, "b")
     a.kept.add(durable(1))
-    a.tells()
+    a.publish_counts()
     b.common.apply_updates(a.said)
     b.kept.remove(b.kept.durables["c", "d1"])
     b.kept.add(msgspec.structs.replace(durable(1), created_at=2))
-    b.tells()
+    b.publish_counts()
     a.kept.durables["c", "d1"].position = 100
     a.kept.mark_changed(a.kept.durables["c", "d1"])
     deleted = [*b.said]
-    a.tells()
+    a.publish_counts()
     b.common.apply_updates(a.said)
     a.common.apply_updates(deleted)
     assert [one.kept.durables["c", "d1"].position for one in (a, b)] == [7, 7]

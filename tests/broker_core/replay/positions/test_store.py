@@ -68,7 +68,7 @@ class InstanceDirectory:
     def store(self, files: FileSystem | None = None) -> PositionStore:
         return PositionStore(self.path, self.pins.add, files)
 
-    def held(self) -> dict[str, int]:
+    def pinned_from(self) -> dict[str, int]:
         return {pin.owner: pin.sequence for pin in self.pins.all()}
 
     def stored(self) -> dict[str, int]:
@@ -122,7 +122,7 @@ def test_what_is_stored_comes_back_and_unknown_fields_are_passed_over(home: Inst
         {"kind": "durable", "sharing": None, **DURABLE},
         {"kind": "managed", **REPLAY},
     ]
-    assert home.held() == {"durable subscription orders of reader": 7, "managed replay nightly": 5}
+    assert home.pinned_from() == {"durable subscription orders of reader": 7, "managed replay nightly": 5}
 
 
 def test_a_flipped_bit_is_reported_or_harmless_and_no_update_is_skipped(
@@ -173,7 +173,7 @@ def test_positions_torn_at_any_byte_are_refused_by_name_and_none_is_taken_for_a_
             with pytest.raises(OperatorError) as refused:
                 home.store()
             assert (refused.value.code, home.path.read_bytes()) == ("bad_kept_positions", torn), kept
-    assert home.held() == {}, "what can't be read holds nothing"
+    assert home.pinned_from() == {}, "what can't be read holds nothing"
     home.path.write_bytes(whole)
     assert [one.position for one in home.store()] == [7, 70]
 
@@ -195,7 +195,7 @@ async def test_a_position_that_was_told_to_be_saved_outlives_a_rename_that_a_pow
             await kept.save()
         except JournalError:
             saved = False
-        held, cut = home.held()["durable subscription orders of reader"], files.calls >= at
+        held, cut = home.pinned_from()["durable subscription orders of reader"], files.calls >= at
         files.power_goes_at = 0
         lost += files.power_on()
         assert home.stored() == {"orders": 8} if saved else home.stored()["orders"] in (7, 8)
@@ -298,18 +298,18 @@ async def test_the_log_is_held_until_the_new_position_is_on_disk(home: InstanceD
     replay = ManagedReplayRecord(**REPLAY)
     kept.add(one)
     kept.add(replay)
-    assert home.held() == {one.owner: 7, replay.owner: 5}
+    assert home.pinned_from() == {one.owner: 7, replay.owner: 5}
     one.position, replay.ended = 20, "cancelled"
     kept.mark_changed(one)
     files.fail = lambda name: True
     with pytest.raises(JournalError):
         await kept.save()
-    assert home.held() == {one.owner: 7, replay.owner: 5}
+    assert home.pinned_from() == {one.owner: 7, replay.owner: 5}
     files.fail = lambda name: False
     await kept.save()
-    assert home.held() == {one.owner: 20}
+    assert home.pinned_from() == {one.owner: 20}
     kept.remove(one)
-    assert home.held() == {}
+    assert home.pinned_from() == {}
     kept.remove(one)
     assert list(kept) == [replay]
 
@@ -320,7 +320,7 @@ def test_dropping_one_leaves_another_of_the_same_name_alone(home: InstanceDirect
     kept.remove(earlier)
     kept.add(later)
     kept.remove(earlier)
-    assert (list(kept), home.held()) == ([later], {later.owner: 9})
+    assert (list(kept), home.pinned_from()) == ([later], {later.owner: 9})
 
 
 steps = st.lists(st.sampled_from(["keep", "drop", "move", "save", "fail", "mend", "wait"]), max_size=40)

@@ -53,7 +53,7 @@ class ConsumerSocket:
             self.written_bytes += entry.nbytes
             for sequence in entry.batch.sequences().tolist():
                 self.numbers += 1
-                self.world.check_given(sequence)
+                self.world.check_assignable(sequence)
                 self.holds[self.numbers] = sequence
 
     def send_reply(self, reply: Reply) -> None:
@@ -100,7 +100,7 @@ class SharingModel:
         connection.execute_command(commands.Logon(name=f"c{self.names}"))
         return connection, socket
 
-    def check_given(self, sequence: int) -> None:
+    def check_assignable(self, sequence: int) -> None:
         assert sequence not in self.acked, "nobody is given what another has acknowledged"
         holders = [socket for _, socket in self.consumers if sequence in socket.holds.values()]
         assert not holders, "nobody is given what another holds"
@@ -124,9 +124,9 @@ class SharingModel:
         elif operation == "crash":
             await self.crash()
         elif operation == "leave" and consumer is not None:
-            await self.leave(*consumer)
+            await self.disconnect(*consumer)
         elif consumer is not None:
-            self.act(operation, *consumer, number)
+            self.perform(operation, *consumer, number)
         await self.engine.durables.record_positions()
         self.check_position()
 
@@ -138,7 +138,7 @@ class SharingModel:
         assert position >= self.position, "a kept place moved back"
         self.position = position
 
-    async def leave(self, connection: Connection, socket: ConsumerSocket) -> None:
+    async def disconnect(self, connection: Connection, socket: ConsumerSocket) -> None:
         self.consumers.remove((connection, socket))
         connection.on_closed()
         async with asyncio.timeout(60):
@@ -148,7 +148,7 @@ class SharingModel:
         assert account.matched == sum_volumes(what for _, what in account_parts(account))
         assert account.waiting.messages == account.in_flight.messages == 0
 
-    def act(self, operation: str, connection: Connection, socket: ConsumerSocket, number: int) -> None:
+    def perform(self, operation: str, connection: Connection, socket: ConsumerSocket, number: int) -> None:
         if operation == "block":
             socket.is_writable = not socket.is_writable
             if socket.is_writable:
@@ -204,16 +204,16 @@ class SharingModel:
         self.join(50)
         async with asyncio.timeout(60):
             # A dead letter is in the log a moment before it is known that what it is of is done.
-            while (owed := self.published - self.acked - self.buried()) or any(
+            while (owed := self.published - self.acked - self.dead_letters()) or any(
                 one.unacknowledged for one in self.engine.durables.list_entries()
             ):
                 assert owed >= {one for _, s in self.consumers for one in s.holds.values()}
                 for consumer in self.consumers:
                     while consumer[1].holds:
-                        self.act("ack", *consumer, 0)
+                        self.perform("ack", *consumer, 0)
                 await asyncio.sleep(0.001)
 
-    def buried(self) -> set[int]:
+    def dead_letters(self) -> set[int]:
         """Return the sequences that the dead letters name."""
         journal, found, at = self.engine.journal, set[int](), 1
         while self.max_deliveries and (read := journal.read(at, 1 << 20, self.engine.frontier.durable)):
@@ -255,7 +255,7 @@ async def live_out(script: list[tuple[str, int]], home: Path, max_deliveries: in
     for operation, number in script:
         await world.do(operation, number)
     await world.drain()
-    assert world.published <= world.acked | world.buried()
+    assert world.published <= world.acked | world.dead_letters()
     await world.save()
     kept = world.engine.kept.durables[KEY]
     assert kept.sharing is not None and kept.sharing.done == [] and kept.sharing.tries == {}

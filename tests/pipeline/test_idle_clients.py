@@ -58,14 +58,14 @@ class RecordedClient:
             self._came += rate
             self._owed = max(self._owed + round(rate * (1 - drain)), 0)
             oldest = max(oldest, self._at - chance.choice((500, 2_000, 60_000)) * second // 2)
-            self._look(oldest, spooled and second > 0, last=second + 1 == length and chance.random() < 0.7)
+            self._sample(oldest, spooled and second > 0, last=second + 1 == length and chance.random() < 0.7)
             if chance.random() < 0.02:
                 self._decided(chance.choice(("warn", "disconnect", "offline")))
             self._at += chance.choice((1_000, 1_000, 1_000, 1_013, 2_700))
             if second > left_at:
                 self._owed = 0
 
-    def _look(self, oldest: int, spooled: bool, last: bool) -> None:
+    def _sample(self, oldest: int, spooled: bool, last: bool) -> None:
         if last:
             self._owed = 0
         owed, size = self._owed, 500

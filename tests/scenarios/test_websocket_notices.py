@@ -43,7 +43,7 @@ class WebSocketScenario:
     def __init__(self, socket: Any, writer: AsyncClient, decisions: Any) -> None:
         self.socket, self.writer, self._decisions = socket, writer, decisions
 
-    async def told(self) -> str:
+    async def notice_outcome(self) -> str:
         async with asyncio.timeout(15):
             async for message in self._decisions:
                 return str(json.loads(message.body)["told"])
@@ -74,7 +74,7 @@ async def test_a_client_that_reads_the_notice_says_so_or_it_stays_unknown(answer
         if answers:
             await there.socket.send(json.dumps({"c": "told", "decision": notice["decision"]}))
         assert (await next_command(there.socket, "closing"))["code"] == "slow_client_backlog"
-        assert await there.told() == told
+        assert await there.notice_outcome() == told
         with pytest.raises(websockets.ConnectionClosed):
             while True:
                 await asyncio.wait_for(there.socket.recv(), 10)
@@ -93,4 +93,4 @@ async def test_a_client_whose_connection_accepts_nothing_was_not_notified() -> N
         there.socket.transport.pause_reading()  # else a library that is late reads on after the decision
         for _ in range(60):  # it reads nothing: kernel and broker fill up
             await there.writer.publish_many("t", [b"x" * 10_000] * 40)
-        assert await there.told() == "no"
+        assert await there.notice_outcome() == "no"

@@ -93,9 +93,9 @@ class Machine:
 
     def check(self) -> None:
         """Check that no started process has ended."""
-        assert all(one.poll() is None for one in self._processes), self.said()
+        assert all(one.poll() is None for one in self._processes), self.output()
 
-    def said(self) -> str:
+    def output(self) -> str:
         return (self.home / "output.log").read_text(errors="replace")[-4_000:]
 
     def end(self) -> None:
@@ -130,7 +130,7 @@ class Installation:
                     return found
             except httpx.TransportError:
                 pass
-            assert time.monotonic() < deadline, self.a.said() + self.b.said()
+            assert time.monotonic() < deadline, self.a.output() + self.b.output()
             time.sleep(0.1)
 
     def log_in(self, password: str) -> None:
