@@ -19,7 +19,7 @@ EARLIER = {
     "requirements-oidc.txt": RUN_TIME[:1],
     "requirements-group.txt": RUN_TIME[:1],
 }
-"""What is installed before them."""
+"""Distributions that are installed before these locks."""
 PYTHONS = ("3.11.0", "3.11.9", "3.12.0", "3.13.0", "3.14.0")
 
 

@@ -22,7 +22,7 @@ from tests.support.stomp_client import port_of, stomp_policy
 from tests.support.transports_process import broker_process
 
 DEAD = ("127.0.0.1", 1)
-"""Nobody listens there."""
+"""An address without a listener."""
 
 
 class Application:

@@ -23,7 +23,7 @@ from tests.support.stomp_client import port_of, stomp_policy
 ROOT = Path(__file__).parents[2]
 WRITTEN = "tcp://127.0.0.1:9007"
 WRITTEN_TOO = "tcp://127.0.0.1:9107"
-"""Of a second instance."""
+"""Address of a second instance in the documents."""
 DOCUMENTS = ("README.md", "docs/client.md", "docs/group.md", "docs/protocol.md", "docs/stomp.md")
 STOMP_PORT = "61613"
 

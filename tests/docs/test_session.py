@@ -15,7 +15,7 @@ from tests.support.transports_process import broker_process
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 PLACED = {"bookmark", "sequence"}
-"""Where a record stands in the log depends on what the log held before."""
+"""Fields that depend on earlier records of the log."""
 
 
 def session() -> list[tuple[str, dict[str, Any]]]:

@@ -25,9 +25,9 @@ from tests.torture.history import body_of, topic_of
 
 PUBLISHERS = ("anna", "berta")
 MESSAGES = 450
-"""Of each publisher."""
+"""Messages per publisher."""
 READ = 100
-"""So many the durable subscription has acknowledged, and the reader with a bookmark store is done with."""
+"""Records acknowledged by the durable subscription, and processed by the reader with a bookmark store."""
 
 
 async def fill(home: Path, stores: Path) -> None:

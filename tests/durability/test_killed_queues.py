@@ -20,7 +20,7 @@ from tests.support.broker_process import start_broker
 
 pytestmark = pytest.mark.slow
 MESSAGES = 200
-"""Of each life."""
+"""Messages per life."""
 
 
 class QueueConsumersRun:
@@ -30,7 +30,7 @@ class QueueConsumersRun:
         self.acked: dict[int, int] = {}
         """Numbers, and their sequences in the log."""
         self.saved: set[int] = set()
-        """Numbers of which the file of positions says so."""
+        """Sequences that the position file has as done."""
 
     async def one(self, kept_share: float) -> None:
         """Run one life: two consumers acknowledge part of what they receive, then the broker is killed."""

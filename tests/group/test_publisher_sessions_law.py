@@ -61,7 +61,7 @@ class ModelConnection:
         self.client, self.member, self.name = client, member, NAME
         self.closed = False
         self.refuses = False
-        """Whether the member refuses the next batch."""
+        """If set, the member refuses the next batch."""
         self.rights = EVERYTHING
         self.unread: list[replies.ErrorReply] = []
         inbox = SimpleNamespace(pause=lambda reason: None, resume=lambda reason: None)
@@ -125,7 +125,7 @@ class ModelPublisher:
     connection: ModelConnection | None = None
     published: int = 0
     refused: list[bytes] = field(default_factory=list)
-    """Messages that the application was told are refused."""
+    """Messages reported to the application as refused."""
 
     def __post_init__(self) -> None:
         self.publisher = Publisher(NAME, MemoryPublishStore(), 1 << 16, self.reject)
@@ -166,7 +166,7 @@ class ModelMember:
         self.order = LogStateMachine(journal, 1, START, HashChain(0, b""))
         self.gathered: list[PendingBatch[PendingAck]] = []
         self.own: dict[int, list[PendingBatch[PendingAck]]] = {}
-        """What it appended, by entry."""
+        """Batches that this member appended, by entry."""
         self.stored: list[tuple[int, int, bytes]] = []
         self.applied = 0
         self.clients: dict[str, ModelConnection] = {}

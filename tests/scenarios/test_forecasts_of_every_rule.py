@@ -42,8 +42,8 @@ NOT_OF_IT = {
     "pinned_bytes",
     "user_pinned_bytes",
 }
-"""Nothing is conflated, spooled or held of the log for the one that reads and doesn't acknowledge, and its
-connection takes all.
+"""Signals that never apply to the client that reads and does not acknowledge: nothing is conflated,
+spooled or pinned for it, and its connection accepts everything.
 """
 RULES: list[dict[str, Any]] = [
     *(

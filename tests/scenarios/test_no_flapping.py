@@ -13,7 +13,7 @@ from tests.support.broker_simulation import BrokerSimulation, policy
 
 MESSAGE = 1_000
 LIMIT = 100 * MESSAGE
-"""Of one client, in memory: half the pool."""
+"""Memory limit of one client: half the pool."""
 
 
 def make_simulation() -> BrokerSimulation:

@@ -18,7 +18,7 @@ from tests.support.rules import policy_with
 pytestmark = pytest.mark.serial
 NOTIFY = [{"action": "notify"}]
 LOOKS = 6
-"""The most looks that a decision here needs; each can be as late as the loop is."""
+"""Maximum number of checks that a decision needs here; each can be as late as the loop."""
 
 
 async def watch(late: list[float]) -> None:

@@ -23,7 +23,7 @@ SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
 HOST_MEMORY = 16 << 30
 REFERENCE = 40
-"""What a reference in a spool takes on disk."""
+"""Bytes of a reference in a spool."""
 
 
 def policy(

@@ -34,7 +34,7 @@ import msgspec
 os.environ["DJANGO_SETTINGS_MODULE"] = "console.project.settings_test"
 NAME, PASSWORD = "maria", "a-long-test-password"
 WITH_APP = "tom"
-"""Of whom a code is asked after the password."""
+"""User who must enter a code after the password."""
 INSTANCE = "sluice-1"
 
 

@@ -27,7 +27,7 @@ from tests.support.redis_process import redis_server
 AUDIT = (AuditEvent, AuditChainLink, AuditChainHead)
 PASSWORD = "a-long-enough-password"
 OWN = {"own_password": PASSWORD}
-"""Fields of a request that takes the sender's own password."""
+"""Fields of a request that requires the sender's password."""
 
 
 @pytest.fixture(autouse=True)

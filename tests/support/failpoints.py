@@ -79,7 +79,7 @@ class SyncGate(FileSystem):
         self._open = Event()
         self._open.set()
         self.waiting = Event()
-        """Set while a sync stands still."""
+        """Set while a sync is blocked."""
         self.error: OSError | None = None
 
     def block(self) -> None:

@@ -20,7 +20,7 @@ from enum import StrEnum
 from itertools import product
 
 MEAN_BYTES = 8_000
-"""Between two acts of a connection, on the average."""
+"""Mean number of bytes of a connection between two faults."""
 FROZEN_S, DELAYED_S = 0.3, 0.02
 TRICKLED_BYTES = 2_000
 GARBLED_BYTES = 32
@@ -34,7 +34,7 @@ class NetworkFault(StrEnum):
     GARBLE = "garble"
     DELAY = "delay"
     HALF_OPEN = "half-open"
-    """Nothing arrives any more, and nobody is told."""
+    """Data is lost silently from now on."""
 
 
 class Direction(StrEnum):

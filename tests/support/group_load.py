@@ -20,7 +20,7 @@ QUICK = ReconnectPolicy(first_delay=0.02, longest_delay=0.2, first_connect_timeo
 PATIENCE_S = 150
 """Elections wait for silence, and on a busy machine for each other."""
 HOLD_MS = 2_000
-"""Less than an election takes: what waits is refused then, comes back, and must be there once."""
+"""Shorter than an election: waiting publishes are then refused and repeated, and must be stored once."""
 
 
 class MemberLoad:
@@ -32,7 +32,7 @@ class MemberLoad:
         self.published = self.durable = 0
         self.reader = ReaderHistory(f"{name}-reader")
         self.durable_reader = ReaderHistory(f"{name}-kept")
-        """One whose place the group keeps: it may begin again where it was, but lacks nothing."""
+        """Reader with a durable position: it may restart at that position, but misses nothing."""
         self.readers = [self.reader] + [self.durable_reader] * durable
         self._stop = asyncio.Event()
         self._tasks = [asyncio.create_task(self._publish()), asyncio.create_task(self._read())]
@@ -96,7 +96,7 @@ class LoadedGroup:
         self.members = members
         self.loads: list[MemberLoad] = []
         self.last_history: History | None = None
-        """What was judged."""
+        """The history that was checked."""
 
     def start_loads(self, *, durable: bool = False) -> None:
         """Start one load for each member, which connects to that member first."""

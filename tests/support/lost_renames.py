@@ -23,7 +23,7 @@ class LostRenames(FileSystem):
 
     def __init__(self, beside: Path) -> None:
         self._beside = beside
-        """Where what a rename replaced is kept, in case it comes back."""
+        """Directory for replaced files, in case a rename is undone."""
         self._unsynced: list[tuple[Path, Path, Path | None]] = []
         self.calls = 0
         self.power_goes_at = 0

@@ -39,7 +39,7 @@ class NatsServers:
             for one in range(number)
         ]
         self.edit_config: Callable[[str], str] = lambda text: text
-        """What is made of a server's configuration, from its next start on."""
+        """Edits a server's configuration at its next start."""
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property

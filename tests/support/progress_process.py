@@ -51,7 +51,7 @@ class TransportsProcess:
         self._process = process
         self.ports: dict[str, int] = json.loads(process.stdout.readline())
         self.samples: dict[str, list[SinkSample]] = {}
-        """By the client's own address."""
+        """Samples by the client's local address."""
         self._reading = threading.Thread(target=self._read)
         self._reading.start()
 

@@ -27,7 +27,7 @@ class RawClient:
         self._waiting: list[Any] = []
         self.name = ""
         self.received_commands: list[dict[str, Any]] = []
-        """Every command that came."""
+        """All commands received."""
         self.logon_reply: dict[str, Any] = {}
 
     @classmethod

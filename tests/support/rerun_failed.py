@@ -17,7 +17,7 @@ from pathlib import Path
 MAX_RERUNS = 3
 ROOT = Path(__file__).resolve().parents[2]
 TESTS_FAILED = 1
-"""pytest's exit code when all it could say is that tests failed."""
+"""Exit code of pytest when tests failed and nothing else went wrong."""
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:

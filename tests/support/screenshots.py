@@ -41,7 +41,7 @@ SIZES = {1440: 900, 1024: 768, 400: 800}
 """Heights of the window by its width."""
 MAX_SCREENS = 10
 AWAY = ("away b", "downgraded c", "refused c", "cut off")
-"""What has happened to those machines (tests/support/machines.py)."""
+"""Scenes of these pictures (tests/support/machines.py)."""
 MORE_PAGES = (
     *FURTHER,
     "/policies/drafts/1/",
@@ -55,7 +55,7 @@ OTHERS = {"login": "", "login-second-factor": WITH_APP, "refused": "viewer"}
 given.
 """
 SETTLES_MS = 700
-"""What moves (the feed's first snapshot, plots) is in place after it."""
+"""Delay after which moving parts (the feed's first snapshot, plots) are in place."""
 
 
 def main() -> int:

@@ -25,7 +25,7 @@ from tests.support.broker_process import start_broker
 from tests.support.brokers import ask, tcp_policy
 
 TOKEN = "the-links-own-secret"
-"""Of `london` at `newyork`."""
+"""Token with which `london` logs on at `newyork`."""
 
 
 def free_port() -> int:

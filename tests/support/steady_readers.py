@@ -15,7 +15,7 @@ from broker_core.protocols.native import encode_command
 
 READ_INTERVAL_S = 0.02
 SEGMENT = 1_448
-"""Of a usual network: on loopback they would be of 64 KiB."""
+"""Segment size of a usual network; on loopback it would be 64 KiB."""
 
 
 class SteadyReader:

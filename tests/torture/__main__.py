@@ -29,7 +29,7 @@ from tests.torture.runs import FORETOLD, KINDS, Report, run
 
 PROGRESS_S = 10.0
 ALONE = ("mutants", "laws")
-"""What runs by itself: tests rather than brokers."""
+"""Kinds that run alone: they run tests rather than brokers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

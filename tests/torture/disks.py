@@ -18,7 +18,7 @@ from typing import Final
 _SHUTDOWN: Final = 0x8004587D
 """EXT4_IOC_SHUTDOWN, _IOR('X', 125, __u32)."""
 _NO_LOG_FLUSH: Final = 2
-"""What the file system's own journal hasn't committed is lost as well."""
+"""Also lose changes that the file system's own journal has not committed."""
 _LOG_FLUSH: Final = 1
 """Names and lengths of files are committed, contents aren't: ordered data apart."""
 _SYNC_FILE_RANGE_WRITE: Final = 2

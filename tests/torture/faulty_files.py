@@ -18,7 +18,7 @@ from broker_core.journal.files import FileSystem
 CALLS: Final = (
     "pwritev", "fdatasync", "fsync", "truncate", "reserve", "rename", "unlink", "sync_directory", "zero_fill",
 )  # fmt: skip
-"""Everything by which a broker changes a disk."""
+"""All calls by which a broker changes a disk."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ CLIENTS: Final = 200
 SECONDS: Final = 60
 MESSAGES: Final = 20
 MESSAGE: Final = 1_000
-"""So many messages of so many bytes, five times a second."""
+"""Messages per batch and bytes per message; five batches a second."""
 FEED: Final = MESSAGES * MESSAGE * 5
 TURN_S: Final = 0.05
 WANTED_PERCENT: Final = 95.0
@@ -67,7 +67,7 @@ KINDS: Final = (
 )
 
 Pace = Callable[[float], float]
-"""Bytes a second that a client takes at a moment, in seconds since it came."""
+"""Bytes per second that a client reads, by seconds since it connected."""
 
 
 def pace_of(kind: str, chance: random.Random) -> Pace:

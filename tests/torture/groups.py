@@ -27,12 +27,12 @@ from tests.torture.history import FaultKind, HistoryFault
 
 NAMES: Final = ("a", "b", "c")
 STRIKES: Final = 6
-"""Of one run. Engines elect after 4 to 9 s of silence, so a strike takes its time."""
+"""Strikes per run. NATS servers elect after 4 to 9 s of silence, so a strike is slow."""
 STOPPED_S: Final = (0.5, 3.0, 10.0, 40.0)
-"""How long a process stands still: less than anybody notices, and more than everybody waits."""
+"""Durations of a stop, from unnoticeable to longer than every timeout."""
 HOUR_NS: Final = 3_600 * 10**9
 SEGMENT_BYTES: Final = 1024 * 1024
-"""Of a journal, so that small disks have room for some."""
+"""Segment size of a journal, so that small disks hold several."""
 SYNC: Final = {
     "sync_members": NAMES,
     "sync_topics": ("t",),
@@ -65,10 +65,10 @@ class _GroupRun:
         self.home, self.chance = home, chance
         self.engines = ProxiedNatsServers(home)
         self.lines: dict[tuple[int, int], PartitionProxy] = {}
-        """How a member speaks to an engine."""
+        """Proxies from members to NATS servers, by their numbers."""
         self.group = LoadedGroup([])
         self.disks: dict[str, SmallDisk] = {}
-        """Of members and engines, by name; none where nobody may mount any."""
+        """Disks of members and NATS servers by name; empty without the right to mount."""
         self.struck: list[str] = []
         self.faults: list[HistoryFault] = []
 

@@ -20,12 +20,12 @@ class FaultKind(Enum):
     LOST = "lost"
     """Acknowledged, or read, and not in the log; or in the log, and passed over by a reader."""
     DOUBLED = "doubled"
-    """Stored twice, or read twice by one who reads everything once."""
+    """Stored twice, or delivered twice to a reader without restarts."""
     REORDERED = "reordered"
     """A publisher's messages, or a reader's, out of their order."""
     UNEXPLAINED = "unexplained"
-    """Nobody published it, its bytes are others, a number names two records, or a broker ended without a
-    named reason.
+    """A record without a publisher or with other bytes, a sequence of two records, or a broker that ended
+    without a named reason.
     """
 
 
@@ -92,16 +92,16 @@ class History:
     published: dict[str, int] = field(default_factory=dict)
     """The last number that a publisher has handed to its client."""
     acknowledged: dict[str, int] = field(default_factory=dict)
-    """The last number of which its client said that the broker has it."""
+    """Last number that the publisher's client reported as acknowledged."""
     readers: list[ReaderHistory] = field(default_factory=list)
     log: list[Record] = field(default_factory=list)
-    """What is there at the end, read from the beginning."""
+    """Records of the log at the end, read from the beginning."""
     gaps: list[Interval] = field(default_factory=list)
-    """What was said to be missing when it was read."""
+    """Gaps reported while the log was read."""
     removed_upto: int = 0
-    """Up to there somebody asked for removal, so it may be gone."""
+    """Sequence up to which removal was requested; these records may be missing."""
     faults: list[HistoryFault] = field(default_factory=list)
-    """What was wrong while it happened."""
+    """Faults found during the run."""
 
     def reader(self, name: str, back: int = 0, missed: int = 0) -> ReaderHistory:
         """A new reader."""

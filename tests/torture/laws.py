@@ -26,9 +26,8 @@ TIMES, MINUTES = "SLUICE_LAWS_TIMES", "SLUICE_LAWS_MINUTES"
 NO_LAW: Final = 5
 """pytest's exit code when it had nothing to run."""
 _SETTINGS: Final = "_hypothesis_internal_use_settings"
-"""Where Hypothesis keeps a test's; its own plugin for pytest reads them there.
-
-A second `@settings` is refused.
+"""Attribute with a test's Hypothesis settings, which its pytest plugin reads. A second `@settings` is
+refused.
 """
 
 
@@ -40,7 +39,7 @@ class LawResult:
     """Examples that `make test` tries of it."""
     most: int
     until: float
-    """Nothing more is run after it; a monotonic clock's seconds."""
+    """Monotonic time in seconds after which no test is run."""
     number: int = 0
     cut: bool = False
     failed: bool = False

@@ -22,7 +22,7 @@ _COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
 _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {ast.Add: ast.Sub, ast.Sub: ast.Add}
 _SAID = (ast.JoinedStr, ast.Import, ast.ImportFrom)
 _DUMB = ("log.", "structlog.", "logging.")
-"""Calls whose loss concerns nobody's data."""
+"""Calls that do not affect data."""
 
 
 class Mutant(NamedTuple):

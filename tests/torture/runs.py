@@ -26,18 +26,16 @@ from tests.torture.history import FaultKind, History, HistoryFault, check
 from tests.torture.sites import run_sites
 
 KINDS: Final = ("kills", "steps", "faults", "power", "clock", "flips", "group", "sites")
-"""What strikes: SIGKILL at any moment; at a step of the disk's; a disk that refuses, tears, lies or dawdles;
-a power cut, at any moment and at a step; SIGKILL while the clock jumps; a bit that is turned around while the
-broker is away; what strikes a group (`groups`), and what strikes two sites and the link between them
-(`sites`).
+"""Kinds of strikes, in order: SIGKILL at any time; SIGKILL at a disk operation; a disk that fails, tears,
+lies or is slow; a power cut at any time or at an operation; SIGKILL while the clock jumps; a flipped bit
+while the broker is down; strikes on a group (`groups`), and on two sites and their link (`sites`).
 """
 FORETOLD: Final = "foretold"
-"""Nothing is struck: a back-test is held against what happened (foretold.py).
-
-It takes a minute and a half, so `make test` has none.
+"""A run without strikes: a back-test is compared with what happened (foretold.py). It takes a minute and a
+half, so `make test` has none.
 """
 STRIKES = 12
-"""Of one run, so many lives of its broker."""
+"""Strikes per run, each followed by a restart."""
 _PLACES: Final[tuple[tuple[str, str, int], ...]] = (
     ("pwritev", ".journal", 60), ("fdatasync", ".journal", 60), ("sync_directory", "", 12),
     ("rename", "", 12),
@@ -61,9 +59,9 @@ class Report:
 
     counts: Counter[str] = field(default_factory=Counter)
     reached: Counter[str] = field(default_factory=Counter)
-    """What the broker did meanwhile: swaps, removals, offlining, and where it was struck."""
+    """Events of the broker by count: swaps, removals, offlining, and points of strikes."""
     faults: list[tuple[str, int, HistoryFault]] = field(default_factory=list)
-    """Kind and seed of the run, and what was wrong."""
+    """Kind and seed of the run, and the fault."""
 
     def lines(self) -> list[str]:
         """Return the lines of the printed report."""
@@ -110,7 +108,7 @@ async def run(kind: str, seed: int, report: Report, strikes: int = STRIKES) -> l
 
 
 _SEVERAL: Final = {"group": run_group, "sites": run_sites}
-"""Of several brokers; each strike takes its time."""
+"""Runs with several brokers; their strikes are slow."""
 
 
 async def _run_several(kind: str, seed: int, report: Report, strikes: int) -> list[HistoryFault]:

@@ -48,7 +48,7 @@ class BrokerConnection:
         self.granted: dict[int, int] = {}
         self.waits: dict[int, list[Batch]] = {}
         self.refused = False
-        """Whether it refused a batch of this client that isn't skipped."""
+        """Set after a refused batch of this client, until the client skips it."""
 
     def reply(self, reply: Any) -> None:
         self.write(encode_command(reply))
@@ -176,7 +176,7 @@ class FakeBroker:
         self.unsure = False
         """A member of a group that is cut off from it: it tells no `sequence`."""
         self.deaf = False
-        """Whether TCP connections are read no further than their logon."""
+        """If set, TCP connections are not read beyond their logon."""
         self.refuse_next: ClientError | None = None
         self.refuse_logon: ClientError | None = None
         self.commands: list[commands.Command] = []

@@ -106,7 +106,7 @@ FIRST = {
     "renew": LEASED,
     "credit": {**SUBSCRIBED, "credit": 0},
 }
-"""What an example needs before it."""
+"""Commands that must precede an example."""
 WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
     "logon": [],
     "publish": [

@@ -18,7 +18,7 @@ from tests.support.stalled import StalledSubscriber
 
 BODY = b"x" * 1_000
 SILENT = 60
-"""Seconds: longer than a lump of the small receive buffers here takes at the floor's rate."""
+"""Seconds: longer than one window step of the small receive buffers takes at the floor's rate."""
 
 
 async def entry_of(broker: Broker, name: str) -> ClientEntry:

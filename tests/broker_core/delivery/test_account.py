@@ -23,10 +23,7 @@ from broker_core.delivery.account import (
 )
 
 COUNT = 5
-"""Records of a batch.
-
-A record of the log has as many bytes as its sequence says, so no two sums are equal by chance.
-"""
+"""Records per batch. A record has as many bytes as its sequence, so that no two sums are equal by chance."""
 OTHER_BYTES = 7
 MEMORY, LOG, FLIGHT, ACKED = "memory", "log", "flight", "acked"
 Record = tuple[bool, int]

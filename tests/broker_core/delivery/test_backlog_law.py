@@ -376,7 +376,7 @@ LANES_APART = [
     ("conflate", 2, 0),
     ("offline", 0, 0),
 ]
-"""The lane that comes first doesn't hold the oldest record."""
+"""A plan in which the first queue does not hold the oldest record."""
 
 
 CONFLATED_WHILE_MORE_CAME = [("publish", 2, 2), ("conflate", 2, 0), ("publish", 2, 1)]
@@ -389,7 +389,7 @@ COPIES_IN_THE_SPOOL = [
     ("read", 217, 0),
     ("offline", 0, 0),
 ]
-"""What isn't journaled keeps its age on the disk and back."""
+"""A plan in which unjournaled entries keep their age through the spool."""
 
 
 @settings(max_examples=150, deadline=None)

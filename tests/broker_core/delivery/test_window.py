@@ -105,7 +105,7 @@ class WindowModel:
         self.window, self.mode = AckWindow(mode, 1_000), mode
         self.batches: list[list[int]] = []
         self.sequences: dict[int, int] = {}
-        """By number; 0: no log keeps it."""
+        """Sequences by message number; 0 for unjournaled messages."""
         self.open: set[int] = set()
         self.sent, self.next_sequence, self.owed_since = 0, 1, 0
         self.sent_at = dict[int, int]()

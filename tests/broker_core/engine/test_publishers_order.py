@@ -29,7 +29,9 @@ POLICY = replace(
     ),
 )
 TOPICS = ("kept.a", "scratch.b", "by.content", "by.content")
-"""Of which records are kept, are not, or are as their body says: the third kind is, the fourth isn't."""
+"""Topics whose records are journaled, not journaled, or journaled by their body: the third is, the fourth
+is not.
+"""
 BATCH = st.lists(st.integers(0, 3), min_size=1, max_size=12)
 STEP = st.one_of(BATCH, st.sampled_from(["shut", "open"]))
 

@@ -38,7 +38,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "credit": {"id": "s", "upto": 1},
     "skip": {"sequence": 1},
 }
-"""A command of each kind that is understood, with what its options need."""
+"""A valid command of each type, with the fields that its options require."""
 
 
 def _sides(bare: inspect.Type) -> Iterator[tuple[Any, bool]]:

@@ -35,7 +35,7 @@ from broker_core.replay import replay as replayer
 HUGE = 1 << 40
 STEERING = ("pause", "resume", "rate")
 RATES = (None, "5000", "200KB", "20000", "3X", None, "1MB")
-"""By number; those that would take longer than a test are lifted in the end."""
+"""Rates by number; slow ones are removed at the end, so that a test ends."""
 
 
 class RecordingSocket:

@@ -34,8 +34,8 @@ from tests.support.progress_process import (
 RATES = (1_000, 10_000, 20_000, 50_000, 100_000)
 BUFFERS = (8 * 1024, 32 * 1024, None)
 READ_FOR_S = 36
-"""Longer than a lump of the default buffer takes at 5,000 B/s; shorter than a WebSocket's pings go
-unanswered.
+"""Longer than one window step of the default buffer at 5,000 B/s; shorter than the timeout of WebSocket
+pings.
 """
 FLOOR = 5_000
 """Bytes a second that a policy may ask for."""

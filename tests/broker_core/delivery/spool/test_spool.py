@@ -21,7 +21,9 @@ from broker_core.journal.files import FileSystem
 from broker_core.journal.segment import BatchPosition
 
 AT = 77
-"""From when a copy's age counts: later than its batch was accepted, as for who subscribed in between."""
+"""Start of a copy's age: later than the accept time of its batch, as for a client that subscribed in
+between.
+"""
 
 
 @pytest.fixture

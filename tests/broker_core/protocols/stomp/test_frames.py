@@ -105,7 +105,7 @@ ODD = [
     *product(ASKED, MORE, LENGTHS[:2], BODIES[:1], ENDS[:1]),
     *product(ASKED[:2], MORE[:1], LENGTHS, BODIES, ENDS),
 ]
-"""A SEND's lines, body and end, and what stands behind it."""
+"""Unusual SEND frames: lines, body and end, and the bytes after it."""
 
 
 def parsed_frames(made: StompFrameReader, most: int) -> list[StompFrame]:

@@ -75,10 +75,10 @@ class SharingModel:
     def __init__(self, home: Path, max_deliveries: int) -> None:
         self.home, self.max_deliveries = home, max_deliveries
         self.published: set[int] = set()
-        """Sequences of what is for the shared subscription."""
+        """Sequences that match the shared subscription."""
         self.acked: set[int] = set()
         self.saved: set[int] = set()
-        """What was acknowledged when it was last saved."""
+        """Sequences acknowledged at the last save."""
         self.consumers: list[tuple[Connection, ConsumerSocket]] = []
         self.lives = 0
         self.start()
