@@ -1,1 +1,1 @@
-"""What the control plane may see and ask of a broker, over a Unix socket."""
+"""Control interface of a broker: status and requests of the control plane, over a Unix socket or TLS."""

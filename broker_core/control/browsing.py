@@ -1,6 +1,7 @@
-"""Looking at the messages of topics for an operator: some records of the journal, from a bookmark or a moment on.
+"""Browsing of journaled messages for an operator, from a bookmark or a time on.
 
-Reads files and never the loop's own state, so that it can run in a thread; bounded in what it reads, gives and takes.
+The module reads files and never the state of the event loop, so that it can run in a thread. Bytes read,
+messages returned and their bodies are bounded.
 """
 
 from __future__ import annotations
@@ -25,19 +26,22 @@ from broker_core.subscriptions.subscription import Subscription, select_rows
 from broker_core.subscriptions.topics import TopicPattern
 
 CHUNK_BYTES = 1024 * 1024
+"""Bytes of the journal read in one step."""
 MAX_SEARCHED_BYTES = 64 * 1024 * 1024
-"""Journal that one request reads at most; its answer says where to go on."""
+"""Maximum bytes of the journal that one request reads. Its reply says where to continue."""
 MAX_MESSAGES = 1_000
+"""Maximum messages in one reply."""
 MAX_BODY_BYTES = 8 * 1024 * 1024
-"""Bodies of one answer together, about."""
+"""Approximate maximum of all bodies in one reply."""
 
 
 class BrowseQuery(NamedTuple):
-    """A request, checked."""
+    """Validated browse request. `end_at` is a time, ns UTC."""
 
     subscription: Subscription[None]
-    """What the same question would be as a subscription."""
+    """Topic pattern and filter of the request, as a subscription."""
     start: int
+    """Sequence of the first record."""
     end_at: int
     limit: int
 
@@ -45,8 +49,11 @@ class BrowseQuery(NamedTuple):
 def parse_browse_request(
     journal: Journal, asked: BrowseMessages, decoder_of: DecoderOf | None
 ) -> BrowseQuery:
-    """Read what is asked for; `decoder_of` is how its filter reads bodies. Raises ClientError bad_pattern, bad_filter,
-    bad_bookmark."""
+    """Validate a request. `decoder_of` returns the decoder with which the filter reads bodies of a topic.
+
+    Raises:
+        ClientError: bad_pattern, bad_filter or bad_bookmark.
+    """
     start = _start(journal, asked.bookmark) if asked.bookmark else journal.first_sequence
     if asked.from_ns:
         start = max(start, journal.sequence_at(asked.from_ns))
@@ -56,7 +63,11 @@ def parse_browse_request(
 
 
 def browse_messages(journal: Journal, instance: str, asked: BrowseQuery, upto: int) -> BrowsedPage:
-    """Messages up to the durable frontier `upto`. Raises JournalError bookmark_gone, journal_failed."""
+    """Return matching messages up to the durable frontier `upto`.
+
+    Raises:
+        JournalError: bookmark_gone or journal_failed.
+    """
     messages: list[BrowsedMessage] = []
     sequence, read_bytes, body_bytes, searched = max(asked.start, journal.first_sequence), 0, 0, 0
 
@@ -84,7 +95,7 @@ def browse_messages(journal: Journal, instance: str, asked: BrowseQuery, upto: i
 def _messages(
     batch: Batch, instance: str, asked: BrowseQuery, start: int
 ) -> Iterator[tuple[int, BrowsedMessage]]:
-    """(sequence, message) of the records that fit, from `start` on."""
+    """Yield (sequence, message) of the matching records, from sequence `start` on."""
     rows = select_rows(asked.subscription, batch, start)
     origin, there = publisher_origin(batch.publisher_name), batch.publisher_sequences()
     lines = batch.headers() if batch.header.headers_length else None
@@ -96,7 +107,7 @@ def _messages(
 
 
 def _readable(bookmark: str, batch: Batch, row: int, headers: dict[str, str]) -> BrowsedMessage:
-    """The body as JSON, else as text, else in base64."""
+    """Return a message with its body as JSON, as text if it is not JSON, or else in base64."""
     body = batch.body(row)
     read: dict[str, Any]
     try:
@@ -120,6 +131,7 @@ def _readable(bookmark: str, batch: Batch, row: int, headers: dict[str, str]) ->
 
 
 def _start(journal: Journal, text: str) -> int:
+    """Return the sequence at which browsing starts. Raises ClientError bad_bookmark."""
     begin = parse_bookmark(text)
     if isinstance(begin, Epoch):
         return journal.first_sequence

@@ -1,7 +1,7 @@
-"""What the control plane is told about why a client is where it is: one reason, and what comes next.
+"""Diagnosis of clients: why one is slow, which rule acts next, its health, and when it catches up.
 
-How a client fares with what it is sent: one word, by the verdict on why it is slow, and how long until it has caught up.
-Pure, but for what it remembers of the last seconds.
+`ClientDiagnostics` returns a verdict and a forecast, `health_of` one word for a subscription's health.
+`LagHistory` stores the lags of the last seconds for catch-up estimates. Everything else is pure.
 """
 
 from __future__ import annotations
@@ -27,18 +27,21 @@ from broker_core.slow_clients.evaluate.signals import age_ms
 from broker_core.slow_clients.evaluate.why_slow import BLOCKED_MS, SlowCause, SlowEvidence, find_slow_cause
 
 RETENTION_MS = 5_000
-"""How old a forecast and a verdict may be where there are many slow clients: making them is most of an entry's cost."""
+"""Maximum age of a forecast and verdict where many clients are slow.
+
+They are most of the cost of an entry.
+"""
 
 
 class ClientDiagnosis(NamedTuple):
-    """Both None for one that keeps up."""
+    """Forecast and verdict of a client; both are None for a client that keeps up."""
 
     forecast: ForecastEntry | None = None
     why_slow: VerdictEntry | None = None
 
 
 class ClientDiagnostics:
-    """One instance's explanations. Remembers the pace of each client it is asked about."""
+    """Diagnosis of an instance's clients. Remembers the rates of the clients it has diagnosed."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -52,7 +55,14 @@ class ClientDiagnostics:
         now: int,
         crowded: bool = False,
     ) -> ClientDiagnosis:
-        """Why it is behind and what comes next. `crowded`: may be KEPT_MS old, if the client's state is still what it was."""
+        """Return why a client is behind, and which rule acts next.
+
+        Args:
+            connection: The client.
+            figures: Statistics of its subscriptions by id.
+            now: Current time, ns.
+            crowded: Whether the result may be up to RETENTION_MS old, if the client's state is unchanged.
+        """
         backlog = connection.backlog
         blocked = age_ms(backlog.silent_since, now) >= BLOCKED_MS
         if not blocked and not any(one.lag_messages or one.unacked for one in figures.values()):
@@ -68,6 +78,7 @@ class ClientDiagnostics:
     def _evidence(
         self, connection: ConnectionView, figures: Mapping[str, SubscriptionStats], now: int
     ) -> SlowEvidence:
+        """Collect the figures on which the verdict is based."""
         backlog, settle, subscriptions = connection.backlog, self._engine.settle, connection.subscriptions
         waiting = [
             (subscriptions[id], one.paused) for id, one in figures.items() if one.lag_messages or one.paused
@@ -79,7 +90,7 @@ class ClientDiagnostics:
         views = [settle.view_of(connection, target) for target in subscriptions.values()]
         unacked = sum(one.unacked for one in figures.values())
         return SlowEvidence(
-            # What its kernel hasn't acknowledged waits as well, though not here.
+            # Messages that the peer's kernel has not acknowledged are unread, too.
             unread_messages=sum(one.lag_messages + one.account.in_flight.messages for one in figures.values())
             - unacked,
             write_blocked_ms=age_ms(backlog.silent_since, now),
@@ -106,77 +117,84 @@ class ClientDiagnostics:
         )
 
     def forget(self, connected: Mapping[str, object]) -> None:
-        """Keep nothing of clients that have left."""
+        """Drop data of clients that have disconnected."""
         if len(self._paces) > 2 * len(connected) + 100:
             self._paces = {name: known for name, known in self._paces.items() if name in connected}
         for name in self._said.keys() - connected.keys():
-            del self._said[name]  # it holds on to a connection
+            del self._said[name]  # it references a connection
 
 
 def window_full_ms(figures: Mapping[str, SubscriptionStats], now: int) -> int:
-    """How long a window of a client's subscriptions has been full."""
+    """Return the longest time that a window of a client's subscriptions has been full."""
     return max((age_ms(one.window_full_since, now) for one in figures.values()), default=0)
 
 
 SAMPLES: Final = 10
-"""Seconds over which it is told whether a lag grows."""
+"""Number of samples, one per second, that show whether a lag grows."""
 SILENT_MS: Final = 5_000
-"""A window that has been full for so long: nothing is acknowledged."""
+"""A subscription whose window has been full, or that had no credit, for this long is stalled."""
 GROWN: Final = 0.1
-"""A lag that became larger by so much of itself, or of what came for it within the seconds looked at, grows; less is noise. By
-itself alone it would grow for a hundred seconds and no longer: a lag that grows steadily becomes ever larger than its growth."""
+"""Minimum growth of a lag, as a share, that is not noise.
+
+The share is of the earlier lag, or of the messages that matched meanwhile, whichever is smaller. With the lag
+alone, steady growth would stop to count after a hundred seconds, because the lag becomes ever larger than its
+growth.
+"""
 FLAPS: Final = 3
+"""A client that was offlined this many times within FLAPPING_NS is flapping."""
 FLAPPING_NS: Final = 600 * 1_000_000_000
-"""Offlined FLAPS times within this time."""
+"""Period for FLAPS."""
 _SENT_NOTHING: Final = {
     DeliveryState.PAUSED: "it is paused",
     DeliveryState.OFFLINED: "nothing is sent to it while it is offlined",
 }
+"""Reasons without an estimate, by delivery state."""
 _TAKES_TOO_LITTLE: Final = frozenset({SlowCause.SLOW_NETWORK, SlowCause.READING_SLOWLY, SlowCause.BURST})
+"""Causes that mean that a client reads more slowly than messages arrive."""
 
 
 class LagSample(NamedTuple):
-    """A subscription's lag, and all that ever matched it, in messages."""
+    """Lag of a subscription, and all messages that ever matched it."""
 
     lag: int
     matched: int
 
 
 class CatchUpEstimate(NamedTuple):
-    """In how many seconds nothing waits any more; None where there is no honest time, or nothing waits, and then why."""
+    """Seconds until no message waits; None with a reason, or None when no message waits now."""
 
     in_s: float | None = None
     why_none: str = ""
 
 
 class HealthInputs(NamedTuple):
-    """What is known of a subscription. `cause` and `blocked_ms` are of its client's connection."""
+    """Figures of a subscription. `cause` and `blocked_ms` belong to its client's connection."""
 
     lag_messages: int
     lag_before: int | None
-    """The oldest lag of the seconds looked at; None when it wasn't looked at before."""
+    """Oldest lag of the last SAMPLES seconds; None if there is no earlier sample."""
     came: int = 0
-    """Messages that matched it since then."""
+    """Messages that have matched since then."""
     in_flight: int = 0
-    """Messages handed over and not acknowledged by the peer."""
+    """Messages handed to the transport and not acknowledged by the peer."""
     unacked: int = 0
-    """Those of them that its application owes an acknowledgement of."""
+    """Part of these that the application must acknowledge."""
     cause: str = SlowCause.KEEPS_UP
-    """The verdict on why it is slow."""
+    """Verdict on why the client is slow."""
     blocked_ms: int = 0
     spent_ms: int = 0
-    """For how long it has had no credit while something waits."""
+    """Time without credit while messages wait."""
     window_full_ms: int = 0
     paused: bool = False
     paced: bool = False
-    """Delivered at a rate that was asked for: waiting isn't its client's doing."""
+    """Whether it is delivered at a requested rate. Waiting is then not the client's fault."""
     draining: bool = False
-    """It takes again what waited on disk: whether it comes nearer is said by the lag alone."""
+    """Whether its backlog on disk is being sent. Then only the lag shows whether it catches up."""
     flapping: bool = False
 
 
 def health_of(seen: HealthInputs) -> Health:
-    """The one word."""
+    """Return the health of a subscription."""
     if seen.paused:
         return Health.PAUSED
     if seen.flapping:
@@ -203,19 +221,22 @@ def health_of(seen: HealthInputs) -> Health:
 
 
 def worst_health(healths: Iterable[Health]) -> Health:
-    """Of a client's subscriptions; one without any keeps up."""
+    """Return the worst health of a client's subscriptions; without subscriptions it keeps up."""
     return min(healths, key=lambda one: one.rank, default=Health.KEEPS_UP)
 
 
 class LagHistory:
-    """The lags of clients that have one, of the last seconds, by subscription; and when they were offlined."""
+    """Lags of the last seconds by client and subscription, and when clients were offlined.
+
+    Only subscriptions with a lag are stored.
+    """
 
     def __init__(self) -> None:
         self._lags: dict[str, dict[str, deque[tuple[int, LagSample]]]] = {}
         self._offlined: dict[str, deque[int]] = {}
 
     def add_sample(self, client: str, now: int, lags: Mapping[str, LagSample]) -> None:
-        """Look at a client, once a second: at each of its subscriptions."""
+        """Add a sample of each of a client's subscriptions. Call it once a second."""
         known = self._lags.setdefault(client, {})
         for id, look in lags.items():
             if look.lag:
@@ -228,24 +249,24 @@ class LagHistory:
             del self._lags[client]
 
     def on_offlined(self, client: str, now: int) -> None:
-        """It was offlined."""
+        """Record that a client was offlined."""
         self._offlined.setdefault(client, deque(maxlen=FLAPS)).append(now)
 
     def is_flapping(self, client: str, now: int) -> bool:
-        """Whether it was offlined again and again."""
+        """Return whether a client was offlined FLAPS times within FLAPPING_NS."""
         moments = self._offlined.get(client)
         return moments is not None and len(moments) == FLAPS and now - moments[0] < FLAPPING_NS
 
     def oldest_sample(self, client: str, id: str) -> LagSample | None:
-        """The oldest look known; None when it wasn't looked at for two seconds."""
+        """Return the oldest sample stored; None if there are fewer than two."""
         known = self._of(client, id)
         return known[0][1] if len(known) > 1 else None
 
     def estimate_catch_up(self, client: str, id: str, delivery: DeliveryState) -> CatchUpEstimate:
-        """When nothing waits, at the pace at which the lag has shrunk since it was greatest: of what came before, as of the
-        time in which it was offlined, nothing follows.
+        """Return when no message waits, at the rate at which the lag has shrunk since it was greatest.
 
-        What is drained less what arrives is by how much the lag shrinks, so that is what is measured.
+        Earlier samples, for example while the client was offlined, do not predict the future. The decrease of
+        the lag is measured directly: it equals messages drained less messages arriving.
         """
         if delivery in _SENT_NOTHING:
             return CatchUpEstimate(why_none=_SENT_NOTHING[delivery])
@@ -265,14 +286,15 @@ class LagHistory:
         )
 
     def _of(self, client: str, id: str) -> Sequence[tuple[int, LagSample]]:
+        """Return the samples of a subscription, oldest first."""
         return self._lags.get(client, {}).get(id) or ()
 
     def on_drained(self, client: str) -> None:
-        """Nothing waits for it."""
+        """Drop the samples of a client without waiting messages."""
         self._lags.pop(client, None)
 
     def forget(self, connected: Mapping[str, object]) -> None:
-        """Keep nothing of clients that have left."""
+        """Drop data of clients that have disconnected."""
         for kept in (self._lags, self._offlined):
             if len(kept) > len(connected):
                 for name in kept.keys() - connected.keys():

@@ -1,7 +1,8 @@
-"""What happens in a broker, for whoever automates it: only what is wanted, in a queue of bounded size.
+"""Events of a broker for automations: only those requested, in a queue of bounded size.
 
-Clients' events and decisions are heard on the broker's own topics, messages on the patterns that are asked for: each
-ear is a subscription inside the broker, so what nobody wants costs nothing. What doesn't fit the queue is counted.
+Client events and decisions are received on the broker's own topics, messages on the requested patterns. Each
+listener is a subscription inside the broker, so events that no automation requests cost nothing. Events that
+do not fit into the queue are counted as dropped.
 """
 
 from __future__ import annotations
@@ -28,16 +29,21 @@ from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
 
 CAPACITY = 2_000
+"""Default capacity of the queue, events."""
 MAX_DATA = 65_536
-"""Characters of a message's body in an event; the rest is cut."""
+"""Maximum characters of a message's body in an event; further ones are cut off."""
 CLIENT_EVENTS = {"connect": "logon"}
-"""Where the broker's word for an event isn't AMPS's: its clients connect when they log on."""
+"""AMPS's names of client events where they differ from the broker's: `connect` is AMPS's `logon`."""
 _TOLD = ("action", "reason", "rule", "sentence", "mode")
+"""Fields of a decision that its event includes."""
 
 
 class BrokerEvent(NamedTuple):
-    """One event: its kind, AMPS's variables, and what it is recognised by. `once` is the same wherever in a group it is heard; "" where
-    nobody else hears it."""
+    """Event: its kind, AMPS's variables, and further facts for conditions.
+
+    `once` identifies the event: it is equal on all members of a group that receive the event; "" if no other
+    member receives it.
+    """
 
     kind: str
     variables: dict[str, str]
@@ -46,7 +52,7 @@ class BrokerEvent(NamedTuple):
 
 
 class MessageWatch(NamedTuple):
-    """Messages that are wanted: `kind` is publish or deliver."""
+    """Requested messages. `kind` is "publish" or "deliver"."""
 
     kind: str
     topic: str
@@ -54,12 +60,16 @@ class MessageWatch(NamedTuple):
 
 
 class EventWatch:
-    """The events of one instance. Belongs to the loop. `dropped` counts what the queue had no room for, since the start.
-
-    `shared`: in a group, where every member hears what is in the log.
-    """
+    """Event queue of one instance. Belongs to the event loop."""
 
     def __init__(self, engine: Engine, capacity: int = CAPACITY, *, shared: bool = False) -> None:
+        """Create an empty queue without interests.
+
+        Args:
+            engine: The instance.
+            capacity: Maximum queued events. `dropped` counts further ones, since the start.
+            shared: Whether the instance is a group, in which every member receives the log's records.
+        """
         self._engine = engine
         self.shared = shared
         self.capacity = capacity
@@ -71,7 +81,7 @@ class EventWatch:
         engine.roster.on_connected = self._connected
 
     def set_interest(self, kinds: Iterable[str], messages: Iterable[MessageWatch]) -> None:
-        """From now on hear these kinds of events and these messages, and nothing else."""
+        """Receive exactly these kinds of events and these messages from now on."""
         self._kinds = frozenset(kinds)
         wanted = set(messages)
         if self._kinds - {"connect", "decision"}:
@@ -93,36 +103,40 @@ class EventWatch:
     def add_event(
         self, kind: str, variables: dict[str, str], facts: dict[str, str] | None = None, once: str = ""
     ) -> None:
-        """Queue an event."""
+        """Queue an event, or count it as dropped."""
         if len(self._queue) >= self.capacity:
             self.dropped += 1
         else:
             self._queue.append(BrokerEvent(kind, variables, facts or {}, once))
 
     def user_of(self, name: str) -> str:
-        """Return the user of a client, or the owner of its name when it isn't connected here; "" if unknown."""
+        """Return the user of a client, or the owner of its name if it is not connected here; "" if none."""
         client = self._engine.roster.clients.get(name)
         return client.user if client is not None else self._engine.logons.owner_of(name) or ""
 
     def drain(self) -> list[BrokerEvent]:
-        """What happened since the last time."""
+        """Return the events since the last call."""
         taken = list(self._queue)
         self._queue.clear()
         return taken
 
     @property
     def free_slots(self) -> int:
-        """Events that the queue can still take."""
+        """Number of events that the queue can still accept."""
         return self.capacity - len(self._queue)
 
     def _connected(self, connection: ConnectionView) -> None:
+        """Queue the event of a new connection."""
         if "connect" in self._kinds:
-            # Nobody has logged on yet: as in AMPS, the connection's own name stands for the client's.
+            # The client has not logged on yet. As in AMPS, the connection's name replaces the client's.
             name = f"{connection.transport}-{connection.sink.remote}"
             self.add_event("connect", {"AMPS_CLIENT_NAME": name, "AMPS_CONNECTION_NAME": name})
 
     def client_events(self, told: Iterable[tuple[bytes, str]]) -> None:
-        """Records of `$SLUICE.clients`, with what they are recognised by. In a group those of this member's clients."""
+        """Queue events for records of `$SLUICE.clients`. Each record is (body, `once`).
+
+        In a group, only those of this member's clients.
+        """
         for body, once in told:
             event = msgspec.json.decode(body, type=ClientEvent)
             kind, name = CLIENT_EVENTS.get(event.event, event.event), event.client
@@ -135,8 +149,10 @@ class EventWatch:
             if kind not in self._kinds:
                 continue
             variables = {
-                "AMPS_CLIENT_NAME": name, "AMPS_CONNECTION_NAME": name, "AMPS_AUTHENTICATION_ID": user
-            }  # fmt: skip
+                "AMPS_CLIENT_NAME": name,
+                "AMPS_CONNECTION_NAME": name,
+                "AMPS_AUTHENTICATION_ID": user,
+            }
             if kind in ("subscribe", "unsubscribe"):
                 variables["AMPS_TOPIC"], variables["AMPS_FILTER"] = event.topic or "", event.filter or ""
                 variables["AMPS_OPTIONS"] = ""
@@ -145,7 +161,7 @@ class EventWatch:
             self.add_event(kind, variables, once=once)
 
     def decisions(self, told: Iterable[tuple[bytes, str]]) -> None:
-        """Records of `$SLUICE.decisions`, with what they are recognised by."""
+        """Queue events for records of `$SLUICE.decisions`. Each record is (body, `once`)."""
         for body, once in told:
             decision = msgspec.json.decode(body, type=DecisionEntry)
             fields = {f"SLUICE_{key.upper()}": str(getattr(decision, key)) for key in _TOLD}
@@ -154,11 +170,13 @@ class EventWatch:
 
 
 class _MessageListener:
-    """A receiver inside the broker: nothing is queued for it."""
+    """Receiver inside the broker. Deliveries are processed immediately, not queued."""
 
     takes_both: Final = False
-    """Each event is by itself, and matching once for each run of a batch costs more than its order is
-    worth."""
+    """Whether journaled and unjournaled records of a batch must arrive in order.
+
+    Events are independent, and matching once for each run of a batch costs more than the order is worth.
+    """
 
     def __init__(self, watch: EventWatch, engine: Engine, listening: MessageWatch) -> None:
         self._watch = watch
@@ -166,7 +184,7 @@ class _MessageListener:
         self._listening = listening
 
     def receive(self, shared: SharedDelivery, rows: Rows | None) -> None:
-        """A batch of which these rows (None: all) fit the pattern and the filter."""
+        """Queue events for the rows of a batch that match (None: all rows)."""
         batch = shared.batch
         match self._listening.kind:
             case "clients":
@@ -174,28 +192,30 @@ class _MessageListener:
             case "decisions":
                 self._watch.decisions(self._told(batch, rows))
             case "publish":
-                # What actions publish starts no action, so that none can call itself: custom events are for that.
+                # Messages published by actions start no action, so that no action can start itself. Custom
+                # events serve that purpose.
                 if batch.publisher_name != BROKER_NAME or batch.topics[0].startswith("$"):
                     self._heard(batch, rows, batch.publisher_name)
             case _:
                 self._delivered(batch, rows)
 
     def _told(self, batch: Batch, rows: Rows | None) -> list[tuple[bytes, str]]:
+        """Return (body, `once`) of each row."""
         chosen = range(batch.count) if rows is None else rows.tolist()
         return [(batch.body(row), self._once(batch, row)) for row in chosen]
 
     def _once(self, batch: Batch, row: int) -> str:
-        """What a record of a group's log is recognised by."""
+        """Return the id of a record in a group's log; "" outside a group or without a log."""
         if not self._watch.shared or not batch.header.first_sequence:
             return ""
         return str(Bookmark(self._engine.instance, int(batch.sequences()[row])))
 
     def on_gap(self) -> None:
-        """Whoever listens has missed an event, as when too many wait."""
+        """Count an event as missed, for example because too many are queued."""
         self._watch.dropped += 1
 
     def _delivered(self, batch: Batch, rows: Rows | None) -> None:
-        """The same rows once for each client that is sent them."""
+        """Queue events for the rows that are sent to clients, once for each client."""
         for subscription, sent in self._engine.subscriptions.registry.match(batch):
             target = subscription.client
             if not isinstance(target, ClientSubscription) or (
@@ -206,6 +226,7 @@ class _MessageListener:
             self._heard(batch, both, target.peer.name)
 
     def _heard(self, batch: Batch, rows: Rows | None, client: str) -> None:
+        """Queue an event for each row while the queue has free slots; count the others as dropped."""
         chosen = range(batch.count) if rows is None else rows.tolist()
         fitting = chosen[: self._watch.free_slots]
         self._watch.dropped += len(chosen) - len(fitting)
@@ -224,6 +245,7 @@ class _MessageListener:
 
 
 def _message(instance: str, batch: Batch, row: int, client: str) -> dict[str, str]:
+    """Return AMPS's variables of a message."""
     body = batch.body(row)
     first = batch.header.first_sequence
     return {

@@ -1,7 +1,8 @@
-"""`<instance>.ended.json` beside the control socket: why a broker ended by itself, or couldn't start.
+"""Exit report `<instance>.ended.json` beside the control socket: why a broker failed or could not start.
 
-Written when it happens, read by whoever can't reach it, and by the next process, which takes it into its status and
-removes it when it has started. A broker that is told to stop leaves none.
+A broker writes it when it fails. The control plane reads it while the broker is unreachable. The next broker
+process puts it into its status, and deletes the file when it has started. A broker that is stopped on request
+writes none.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from broker_core.errors import SluiceError
 
 
 def exit_report_path(control: Path) -> Path:
-    """Where they are, by the control socket's path."""
+    """Return the path of the exit report for a control socket."""
     return control.with_suffix(".ended.json")
 
 
 def write_exit_report(control: Path, error: SluiceError, now_ns: int) -> None:
-    """Leave them. A disk that takes not even that says nothing: the log has them too."""
+    """Write an exit report. A write error is ignored, because the log has the same information."""
     words = ExitReport(at=now_ns // 1_000_000, code=error.code, message=error.sentence, fix=error.fix)
     with suppress(OSError):
         control.parent.mkdir(parents=True, exist_ok=True)
@@ -29,7 +30,7 @@ def write_exit_report(control: Path, error: SluiceError, now_ns: int) -> None:
 
 
 def read_exit_report(control: Path) -> ExitReport | None:
-    """Those of the newest broker, if it left any that can be read."""
+    """Return the exit report of the last broker; None if there is none that can be read."""
     try:
         return msgspec.json.decode(exit_report_path(control).read_bytes(), type=ExitReport)
     except (OSError, msgspec.MsgspecError):
@@ -37,6 +38,6 @@ def read_exit_report(control: Path) -> ExitReport | None:
 
 
 def delete_exit_report(control: Path) -> None:
-    """A broker runs again."""
+    """Delete the exit report, because a broker runs again."""
     with suppress(OSError):
         exit_report_path(control).unlink()

@@ -1,21 +1,28 @@
-"""Lines of a stream, with a limit that may differ from one to the next."""
+"""Lines of a stream, with a length limit for each call."""
 
 from __future__ import annotations
 
 import asyncio
 
 _PART = 64 * 1024
+"""Maximum bytes of one read from the stream."""
 
 
 class LineStream:
-    """Reads lines and writes them. What is read ahead is at most one part."""
+    """Reader and writer of lines. At most 64 KiB are read ahead."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._held = bytearray()
 
     async def read(self, most: int) -> bytes | None:
-        """The next line; None at the end. Raises ValueError for one that is longer than `most` bytes."""
+        """Return the next line with its line break; None at the end of the stream.
+
+        An incomplete last line is dropped.
+
+        Raises:
+            ValueError: The line is longer than `most` bytes.
+        """
         looked = 0
         while (end := self._held.find(b"\n", looked)) < 0:
             looked = len(self._held)
@@ -32,6 +39,6 @@ class LineStream:
         return line
 
     async def write(self, line: bytes) -> None:
-        """Write one, and wait until there is room again."""
+        """Write a line, and wait until the transport can accept more."""
         self._writer.write(line)
         await self._writer.drain()

@@ -1,4 +1,4 @@
-"""The control link's certificate: read anew when its files change, and told of before it ends."""
+"""Certificate of the control link: reloaded when its files change, and reported before it expires."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ from broker_core.config import TlsSettings
 from broker_core.errors import OperatorError
 
 WARN_DAYS: Final = 14
-"""So long before its end the log begins to tell of it."""
+"""Days before expiry from which on the log warns."""
 RETRY_DELAY_S: Final = 86_400.0
-"""Between two lines of the log for the same."""
+"""Minimum time between two log lines with the same warning."""
 _DAY_S: Final = 86_400
 log = structlog.get_logger("sluice.control")
 
 
 class LinkCertificate:
-    """`context` is for the next handshake."""
+    """Certificate and key of the control link. `context` is used for the next handshake."""
 
     def __init__(self, settings: TlsSettings, now: Callable[[], float] = time.time) -> None:
-        """Reads the files. OperatorError bad_certificate. `now`: seconds UTC."""
+        """Load the certificate and its key. `now` returns seconds UTC.
+
+        Raises:
+            OperatorError: bad_certificate.
+        """
         self._settings, self._now = settings, now
         self._stamp = self._stamped()
         self._said = ("", 0.0)
@@ -35,7 +39,7 @@ class LinkCertificate:
         self._tell_end()
 
     def reload_if_changed(self) -> None:
-        """Take up what was renewed. Files that can't be used, or not both are there yet, leave the one that is."""
+        """Load renewed files. If they are unusable or incomplete, the present certificate stays in use."""
         stamp = self._stamped()
         if stamp != self._stamp:
             self._stamp = stamp
@@ -49,6 +53,7 @@ class LinkCertificate:
         self._tell_end()
 
     def _tell_end(self) -> None:
+        """Log a certificate that has expired or expires soon, at most once a day."""
         now = self._now()
         event = (
             "control_certificate_expired"
@@ -65,11 +70,14 @@ class LinkCertificate:
             event,
             ends=_utc(self._ends),
             certificate=self._settings.certificate,
-            fix="Put a new certificate and its key in place of the files; they are taken up without a restart. Consoles refuse one that has expired.",
+            fix=(
+                "Put a new certificate and its key in place of the files; they are taken up without a "
+                "restart. Consoles refuse one that has expired."
+            ),
         )
 
     def _stamped(self) -> tuple[tuple[int, int, int], ...]:
-        """What changes with the files."""
+        """Return inode, modification time and size of both files; zeros for a missing one."""
         found = []
         for name in (self._settings.certificate, self._settings.key):
             try:
@@ -82,14 +90,15 @@ class LinkCertificate:
 
 
 def _read(settings: TlsSettings) -> tuple[ssl.SSLContext, float]:
-    """A context, and when its certificate ends, seconds UTC."""
+    """Return a TLS context, and when its certificate expires, seconds UTC. Raises OperatorError."""
     context = server_context(settings)
     try:
         certificate = x509.load_pem_x509_certificate(Path(settings.certificate).read_bytes())
-    except (OSError, ValueError) as problem:  # it has been replaced since, or OpenSSL takes more forms
+    except (OSError, ValueError) as problem:  # replaced meanwhile, or in a form that only OpenSSL accepts
         raise bad_certificate_error(settings, problem) from None
     return context, certificate.not_valid_after_utc.timestamp()
 
 
 def _utc(seconds: float) -> str:
+    """Return a time in seconds UTC as text."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

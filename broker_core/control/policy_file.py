@@ -1,10 +1,14 @@
-"""`<instance>.policy.json`: the last policy in force, on the broker's own disk.
+"""Policy file `<instance>.policy.json`: the last policy in force, on the broker's own disk.
 
-One JSON object: the format, the revision, a SHA-256 of the content, and the content. That is the policy, the
-staged policy if there is one, how much of a rollout's allowance may have been used, and how far which log was
-durable in which directory, and since when the database lacks this policy. It has password hashes, so the
-file is for its owner alone. It is replaced whole; a file that can't be believed is renamed, never used and
-never removed.
+One JSON object: the format, the revision, a SHA-256 of the content, and the content. The content is
+
+- the policy, and the staged policy if there is one,
+- how much of a rollout's allowance may have been used,
+- how far which log was durable in which directory,
+- since when the database lacks this policy, if it does.
+
+The file contains password hashes, so only its owner can read it. It is replaced as a whole. A damaged file is
+renamed, never used and never removed.
 """
 
 from __future__ import annotations
@@ -29,10 +33,10 @@ DIRECTORY_MODE: Final = 0o700
 
 
 class AllowanceUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Decisions that this broker may have carried out by the staged revision of that number.
+    """Decisions that this broker may have executed under the staged revision with that number.
 
-    While the broker runs, it is the whole allowance, stored before the first decision. A clean stop stores
-    the true number. So a broker that was killed carries out no more than it was allowed.
+    While the broker runs, this is the whole allowance, stored before the first decision. A clean stop stores
+    the true number. So a broker that was killed never exceeds its allowance.
     """
 
     revision: int
@@ -40,7 +44,7 @@ class AllowanceUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of the file. `stored_at` is ms UTC; `log` is the log's UUID, "" where none is known."""
+    """Content of the file. `stored_at` is ms UTC; `log` is the log's UUID, "" if unknown."""
 
     instance: str
     stored_at: int
@@ -55,27 +59,27 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def revision(self) -> int:
-        """Revision that the operators see: the staged one while there is one."""
+        """Revision that operators see: the staged one if there is one."""
         return int(self.shown_document["revision"])
 
     @property
     def shown_document(self) -> dict[str, Any]:
-        """Policy of that revision."""
+        """Policy of the revision that operators see."""
         document: dict[str, Any] = self.policy if self.staged is None else self.staged["policy"]
         return document
 
     @property
     def document(self) -> PolicyDocument:
-        """The policy. Raises OperatorError bad_policy."""
+        """Stored policy as a document. Raises OperatorError bad_policy."""
         return PolicyDocument.from_dict(self.policy)
 
     @property
     def stage(self) -> StagedRevision | None:
-        """The staged policy. Raises OperatorError bad_policy."""
+        """Staged policy; None if there is none. Raises OperatorError bad_policy."""
         return self.continue_stage(parse_stage(self.staged))
 
     def continue_stage(self, stage: StagedRevision | None) -> StagedRevision | None:
-        """Return a stage with at least the decisions that this broker may have carried out by it."""
+        """Return a stage that counts at least the decisions that this broker may have executed under it."""
         used = self.allowance_use
         if stage is None or used is None or used.revision != stage.document.revision:
             return stage
@@ -83,11 +87,13 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def known(self) -> KnownLog | None:
-        """Which log the instance had, and how far it was durable; None when no start has ended well."""
+        """Log of the instance, and how far it was durable; None if no start has completed."""
         return KnownLog(UUID(self.log), self.frontier) if self.log else None
 
 
 class _Envelope(msgspec.Struct):
+    """Outer JSON object of the file."""
+
     format: str
     revision: int
     sha256: str
@@ -95,7 +101,7 @@ class _Envelope(msgspec.Struct):
 
 
 def to_staged(stage: StagedRevision | None) -> dict[str, Any] | None:
-    """Return a stage as `parse_stage` reads it."""
+    """Return a stage as a mapping that `parse_stage` accepts."""
     if stage is None:
         return None
     staged: dict[str, Any] = {
@@ -117,7 +123,11 @@ def encode_policy(stored: StoredPolicy) -> bytes:
 
 
 def decode_policy(raw: bytes, instance: str) -> StoredPolicy:
-    """Read the file's bytes. Raises ValueError with the reason when they can't be believed."""
+    """Return the stored policy from the file's bytes.
+
+    Raises:
+        ValueError: The bytes are damaged, or belong to another instance; the text is the reason.
+    """
     try:
         envelope = msgspec.json.decode(raw, type=_Envelope)
         if envelope.format != FORMAT:
@@ -139,7 +149,7 @@ def decode_policy(raw: bytes, instance: str) -> StoredPolicy:
 
 
 class PolicyFile:
-    """The file of one broker. Its calls read and write the disk."""
+    """Policy file of one broker. Its methods block, because they read and write the disk."""
 
     def __init__(self, path: Path, instance: str, files: FileSystem | None = None) -> None:
         self.path = path
@@ -148,13 +158,14 @@ class PolicyFile:
 
     @classmethod
     def under(cls, home: Path, instance: str) -> PolicyFile:
-        """Return the file of an instance in the data directory."""
+        """Return the file of an instance in the data directory `home`."""
         return cls(home / "policy" / f"{instance}.policy.json", instance)
 
     def load(self) -> StoredPolicy | None:
         """Return the stored policy; None when there is no file.
 
-        Raises OperatorError policy_file_damaged when it can't be believed; it has been renamed then.
+        Raises:
+            OperatorError: policy_file_damaged; the file has been renamed, if possible.
         """
         try:
             raw = self.path.read_bytes()
@@ -168,21 +179,28 @@ class PolicyFile:
             raise _damaged(self.path, str(problem), self._set_aside()) from None
 
     def save(self, stored: StoredPolicy) -> None:
-        """Replace the file, durably. Raises OSError; the file before is whole then."""
+        """Replace the file durably.
+
+        Raises:
+            OSError: The former file is then intact.
+        """
         self.path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         remove_temporaries(self._files, self.path)
         replace_durably(self._files, self.path, encode_policy(stored), mode=FILE_MODE)
 
     def save_log(self, log: UUID, frontier: int) -> None:
-        """Record that an operator has made `log` the instance's.
+        """Record that an operator has made `log` the log of the instance.
 
-        Raises OSError, and OperatorError policy_file_damaged.
+        Raises:
+            OSError: The file cannot be written.
+            OperatorError: policy_file_damaged.
         """
         stored = self.load()
         if stored is not None:
             self.save(msgspec.structs.replace(stored, log=str(log), frontier=frontier))
 
     def _set_aside(self) -> str:
+        """Rename a damaged file, and return the result as a clause."""
         for number in range(1, 100):
             aside = self.path.with_name(f"{self.path.name}.damaged.{number}")
             if not aside.exists():
@@ -195,6 +213,7 @@ class PolicyFile:
 
 
 def _damaged(path: Path, why: str, done: str) -> OperatorError:
+    """Return the error for a damaged file."""
     return OperatorError(
         "policy_file_damaged",
         f"The stored policy {path} can't be used: {why}; {done}.",

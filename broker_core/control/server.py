@@ -1,8 +1,11 @@
-"""How the control plane talks to a broker: a Unix socket that only its owner can open, and where it is asked for a link over TLS.
+"""Control server: requests of the control plane over a Unix socket, and optionally over TLS.
 
-One JSON object a line each way: {"do": name, ...}, one of `documents.requests`, is answered {"ok": true, "result": ...} or
-{"ok": false, "error": {code, message, fix, details}}. Lines have a limit; work on files happens in a thread. The first line over the
-link is {"do": "hello", "token": ...}; on the socket whoever can open it is proven, and a hello only says who answers.
+Only the owner of the socket file can open it. Each line is one JSON object. A request {"do": name, ...} is
+one of `documents.requests`; its reply is {"ok": true, "result": ...} or {"ok": false, "error": {code,
+message, fix, details}}. Lines have a maximum length. Work on files happens in a thread.
+
+The first line over TLS is {"do": "hello", "token": ...}. On the socket, a client that can open it is
+authenticated, and `hello` only reports which broker replies.
 """
 
 from __future__ import annotations
@@ -28,12 +31,12 @@ from broker_core.documents.requests import Hello, Request, Welcome, request_name
 from broker_core.errors import OperatorError, SluiceError
 
 MAX_LINE = 4 * 1024 * 1024
-"""Bytes of one request."""
+"""Maximum bytes of one request."""
 log = structlog.get_logger("sluice.control")
 
 
 class ControlServer:
-    """Serves the control socket, and the link if there is one, with a table of handlers by request. `own` says who answers."""
+    """Server of the control socket and, if configured, of the TLS link."""
 
     def __init__(
         self,
@@ -42,6 +45,14 @@ class ControlServer:
         own: Welcome | None = None,
         link: ControlLinkSettings | None = None,
     ) -> None:
+        """Create a server that is not listening yet.
+
+        Args:
+            path: Path of the control socket.
+            handlers: Handler of each request type.
+            own: Reply to `hello`: which broker this is.
+            link: Settings of the TLS link; None without one.
+        """
         self._path = path
         self._own = own
         self._handlers: dict[type[Request[Any]], Handler] = dict(handlers)
@@ -56,13 +67,17 @@ class ControlServer:
         self._open: set[asyncio.StreamWriter] = set()
 
     async def listen(self) -> None:
-        """Start serving; a socket file that a dead broker left is replaced (the journal's lock rules out a live one)."""
+        """Start serving.
+
+        A socket file that a dead broker left is replaced. The journal's lock ensures that no other broker is
+        alive.
+        """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # Linux gives the file the socket's own mode (unix_bind): its owner's alone from its first moment. A umask would
-        # be the whole process's, for every file that another thread makes in that moment.
+        # Before bind: Linux gives the file the socket's mode (unix_bind), so that only its owner can ever
+        # open it. A umask would apply to the whole process, also to files of other threads.
         os.fchmod(listening.fileno(), 0o600)
         listening.bind(str(self._path))
         self._server = await asyncio.start_unix_server(self._serve, sock=listening)
@@ -71,7 +86,7 @@ class ControlServer:
 
     @property
     def link_port(self) -> int:
-        """Where the link listens; 0 without one."""
+        """Port of the TLS link; 0 without one."""
         return self._link.port if self._link is not None else 0
 
     async def close(self) -> None:
@@ -87,18 +102,20 @@ class ControlServer:
                 self._path.unlink()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection to the control socket."""
         self._open.add(writer)
         try:
             lines = LineStream(reader, writer)
             while (line := await lines.read(MAX_LINE)) is not None:
                 await lines.write(await self._answer(line))
         except (ConnectionError, ValueError):
-            pass  # the peer left, or sent a line over the limit: the connection ends
+            pass  # the peer disconnected, or sent too long a line: the connection ends
         finally:
             self._open.discard(writer)
             writer.close()
 
     async def _answer(self, line: bytes) -> bytes:
+        """Return the reply to one request line. Never raises."""
         try:
             request = self._read(line)
             LAST.latest, LAST.chore = "chore", f"control request {request_name(request)}"
@@ -112,17 +129,22 @@ class ControlServer:
             )
 
     async def _hello(self, asked: Hello) -> Welcome:
+        """Reply to `hello` on the socket."""
         assert self._own is not None
         return self._own
 
     def _greet(self, line: bytes) -> tuple[str, bytes]:
-        """The first line over the link: its token, and the answer for who has a good one."""
+        """Return the token of the first line over the link, and the reply for a valid token.
+
+        The token is "" if the line is no valid `hello`.
+        """
         try:
             return _HELLO.decode(line).token, _result(self._own)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return "", b""
 
     def _read(self, line: bytes) -> Request[Any]:
+        """Parse a request. Raises OperatorError bad_request."""
         try:
             request: Request[Any] = self._decoder.decode(line)
         except msgspec.ValidationError as problem:
@@ -134,7 +156,7 @@ class ControlServer:
         return request
 
     def _refusal(self, problem: str) -> OperatorError:
-        """bad_request with the field's name, from what msgspec says."""
+        """Return bad_request with the field's name, extracted from msgspec's message."""
         named = re.search(r"field `([^`]+)`|at `\$\.([^`.\[]+)", problem)
         field = (named[1] or named[2]) if named is not None else ""
         if field in ("", "do"):
@@ -154,14 +176,17 @@ _HELLO = msgspec.json.Decoder(Hello)
 
 
 def _result(result: object) -> bytes:
+    """Return the line of a successful reply."""
     return msgspec.json.encode({"ok": True, "result": result}, enc_hook=_plain) + b"\n"
 
 
 def _failure(error: SluiceError) -> bytes:
+    """Return the line of an error reply."""
     return msgspec.json.encode({"ok": False, "error": error.as_dict()}, enc_hook=_plain) + b"\n"
 
 
 def _plain(value: object) -> object:
+    """Convert NumPy scalars for JSON."""
     if isinstance(value, np.generic):
         return value.item()
     raise NotImplementedError(f"{type(value).__name__} isn't JSON")

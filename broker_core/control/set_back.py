@@ -1,7 +1,7 @@
-"""A database that doesn't have the policy in force: a new one, or one restored from an older backup.
+"""Conflict with a database that lacks the policy in force: a new one, or one restored from an old backup.
 
-The broker keeps its policy until an operator decides between the two. It can't decide itself: the database's
-policy may cut clients off, or take topics out of the journal.
+The broker keeps its policy until an operator chooses one of the two. It cannot choose itself: the database's
+policy may disconnect clients, or remove topics from the journal.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ FIX: Final = (
 
 
 class SetBack(msgspec.Struct, frozen=True, kw_only=True):
-    """Moment when the broker found that the database lacks its policy (ms UTC), and the database's newest
-    revision."""
+    """Time at which the broker found that the database lacks its policy, and the database's newest revision.
+
+    `since` is ms UTC.
+    """
 
     since: int
     database_revision: int
 
 
 def set_back_error(running: int, offered: int) -> OperatorError:
-    """Return the error for a policy that isn't put in force before an operator has decided."""
+    """Return the error for a policy that is not put into force before an operator has decided."""
     return OperatorError(
         "policy_set_back",
         f"The broker keeps revision {running}, which the database doesn't have:"
@@ -43,7 +45,7 @@ def set_back_error(running: int, offered: int) -> OperatorError:
 def older_revision_error(running: int, offered: int) -> OperatorError:
     """Return the error for a policy that is older than the one in force.
 
-    It may have been sent before a newer one, or from another database; the broker asks the database within
+    It may have been sent before a newer one, or from another database. The broker queries the database within
     seconds, and reports which.
     """
     return OperatorError(

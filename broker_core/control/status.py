@@ -1,4 +1,4 @@
-"""What the control plane sees: the status of the instance and one entry per client, made once a second at most."""
+"""Status of an instance and one entry per client, collected at most once a second for the control plane."""
 
 from __future__ import annotations
 
@@ -57,33 +57,40 @@ from broker_core.slow_clients.evaluate.why_slow import SlowCause
 
 _MS = 1_000_000
 MAX_SAMPLES = 2_000
-"""Samples of clients published in one second; with more at once the others' turn comes with their next change."""
+"""Maximum client samples published per second. Further clients are sampled at their next change."""
 RESTING = (DeliveryState.LIVE, 0, 0, 0)
+"""`_look` of a client without backlog or losses."""
 SLICE = 100
-"""Clients looked at in one turn of the loop, if that takes no longer than a turn's budget."""
+"""Maximum clients processed in one event-loop iteration, if that stays within the iteration's time budget."""
 RESTS = 3
-"""How many times as long as such a turn took the loop is left to others then: a message goes through several turns, and would wait for as many slices."""
+"""Pause after each slice, as a multiple of the slice's duration.
+
+A message passes through several event-loop iterations, and would otherwise wait for as many slices.
+"""
 MAX_REST_S = 0.5
-"""Rests of one look at everybody."""
+"""Maximum sum of pauses in one pass over all clients."""
 SUBSCRIPTIONS_A_CLIENT = 5
-"""Of a client with many, so many take as long as another client."""
+"""Number of subscriptions that count as one more client of a slice."""
 SUBSCRIPTIONS_A_TURN = 100
-"""Of one client's; each costs some 35 µs when it is no longer as it was."""
+"""Maximum subscriptions of one client per slice. Each costs some 35 µs if it has changed."""
 MADE_ANEW_EVERY = 10
-"""Seconds in which the entry of a client at rest is made anew whether or not anything is known to have changed."""
+"""Seconds after which the entry of an idle client is rebuilt, even without a known change."""
 RESTING_SAMPLED_EVERY = 600
-"""Seconds in which also a client at rest is sampled: what it was handed would be in no history otherwise."""
+"""Seconds after which an idle client is sampled, too. Otherwise no history would have its deliveries."""
 FEW_CLIENTS = 500
-"""So many entries are made in some milliseconds, whenever somebody asks."""
+"""Number of entries that are built in some milliseconds, and therefore on every request."""
 
 
 T = TypeVar("T")
 Parts = Generator[None, None, T]
-"""Makes a T, and stops now and then so that others have their turn. What it reads may have moved on meanwhile."""
+"""Generator that builds a T and yields now and then, so that other tasks can run.
+
+The data it reads may change between two steps.
+"""
 
 
 class OpenTransport(TypedDict):
-    """A transport of the policy, and the port it listens on."""
+    """Transport of the policy, and the port on which it listens."""
 
     name: str
     kind: str
@@ -93,10 +100,13 @@ class OpenTransport(TypedDict):
 
 
 class StatusCollector:
-    """Counts and rates of a broker. `second` is called once a second; the rest reads what it found."""
+    """Counts and rates of a broker.
+
+    `sample_second` is called once a second; other methods read its results.
+    """
 
     def __init__(self, engine: Engine, member: str = "") -> None:
-        """`member`: of a group, which one it is."""
+        """Create a collector. `member` is the name of this member of a group."""
         self._engine = engine
         self._member = member
         self._clients = engine.roster.clients
@@ -111,30 +121,36 @@ class StatusCollector:
         self._rates: dict[str, float] = {}
         self._sampled_at = 0
         self._looks: dict[str, tuple[DeliveryState, int, int, int]] = {}
+        """`_look` of each client at the last sample."""
         self._recent: list[ClientEntry] = []
         self._kept: dict[str, tuple[tuple[object, ...] | None, ClientEntry]] = {}
-        """Entries of the newest snapshot, each with what it is recognised by."""
+        """Entries of the newest snapshot, each with its mark (see `_mark`)."""
         self._resting: dict[str, dict[str, tuple[tuple[object, ...], SubscriptionEntry]]] = {}
-        """The same of subscriptions at rest, by client and id: of a client's thousand they are most."""
+        """Entries of idle subscriptions with their marks, by client and id.
+
+        Most of a client's thousand subscriptions are idle.
+        """
         self._span_s, self._looked, self._room, self._also_unchanged = 1.0, 0, 0, False
         self.rates = ThroughputRates()
         self.delay: LatencyEntry | None = None
         self.transports: list[OpenTransport] = []
-        """Those of the policy, by whoever opens them."""
+        """Transports of the policy. Set by the part that opens them."""
         self.refused: RefusedRevision | None = None
-        """The policy that it was last told of, where that can't be followed here."""
+        """Last policy received, if it cannot be followed here."""
         self.ended: ExitReport | None = None
-        """Why the process before this one ended."""
+        """Exit report of the previous process."""
         self.stalls = StallHistory()
-        """Of the event loop."""
+        """Stalls of the event loop."""
         self.problems: Callable[[], list[ProblemEntry]] = list
-        """Returns the problems of the group and the links; set by whoever has them."""
+        """Returns the problems of the group and the links. Set by the broker."""
         self.database: DatabaseEntry | None = None
-        """State of the control plane's database; set by the reporter that uses it."""
+        """State of the control plane's database. Set by the reporter that uses it."""
 
     async def sample_second(self) -> Snapshot:
-        """Renew the rates, publish samples of clients that wait for something, and make the snapshot: a slice of the clients
-        in each turn of the loop."""
+        """Update the rates, publish samples of clients with a backlog, and return the snapshot.
+
+        Clients are processed in slices, with pauses for other tasks.
+        """
         self._begin()
         at, made, looked_at, slices = self._engine.clock.now_ns(), list[ClientEntry](), 0, _TimeSlices()
         for place, (name, connection) in enumerate(list(self._clients.items())):
@@ -149,6 +165,7 @@ class StatusCollector:
         return self._with_status(at)
 
     def _begin(self) -> None:
+        """Update the rates, and start a pass over all clients."""
         engine, now = self._engine, self._engine.clock.monotonic_ms()
         self._out = sum_volumes(
             (engine.roster.gone.delivered, *(one.backlog.delivered for one in self._clients.values()))
@@ -170,11 +187,15 @@ class StatusCollector:
         self._looked += 1
 
     def _look_at(self, connection: ConnectionView, turn: int) -> Parts[ClientEntry]:
-        """Renew a client's rate and lag, and make its entry: the one before, if it rests and nothing of it changed, but anew
-        every tenth turn. Publish a sample of it if its delivery, lag or losses changed; sometimes if it waits as before, and
-        seldom if it rests."""
+        """Update a client's rate and lag, and return its entry. Publish a sample of it if due.
+
+        An idle, unchanged client keeps its entry, except at every tenth pass. A sample is due if delivery
+        state, backlog or losses have changed, sometimes if a backlog is unchanged, and rarely if the client
+        is idle.
+        """
         name, now, count = connection.name, self._engine.clock.now_ns(), connection.backlog.delivered.messages
-        # What is given back to the log was handed over before, and counts no more: nothing was handed over meanwhile.
+        # The count decreases when messages return to the log, because they no longer count as handed over.
+        # The rate is then 0.
         self._rates[name] = round(max(0, count - self._delivered.get(name, 0)) / self._span_s, 1)
         self._delivered[name] = count
         look, before = _look(connection), self._looks.get(name, RESTING)
@@ -209,7 +230,10 @@ class StatusCollector:
     def _mark(
         self, connection: ConnectionView, look: tuple[DeliveryState, int, int, int]
     ) -> tuple[object, ...] | None:
-        """What the entry of a client at rest is recognised by; None for one whose ages go on."""
+        """Return a value that changes when the entry of an idle client does.
+
+        None for a client with messages in flight, because ages in its entry grow.
+        """
         account = connection.account
         if connection.backlog.silent_since or account.owed.messages:
             return None
@@ -227,7 +251,7 @@ class StatusCollector:
         )
 
     def _forget(self) -> None:
-        """Keep nothing of clients that have left."""
+        """Drop data of clients that have disconnected."""
         clients = self._clients
         for kept in (self._rates, self._delivered, self._looks, self._kept, self._resting):
             if len(kept) > len(clients):
@@ -238,7 +262,7 @@ class StatusCollector:
         self._reading.forget(clients)
 
     def status(self) -> InstanceStatus:
-        """The instance: sequences, transports, pools, rates, clients by delivery, recovery, journal."""
+        """Return the status of the instance."""
         engine, stage = self._engine, self._engine.guard.stage
         segments = engine.journal.segments()
         return InstanceStatus(
@@ -248,15 +272,20 @@ class StatusCollector:
             started_at=engine.started_at // _MS,
             uptime_s=(engine.clock.now_ns() - engine.started_at) // 1_000_000_000,
             revision=stage.document.revision if stage is not None else engine.policy.revision,
-            staged=StagedPolicyStatus(base=engine.policy.revision, client=stage.client, share=stage.share) if stage is not None else None,
+            staged=StagedPolicyStatus(base=engine.policy.revision, client=stage.client, share=stage.share)
+            if stage is not None
+            else None,
             next_sequence=engine.journal.next_sequence,
             durable_sequence=min(engine.frontier.durable, engine.journal.stored_sequence),
             transports=self._transports(),
             pools=self._pools(),
             rates=self.rates,
             totals=InstanceTotals(
-                messages_in=engine.dispatch.messages_in, bytes_in=engine.dispatch.bytes_in,
-                messages_out=self._out.messages, bytes_out=self._out.nbytes, decisions=engine.decisions.made,
+                messages_in=engine.dispatch.messages_in,
+                bytes_in=engine.dispatch.bytes_in,
+                messages_out=self._out.messages,
+                bytes_out=self._out.nbytes,
+                decisions=engine.decisions.made,
                 standstills=engine.settle.watchdog.found,
             ),
             delay=self.delay,
@@ -270,14 +299,15 @@ class StatusCollector:
             problems=self.problems(),
             stalls=self.stalls.totals,
             database=self.database,
-        )  # fmt: skip
+        )
 
     def snapshot(self) -> Snapshot:
-        """Status and clients at one moment."""
+        """Return status and clients at one moment."""
         self._recent = self.clients()
         return self._with_status(self._engine.clock.now_ns())
 
     def _with_status(self, now: int) -> Snapshot:
+        """Return a snapshot of the newest entries with the present status."""
         return Snapshot(
             at=now // _MS,
             status=self.status(),
@@ -286,24 +316,29 @@ class StatusCollector:
         )
 
     def recent_clients(self) -> list[ClientEntry]:
-        """The entries of the newest snapshot, a second old at most; few clients' are made anew."""
+        """Return the entries of the newest snapshot, at most a second old.
+
+        If there are few clients, the entries are rebuilt.
+        """
         if len(self._clients) <= FEW_CLIENTS or not self._recent:
             self._recent = self.clients()
         return self._recent
 
     def clients(self) -> list[ClientEntry]:
-        """One entry per client that is logged on."""
+        """Return an entry for each client that is logged on."""
         return [self.client(connection) for connection in self._clients.values()]
 
     def client(self, connection: ConnectionView) -> ClientEntry:
-        """One client's entry."""
+        """Return the entry of a client."""
         return _at_once(self._anew(connection))
 
     def _anew(self, connection: ConnectionView) -> Parts[ClientEntry]:
+        """Build the entry of a client in steps."""
         figures = yield from self._figures(connection)
         return (yield from self._entry(connection, figures, self._engine.clock.now_ns()))
 
     def _figures(self, connection: ConnectionView) -> Parts[dict[str, SubscriptionStats]]:
+        """Read the statistics of a client's subscriptions, in steps."""
         made = dict[str, SubscriptionStats]()
         for number, (id, figures) in enumerate(self._reading.read_client(connection), 1):
             made[id] = figures
@@ -318,7 +353,10 @@ class StatusCollector:
         now: int,
         crowded: bool = False,
     ) -> Parts[ClientEntry]:
-        """`crowded`: its explanation may be some seconds old, see Explaining."""
+        """Build the entry of a client in steps.
+
+        With `crowded`, its diagnosis may be some seconds old; see `ClientDiagnostics.diagnose`.
+        """
         backlog, spool, guard = connection.backlog, connection.backlog.spool, self._engine.guard
         pool = guard.pool_of(connection.transport)
         explained = self._explaining.diagnose(connection, figures, now, crowded)
@@ -378,6 +416,10 @@ class StatusCollector:
         explained: ClientDiagnosis,
         now: int,
     ) -> Parts[list[SubscriptionEntry]]:
+        """Build the entries of a client's subscriptions in steps.
+
+        Entries of unchanged idle ones are reused.
+        """
         flaps, made = self._lags.is_flapping(connection.name, now), list[SubscriptionEntry]()
         known, resting = self._resting.get(connection.name, {}), {}
         for number, id in enumerate(figures, 1):
@@ -401,6 +443,7 @@ class StatusCollector:
     def _subscription(
         self, target: ClientSubscription, figures: SubscriptionStats, explained: ClientDiagnosis, now: int
     ) -> SubscriptionEntry:
+        """Build the entry of a subscription."""
         peer, id = target.peer, target.id
         lane = peer.backlog.lanes.get(target.stream)
         window = lane.window if lane is not None else None
@@ -448,12 +491,14 @@ class StatusCollector:
         )
 
     def _by_delivery(self) -> dict[str, int]:
+        """Return the number of clients by delivery state."""
         clients = self._clients
         if len(clients) <= FEW_CLIENTS:
             return dict(Counter(delivery_state(connection).value for connection in clients.values()))
         return dict(Counter(look[0].value for look in self._looks.values()))
 
     def _transports(self) -> list[TransportEntry]:
+        """Return the transports with their numbers of clients."""
         numbers = Counter(connection.transport for connection in self._clients.values())
         return [
             TransportEntry(
@@ -463,17 +508,23 @@ class StatusCollector:
         ]
 
     def _pools(self) -> list[PoolEntry]:
+        """Return the pools with their use."""
         return [
             PoolEntry(
-                name=name, transports=transports, memory_used=pool.memory_used, memory_limit=pool.limits.memory,
-                disk_used=pool.disk_used, disk_limit=pool.limits.disk, disk_path=pool.limits.disk_path,
+                name=name,
+                transports=transports,
+                memory_used=pool.memory_used,
+                memory_limit=pool.limits.memory,
+                disk_used=pool.disk_used,
+                disk_limit=pool.limits.disk,
+                disk_path=pool.limits.disk_path,
             )
             for name, (pool, transports) in self._engine.guard.pools().items()
-        ]  # fmt: skip
+        ]
 
 
 def _at_once(parts: Parts[T]) -> T:
-    """What is made in parts, in this turn."""
+    """Run a stepwise build to its end, in this event-loop iteration."""
     while True:
         try:
             next(parts)
@@ -483,7 +534,7 @@ def _at_once(parts: Parts[T]) -> T:
 
 
 class _TimeSlices:
-    """One look at everybody, as the loop has it."""
+    """Time slices of one pass over all clients."""
 
     def __init__(self) -> None:
         self._left = MAX_REST_S
@@ -491,11 +542,11 @@ class _TimeSlices:
 
     @property
     def is_over_budget(self) -> bool:
-        """Whether this slice has taken as much of the processor as one should."""
+        """Whether this slice has used its CPU time."""
         return (thread_cpu_seconds() - self._began) * 1e9 >= TURN_NS
 
     async def yield_to_loop(self) -> None:
-        """Leave the loop to others; then another slice begins."""
+        """Pause, so that other tasks can run, and start the next slice."""
         rest = min(RESTS * (thread_cpu_seconds() - self._began), self._left)
         self._left -= rest
         await asyncio.sleep(rest)
@@ -503,7 +554,7 @@ class _TimeSlices:
 
 
 async def _in_turns(parts: Parts[T], slices: _TimeSlices) -> T:
-    """The same, a part in each slice."""
+    """Run a stepwise build to its end, one step per slice."""
     while True:
         try:
             next(parts)
@@ -514,13 +565,16 @@ async def _in_turns(parts: Parts[T], slices: _TimeSlices) -> T:
 
 
 def _goes_on(connection: ConnectionView, id: str, figures: SubscriptionStats) -> bool:
-    """Whether it is still that subscription: one that has ended since is in what the client's ended ones had."""
+    """Return whether statistics still belong to the client's present subscription of that id.
+
+    The figures of one that has ended meanwhile are part of the client's ended account.
+    """
     target = connection.subscriptions.get(id)
     return target is not None and target.account is figures.account
 
 
 def _look(connection: ConnectionView) -> tuple[DeliveryState, int, int, int]:
-    """What a client's sample is published for when it changes."""
+    """Return the figures of a client whose change causes a sample."""
     account = connection.account
     return (
         delivery_state(connection),
@@ -531,7 +585,7 @@ def _look(connection: ConnectionView) -> tuple[DeliveryState, int, int, int]:
 
 
 def _unrecorded(subscriptions: Sequence[SubscriptionEntry]) -> VerdictEntry | None:
-    """The verdict on a client that does nothing wrong and has subscriptions for which nothing more comes."""
+    """Return the verdict on a client whose only problem is that topics are no longer journaled."""
     gone = [one for one in subscriptions if one.health is Health.NOT_RECORDED]
     if not gone or worst_health(one.health for one in subscriptions) is not Health.NOT_RECORDED:
         return None
@@ -544,7 +598,7 @@ def _unrecorded(subscriptions: Sequence[SubscriptionEntry]) -> VerdictEntry | No
 
 
 def _health_of(target: ClientSubscription, seen: HealthInputs) -> Health:
-    """The health of one for which nothing more comes isn't that it keeps up."""
+    """Return the health of a subscription: NOT_RECORDED if it gets no more records of the log."""
     found = health_of(seen)
     gone = target.unrecorded == "all" and found is Health.KEEPS_UP
     return Health.NOT_RECORDED if gone else found
@@ -553,7 +607,10 @@ def _health_of(target: ClientSubscription, seen: HealthInputs) -> Health:
 def _mark_at_rest(
     target: ClientSubscription, figures: SubscriptionStats, flaps: bool
 ) -> tuple[object, ...] | None:
-    """What the entry of a subscription is recognised by for which nothing waits or is in flight; None for one whose ages go on."""
+    """Return a value that changes when the entry of an idle subscription does.
+
+    Idle means that no message waits or is in flight. None for others, because ages in their entries grow.
+    """
     account, kept, other = figures.account, figures.account.journaled, figures.account.unjournaled
     if figures.lag_messages or figures.window_full_since or figures.unacked or account.in_flight.messages:
         return None
@@ -579,22 +636,27 @@ def _mark_at_rest(
 
 
 def _amounts(account: DeliveryAccount) -> dict[str, Any]:
-    """The fields of an entry that say what became of messages."""
+    """Return the message and byte fields of an entry from an account."""
     matched, acknowledged, in_flight = account.matched, account.acknowledged, account.in_flight
     waiting, lost = account.waiting, account.lost_volume
     return {
-        "matched_messages": matched.messages, "matched_bytes": matched.nbytes,
-        "acknowledged_messages": acknowledged.messages, "acknowledged_bytes": acknowledged.nbytes,
-        "in_flight_messages": in_flight.messages, "in_flight_bytes": in_flight.nbytes,
-        "waiting_messages": waiting.messages, "waiting_bytes": waiting.nbytes,
+        "matched_messages": matched.messages,
+        "matched_bytes": matched.nbytes,
+        "acknowledged_messages": acknowledged.messages,
+        "acknowledged_bytes": acknowledged.nbytes,
+        "in_flight_messages": in_flight.messages,
+        "in_flight_bytes": in_flight.nbytes,
+        "waiting_messages": waiting.messages,
+        "waiting_bytes": waiting.nbytes,
         "gone": {cause.value: what.messages for cause, what in account.gone.items()},
-        "gone_bytes": lost.nbytes, "delivered_messages": account.delivered.messages,
+        "gone_bytes": lost.nbytes,
+        "delivered_messages": account.delivered.messages,
         "lost_messages": lost.messages,
-    }  # fmt: skip
+    }
 
 
 def _caught_up(subscriptions: list[SubscriptionEntry]) -> CatchUpEstimate:
-    """A client has caught up when the last of its subscriptions that lag has, if all of them do."""
+    """Return when the last of a client's subscriptions catches up; without a time if one of them has none."""
     lagging = [one for one in subscriptions if one.lag_messages]
     for one in lagging:
         if one.caught_up_in_s is None:
@@ -603,4 +665,5 @@ def _caught_up(subscriptions: list[SubscriptionEntry]) -> CatchUpEstimate:
 
 
 def _percent(used: int, limit: int) -> float:
+    """Return a use as a percentage of its limit; 0 without a limit."""
     return round(100 * used / limit, 1) if limit else 0.0

@@ -1,7 +1,7 @@
-"""The figures of a subscription, read in one place: its account, its lag, and what the broker does for it.
+"""Statistics of a subscription, read in one place: its account, lag and delivery state.
 
-Everything that the control plane is told of a subscription comes from `SubscriptionStats`, and everything of a client from those of
-its subscriptions, so that no two of them can disagree.
+All figures of a subscription that the control plane shows come from `SubscriptionStats`, and all figures of a
+client from those of its subscriptions. So no two figures can disagree.
 """
 
 from __future__ import annotations
@@ -22,43 +22,50 @@ from broker_core.subscriptions.registry import SubscriptionRegistry
 
 _AWAY = {ClientState.OFFLINED: DeliveryState.OFFLINED, ClientState.DRAINING: DeliveryState.DRAINING}
 _ONE_BATCH = 1
-"""Bytes to read for the first batch alone."""
+"""Maximum bytes to read, so that only the first batch is read."""
 
 
 class SubscriptionStats(NamedTuple):
-    """One subscription at one moment. Moments are ns, 0 for none."""
+    """Figures of a subscription at one moment. Times are ns; 0 for none."""
 
     account: DeliveryAccount
     delivery: DeliveryState
     paused: bool
     lag_messages: int
-    """Records it isn't sent yet: they wait, or its replay comes to them."""
+    """Records not sent yet: they wait, or its replay has not reached them."""
     lag_at_most: bool
-    """Whether these are of all topics, as far as its replay has yet to come to them."""
+    """Whether `lag_messages` is an upper bound.
+
+    Records that its replay has not reached count with all topics, whether or not they match.
+    """
     lag_bytes: int
     oldest_at: int
-    """From when the oldest waiting delivery's age counts."""
+    """Time from which the age of the oldest waiting delivery counts."""
     behind_at: int
-    """When the oldest record it hasn't been sent was accepted."""
+    """Time at which the oldest record not sent yet was accepted."""
     unacked: int
     window_full_since: int
     spent_since: int = 0
-    """From when it waits for credit."""
+    """Time since which it waits for credit."""
 
 
 class SubscriptionStatsReader:
-    """Reads figures, and remembers what a journal said of places that don't move."""
+    """Reader of statistics. Caches accept times that it read from the journal."""
 
     def __init__(
         self, journal: Journal, frontier: DurableFrontier, counted: SubscriptionRegistry[MatchReceiver]
     ) -> None:
+        """Create a reader.
+
+        `counted` has the subscriptions whose new records are counted as soon as they are matched.
+        """
         self._journal = journal
         self._frontier = frontier
         self._counted = counted
         self._accepted: dict[ClientSubscription, tuple[int, int]] = {}
 
     def read_client(self, connection: ConnectionView) -> Iterator[tuple[str, SubscriptionStats]]:
-        """The figures of all its subscriptions, with their ids. Those that have ended while they are read are left out."""
+        """Yield (id, statistics) of all subscriptions of a client, except those that end meanwhile."""
         connection.backlog.update_progress()
         oldest = _oldest(connection)
         for id, target in list(connection.subscriptions.items()):
@@ -66,13 +73,14 @@ class SubscriptionStatsReader:
                 yield id, self._figures(connection, target, oldest.get(target.stream, 0))
 
     def forget(self, connected: Mapping[str, ConnectionView]) -> None:
-        """Keep nothing of clients that have left."""
+        """Drop data of clients that have disconnected."""
         for target in [one for one in self._accepted if connected.get(one.peer.name) is not one.peer]:
             del self._accepted[target]
 
     def _figures(
         self, connection: ConnectionView, target: ClientSubscription, oldest_at: int
     ) -> SubscriptionStats:
+        """Read the statistics of a subscription."""
         lane, account = connection.backlog.lanes.get(target.stream), target.account
         waiting = account.waiting
         behind = self._behind(target)
@@ -92,8 +100,10 @@ class SubscriptionStatsReader:
         )
 
     def _behind(self, target: ClientSubscription) -> int:
-        """Records of the log that it has yet to come to, and that aren't known to be for it or not; of who was live once
-        everything is known."""
+        """Return the number of records that the replay has not reached and that were not matched yet.
+
+        0 for a subscription that was live before, because its records are matched as they arrive.
+        """
         cursor, goal = target.cursor, self._frontier.durable
         if not cursor.is_behind or not cursor.begun or self._counted.has(target.subscription):
             return 0
@@ -102,8 +112,10 @@ class SubscriptionStatsReader:
         return max(goal - max(cursor.next_sequence, target.account.matched_upto + 1) + 1, 0)
 
     def _accepted_at(self, target: ClientSubscription, lag: int) -> int:
-        """When the record was accepted that it is at in the log. One that moves has noted it; of one that stands it is read
-        once."""
+        """Return when the record at the subscription's position in the log was accepted, ns.
+
+        A moving subscription has recorded the time. For a paused one it is read from the journal, once.
+        """
         if not lag:
             return 0
         if target.recorded_at and not target.cursor.is_paused:
@@ -115,16 +127,17 @@ class SubscriptionStatsReader:
         return known[1]
 
     def _read_accepted_at(self, sequence: int) -> int:
+        """Read from the journal when a record was accepted, ns; 0 if it cannot be read."""
         journal = self._journal
         try:
             batches = journal.read(max(sequence, journal.first_sequence), _ONE_BATCH, self._frontier.durable)
         except JournalError:
-            return 0  # it is removed at this moment; the replay finds out and says so
+            return 0  # just removed; the replay reports it
         return batches[0].accepted_at if batches else 0
 
 
 def _oldest(connection: ConnectionView) -> dict[int, int]:
-    """From when the age of each stream's oldest waiting delivery counts, ns."""
+    """Return the time from which the age of the oldest waiting delivery counts, ns, by stream."""
     backlog, made = connection.backlog, dict[int, int]()
     for entry in backlog.outbox:
         made.setdefault(entry.stream, entry.accepted_at)
@@ -139,7 +152,7 @@ def _oldest(connection: ConnectionView) -> dict[int, int]:
 
 
 def client_account(connection: ConnectionView, figures: Collection[SubscriptionStats]) -> DeliveryAccount:
-    """A client's account: of its subscriptions, and of those that have ended."""
+    """Return a client's account: the sum over its subscriptions, including those that have ended."""
     accounts, ended = [one.account for one in figures], connection.backlog.ended_account
     if len(accounts) == 1 and not ended.matched.messages:
         return accounts[0]
@@ -147,21 +160,24 @@ def client_account(connection: ConnectionView, figures: Collection[SubscriptionS
 
 
 def is_paused(target: ClientSubscription) -> bool:
-    """By its client, by an operator, or by a policy."""
+    """Return whether a subscription is paused by its client, an operator or a policy."""
     lane = target.peer.backlog.lanes.get(target.stream)
     return target.cursor.is_paused or (lane is not None and lane.paused)
 
 
 def _own_delivery(target: ClientSubscription) -> DeliveryState:
-    """What the broker does for a subscription of a live client."""
+    """Return the delivery state of a subscription whose client is live."""
     if is_paused(target):
         return DeliveryState.PAUSED
     return DeliveryState.REPLAYING if target.cursor.is_behind else DeliveryState.LIVE
 
 
 def delivery_state(connection: ConnectionView) -> DeliveryState:
-    """What the broker does for a client: always what it does for one of its subscriptions, if there is any. Offlined and
-    draining are the client's own: one spool serves them all."""
+    """Return the delivery state of a client.
+
+    It is the state of one of its subscriptions, if there is any. Offlined and draining are states of the
+    client, because one spool serves all its subscriptions.
+    """
     if (away := _AWAY.get(connection.backlog.state)) is not None:
         return away
     its = {_own_delivery(target) for target in connection.subscriptions.values()}

@@ -1,13 +1,13 @@
-"""Who may use the control link: tokens, of which the broker keeps hashes in a file, one a line.
+"""Control link between machines: the control socket's protocol over TLS and TCP, with tokens.
 
-    sha256$<64 hexadecimal digits> console      # what follows is a name, for people
+The control plane connects. The broker authenticates with its certificate, the control plane with a token, in
+the `hello` that is the first line. Unauthenticated connections are limited in number, bytes and time.
 
-The file is looked at again for every request, so a line that is taken out shuts its holder out at once.
+The broker stores hashes of tokens in a file, one per line:
 
-The control link between machines: the control socket's protocol over TLS and TCP.
+    sha256$<64 hexadecimal digits> console      # a name for people follows the hash
 
-The control plane dials. The broker proves itself by its certificate; the control plane proves itself by a token, with `hello` as the
-first line. What isn't proven has little room and little time.
+The file is checked for every request, so a client whose line is removed is refused immediately.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ from broker_core.control.link_certificate import LinkCertificate
 from broker_core.errors import OperatorError
 
 MAX_TOKENS = 100
+"""Maximum hashes in the file."""
 MAX_BYTES = 64 * 1024
+"""Maximum size of the file."""
 
 
 class ControlTokenFile:
-    """The file of hashes, read again when it has changed."""
+    """File of token hashes, read again when it has changed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,14 +47,18 @@ class ControlTokenFile:
         self._hashes: tuple[str, ...] = ()
 
     def is_valid(self, token: str) -> bool:
-        """Whether the token's hash is in the file now. Raises OperatorError bad_control_link when that can't be read."""
+        """Return whether the token's hash is in the file now.
+
+        Raises:
+            OperatorError: bad_control_link, when the file cannot be read.
+        """
         presented, found = hash_token(token[:MAX_SECRET]), False
-        for known in self.read():  # all of them, whichever it is: the time taken says nothing
+        for known in self.read():  # compare with all, so that the time reveals nothing
             found |= hmac.compare_digest(presented, known)
         return found
 
     def read(self) -> tuple[str, ...]:
-        """The hashes. OperatorError bad_control_link."""
+        """Return the hashes. Raises OperatorError bad_control_link."""
         try:
             status = self.path.stat()
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -65,6 +71,7 @@ class ControlTokenFile:
         return self._hashes
 
     def _hashes_in(self, text: str) -> tuple[str, ...]:
+        """Parse the file. Raises OperatorError bad_control_link."""
         lines = [line.split() for line in text.splitlines()]
         hashes = tuple(words[0] for words in lines if words and not words[0].startswith("#"))
         if len(hashes) > MAX_TOKENS:
@@ -83,29 +90,29 @@ class ControlTokenFile:
 
 
 HANDSHAKE_S: Final = 10.0
-"""For the TLS handshake, and once more for the `hello`."""
+"""Timeout of the TLS handshake, and again of the `hello`."""
 RETRY_DELAY_S: Final = 1.0
-"""After the kernel had no connection to give: no descriptors, no memory."""
+"""Pause after the kernel could not provide a connection: no descriptors or no memory."""
 IDLE_S: Final = 60.0
-"""Between two requests, and for an answer to be taken."""
+"""Timeout between two requests, and for the peer to read a reply."""
 MAX_UNPROVEN: Final = 16
-"""Connections that are in their handshake or haven't said `hello`. For one more the oldest of them makes room."""
+"""Maximum connections before their `hello`. For one more, the oldest of them is closed."""
 MAX_PROVEN: Final = 64
-"""Connections at once. A console with its workers needs a handful."""
+"""Maximum authenticated connections. A console with its workers needs a few."""
 MAX_HELLO: Final = 4_096
-"""Bytes of the first line."""
+"""Maximum bytes of the first line."""
 CHECK_INTERVAL_S: Final = 60.0
-"""Between two looks at the certificate's files; each connection makes one too."""
+"""Interval of checks of the certificate's files. Each new connection causes a check, too."""
 SAID_INTERVAL_S: Final = 10.0
-"""Refusals for one reason between two lines of the log are counted, not told."""
+"""Minimum time between two log lines about refusals for one reason. Those in between are counted."""
 DISBELIEF: Final = ("CERTIFICATE_EXPIRED", "UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN")
-"""Alerts of TLS, as OpenSSL's reasons end."""
+"""TLS alerts of a peer that rejects the certificate, as OpenSSL's reasons end."""
 log = structlog.get_logger("sluice.control")
 
 
 @dataclass(frozen=True, slots=True)
 class ControlLinkSettings:
-    """Where the broker listens for the control plane, as whom, and where the hashes of its tokens are."""
+    """Address of the control link, its certificate, and the file of token hashes."""
 
     host: str
     port: int
@@ -114,7 +121,11 @@ class ControlLinkSettings:
 
 
 def read_link_settings(listen: str, certificate: str, key: str, tokens: str) -> ControlLinkSettings | None:
-    """The settings; None where nothing is to listen. Raises OperatorError bad_control_link."""
+    """Return the settings of the link from their text values; None where `listen` is empty.
+
+    Raises:
+        OperatorError: bad_control_link.
+    """
     if not listen:
         return None
     host, _, port = listen.rpartition(":")
@@ -128,20 +139,23 @@ def read_link_settings(listen: str, certificate: str, key: str, tokens: str) -> 
         raise OperatorError(
             "bad_control_link",
             "The control link needs a certificate, its key, and a file of tokens.",
-            "Set SLUICE_CONTROL_CERTIFICATE, SLUICE_CONTROL_KEY and SLUICE_CONTROL_TOKENS beside SLUICE_CONTROL_LISTEN.",
+            (
+                "Set SLUICE_CONTROL_CERTIFICATE, SLUICE_CONTROL_KEY and SLUICE_CONTROL_TOKENS beside "
+                "SLUICE_CONTROL_LISTEN."
+            ),
         )
     return ControlLinkSettings(host.strip("[]"), int(port), TlsSettings(certificate, key), Path(tokens))
 
 
 class RefusedPeerLog:
-    """Tells the log of refused peers: the first for each reason at once, then how many more there were for it."""
+    """Log of refused peers: the first for each reason immediately, later ones as a count."""
 
     def __init__(self) -> None:
         self._said_at: dict[str, float] = {}
         self._unsaid: Counter[str] = Counter()
 
     def add(self, peer: str, why: str) -> None:
-        """One more. `why` is one of a few sentences."""
+        """Record a refused peer. `why` is one of a few sentences."""
         if monotonic() - self._said_at.get(why, -SAID_INTERVAL_S) < SAID_INTERVAL_S:
             self._unsaid[why] += 1
             return
@@ -150,7 +164,7 @@ class RefusedPeerLog:
 
 
 class ControlTlsListener:
-    """Listens with TLS, lets in who has a token, and hands each of its lines on."""
+    """Listener that accepts TLS connections, authenticates them by token, and passes their lines on."""
 
     def __init__(
         self,
@@ -160,8 +174,15 @@ class ControlTlsListener:
         refusal: bytes,
         most_line: int,
     ) -> None:
-        """`greet` reads a first line: its token, "" for none, and the answer to it from who is let in. `refusal` is the others'.
-        `most_line`: bytes of a request."""
+        """Create a listener that is not listening yet.
+
+        Args:
+            settings: Address, certificate and file of tokens.
+            greet: Parses a first line; returns its token ("" for none), and the reply for a valid token.
+            answer: Returns the reply to a line.
+            refusal: Reply to a peer without a valid token.
+            most_line: Maximum bytes of a request.
+        """
         self._settings, self._greet, self._answer, self._refusal = settings, greet, answer, refusal
         self._most_line = most_line
         self._tokens = ControlTokenFile(settings.tokens)
@@ -170,14 +191,18 @@ class ControlTlsListener:
         self._accepting: list[asyncio.Task[None]] = []
         self._open: set[asyncio.Task[None]] = set()
         self._unproven: dict[asyncio.Task[None], str] = {}
-        """And from where; the longest there first."""
+        """Address of each unauthenticated connection, by task, oldest first."""
         self._taken: dict[asyncio.Task[None], socket.socket] = {}
-        """Of those whose task hasn't begun."""
+        """Sockets of connections whose task has not started."""
         self._proven = 0
         self.port = 0
 
     async def listen(self) -> None:
-        """Raises OperatorError bad_control_link, bad_certificate, port_taken."""
+        """Start listening.
+
+        Raises:
+            OperatorError: bad_control_link, bad_certificate or port_taken.
+        """
         settings = self._settings
         self._tokens.read()
         certificate = LinkCertificate(settings.tls)
@@ -205,13 +230,14 @@ class ControlTlsListener:
         log.info("control_link_listens", host=settings.host, port=self.port)
 
     async def close(self) -> None:
-        """Listen no more, and end what is open."""
+        """Stop listening, and close all connections."""
         self._listen_no_more()
         for task in list(self._open):
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
     def _listen_no_more(self) -> None:
+        """Stop accepting, and close the listening sockets."""
         for task in self._accepting:
             task.cancel()
         for one in self._listening:
@@ -219,28 +245,36 @@ class ControlTlsListener:
         self._accepting, self._listening = [], []
 
     async def _follow(self, certificate: LinkCertificate) -> None:
+        """Check the certificate's files regularly."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             certificate.reload_if_changed()
 
     async def _accept(self, listening: socket.socket, certificate: LinkCertificate) -> None:
-        """Take connections one by one. asyncio's own servers with TLS tell nobody of one before its handshake is done, and any number
-        of silent peers would have a descriptor each."""
+        """Accept connections one at a time.
+
+        asyncio's own TLS servers do not report a connection before its handshake is done, so any number of
+        silent peers could each occupy a descriptor.
+        """
         loop = asyncio.get_running_loop()
         while True:
             try:
                 taken, peer = await loop.sock_accept(listening)
             except ConnectionError:
-                continue  # it has left again
+                continue  # the peer has disconnected already
             except OSError as problem:
                 log.error("no_connection_taken", why=str(problem))
                 await asyncio.sleep(RETRY_DELAY_S)
                 continue
             certificate.reload_if_changed()
             self._take(taken, peer, certificate.context)
-            await asyncio.sleep(0)  # others want their turn
+            await asyncio.sleep(0)  # let other tasks run
 
     def _take(self, taken: socket.socket, peer: Any, context: ssl.SSLContext) -> None:
+        """Start the task of an accepted connection.
+
+        If there are too many unauthenticated connections, the oldest of them is closed.
+        """
         if len(self._unproven) >= MAX_UNPROVEN:
             oldest = next(iter(self._unproven))
             self._refusals.add(self._unproven.pop(oldest), "too many connections")
@@ -253,32 +287,34 @@ class ControlTlsListener:
         task.add_done_callback(self._over)
 
     def _over(self, task: asyncio.Task[None]) -> None:
+        """Clean up after a connection's task."""
         self._open.discard(task)
         self._unproven.pop(task, None)
         if (never_begun := self._taken.pop(task, None)) is not None:
             never_begun.close()
 
     async def _welcome(self, taken: socket.socket, peer: str, context: ssl.SSLContext) -> None:
+        """Do the handshake, serve the connection, and close it."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        del self._taken[task]  # from here on it is its transport's, which closes it
+        del self._taken[task]  # from here on the transport owns the socket and closes it
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         try:
             transport, _ = await loop.connect_accepted_socket(
-                lambda: protocol,  # what is returned beside is another's on uvloop
+                lambda: protocol,  # on uvloop the returned protocol is another object
                 taken,
                 ssl=context,
                 ssl_handshake_timeout=HANDSHAKE_S,
             )
-        except OSError as problem:  # it left, was too slow, or speaks no TLS
+        except OSError as problem:  # the peer disconnected, was too slow, or does not speak TLS
             self._not_met(peer, problem)
             return
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         try:
             await self._serve(LineStream(reader, writer), peer, task)
         except (ConnectionError, TimeoutError, ssl.SSLError, ValueError) as problem:
-            # The peer left, was too slow, or sent a line over its limit.
+            # The peer disconnected, was too slow, or sent too long a line.
             log.debug("control_link_ended", peer=peer, why=repr(problem))
         finally:
             transport.abort() if task.cancelling() else writer.close()
@@ -287,7 +323,7 @@ class ControlTlsListener:
                     await writer.wait_closed()
 
     def _not_met(self, peer: str, problem: OSError) -> None:
-        """A handshake that failed. What a peer has against the certificate it says with an alert."""
+        """Log a failed handshake. A TLS alert shows that the peer rejects the certificate."""
         reason = problem.reason or "" if isinstance(problem, ssl.SSLError) else ""
         if (about := next((said for said in DISBELIEF if reason.endswith(said)), None)) is not None:
             why = about.lower().replace("_", " ")
@@ -296,6 +332,7 @@ class ControlTlsListener:
         log.debug("control_link_ended", peer=peer, why=repr(problem))
 
     async def _serve(self, lines: LineStream, peer: str, task: asyncio.Task[None]) -> None:
+        """Authenticate a connection by its first line, then reply to its requests."""
         async with asyncio.timeout(HANDSHAKE_S):
             first = await lines.read(MAX_HELLO)
         if first is None:
@@ -317,7 +354,7 @@ class ControlTlsListener:
                     line = await lines.read(self._most_line)
                 if line is None:
                     return
-                if not self._holds(token):  # revoked meanwhile
+                if not self._holds(token):  # the token was revoked meanwhile
                     self._refusals.add(peer, "its token was taken back")
                     await self._write(lines, self._refusal)
                     return
@@ -326,6 +363,7 @@ class ControlTlsListener:
             self._proven -= 1
 
     def _holds(self, token: str) -> bool:
+        """Return whether a token is valid; False if the file cannot be read."""
         try:
             return self._tokens.is_valid(token)
         except OperatorError as problem:
@@ -333,14 +371,18 @@ class ControlTlsListener:
             return False
 
     async def _write(self, lines: LineStream, answer: bytes) -> None:
+        """Write a reply within IDLE_S."""
         async with asyncio.timeout(IDLE_S):
             await lines.write(answer)
 
 
 def unauthorized_error() -> OperatorError:
-    """What somebody without a good token is told."""
+    """Return the error for a peer without a valid token."""
     return OperatorError(
         "control_refused",
         "The broker doesn't know this token.",
-        "Put the hash of the console's token into the broker's SLUICE_CONTROL_TOKENS file (`manage.py controltoken`).",
+        (
+            "Put the hash of the console's token into the broker's SLUICE_CONTROL_TOKENS file (`manage.py "
+            "controltoken`)."
+        ),
     )

@@ -1,8 +1,8 @@
-"""The way of a published batch: repeats left out, to the journal or past it, matched, queued, acknowledged.
+"""Path of a published batch: remove repeats, journal, match, queue, acknowledge.
 
-A batch of journaled topics waits for its group to be durable. What no journal keeps is delivered at once, but
-never before what its publisher had recorded before it: a subscriber sees a publisher's order, whatever is
-recorded.
+A batch of journaled topics waits until its group is durable. Records that no journal stores are delivered
+immediately, but never before earlier journaled records of the same publisher. So a subscriber sees a
+publisher's order, whether or not topics are journaled.
 """
 
 from __future__ import annotations
@@ -54,26 +54,32 @@ log = structlog.get_logger("sluice.dispatch")
 
 
 class LiveSubscriptionsPort(Protocol):
-    """Who wants what comes: `engine.subscriptions`."""
+    """Live subscriptions of the instance: `engine.subscriptions.SubscriptionManager`."""
 
     registry: SubscriptionRegistry[MatchReceiver]
 
     early: SubscriptionRegistry[MatchReceiver]
-    """Who gets a group that has just been stamped before it is on disk."""
+    """Subscriptions that receive a group as soon as it is stamped, before it is on disk."""
 
     @property
     def wants_early(self) -> bool:
-        """Whether somebody gets records before they are on disk, or is about to."""
+        """Whether any subscription receives records before they are on disk, or is about to."""
 
     def pending_live_switch(self) -> SubscriptionRegistry[MatchReceiver] | None:
-        """Who does so from the next group on, and must have what is on its way there first; None when nobody is new."""
+        """Return the subscriptions that join `early` from the next group on; None if there are none.
+
+        The caller must first deliver to them the batches that are in flight to the disk.
+        """
 
     def on_write_failed(self, first: int, last: int) -> None:
-        """A write failed: those who got these records early are told."""
+        """Notify the subscriptions that received these records early that the write failed."""
 
 
 class Dispatcher:
-    """What an instance's publishers send, on its way to the subscribers. The outlet of its log."""
+    """Path of batches from publishers to the log, and from the log to subscribers.
+
+    The log calls its `on_…` methods and `show`.
+    """
 
     def __init__(
         self,
@@ -95,31 +101,35 @@ class Dispatcher:
         self._subscribed = subscribed
         self._run_turn_end = run_turn_end
         self.topics = topics
-        """Which are journaled, by the policy in force."""
+        """Topics that are journaled under the policy in force."""
         self.carried = carried
-        """What sync destinations take, likewise."""
+        """Records that sync destinations receive under the policy in force."""
         self._confirmations = confirmations
         confirmations.moved = self.on_confirmed
         self.numbers = PublisherNumbers(self._journal.publishers, roster)
         self.on_broken: Callable[[JournalError], None] | None = None
-        """The log takes nothing more, so the process has to end; set by the engine."""
+        """Called when the log accepts no more records, so that the process must end. Set by the engine."""
         self.following: ReplicatedLogStatus | None = None
-        """Where other brokers append to the log as well; set by whoever runs the broker."""
+        """Status of the group's log, where other brokers append to it, too; None outside a group."""
         self._log: CommitLog[PendingAck] = make_log(self._journal, self, self._clock)
         self._behind_bytes = 0
+        """Bytes of unjournaled records that wait behind journaled ones."""
         self._unconfirmed: deque[UnconfirmedAck] = deque()
-        """In the log's order. Whose records are among them waits with all of them: acknowledgements are in order."""
+        """Durable batches that wait for sync members or destinations, in the order of the log.
+
+        A publisher with one entry waits with all its later batches, because acknowledgements are in order.
+        """
         self._waits: dict[str, int] = {}
-        """How many of them each publisher has."""
+        """Number of entries in `_unconfirmed` of each publisher."""
         self.messages_in = self.bytes_in = 0
 
     @property
     def is_congested(self) -> bool:
-        """Whether more waits for the disk than should."""
+        """Whether more bytes wait for the disk than allowed, so that publishers must not be read."""
         return self._log.is_full or self._behind_bytes > PENDING_HIGH_BYTES
 
     def wait_for_room(self, connection: ConnectionView) -> None:
-        """Let a publisher be read again when the disk has caught up."""
+        """Resume reading from a publisher as soon as the disk has caught up."""
         self._spawn(self._resume(connection))
 
     async def _resume(self, connection: ConnectionView) -> None:
@@ -133,34 +143,43 @@ class Dispatcher:
         await self._log.barrier()
 
     async def close(self) -> None:
-        """Finish what was published."""
+        """Finish the batches that were published."""
         await self._log.close()
 
     def publisher_sequence(self, name: str) -> int:
-        """Return the newest number of a publisher that is done: durable, unless no journal keeps it."""
+        """Return the newest finished number of a publisher: durable, or not to be journaled."""
         return newest_number(self.numbers.done.get(name, ()))
 
     def publisher_position(self, name: str, session: int, *, proven: bool) -> PublisherPosition:
-        """Return what a client that logs on is told of its name's numbers; `session` is its own, 0 if it
-        named none."""
+        """Return the numbers that the logon reply reports.
+
+        `session` is the client's own; 0 if it named none.
+        """
         return self.numbers.position(name, session, proven=proven)
 
     def taken_number(self, name: str, session: int) -> int:
-        """Return the newest publisher sequence of a session that is done or on its way; 0 when none is."""
+        """Return the newest accepted publisher sequence of a session: finished or in flight; 0 if none."""
         return self.numbers.taken_number(name, session)
 
     def is_publisher_sequence_known(self, name: str) -> bool:
-        """Whether that may be said to who logs on. Not of what an earlier process of this broker was sent, and of what other members may have
-        acknowledged, before it is everywhere where it has to be."""
+        """Return whether the logon reply may report the publisher's newest number.
+
+        The number may cover records of an earlier process of this broker, or records that other members have
+        acknowledged. Such a number is known only when every required member and destination has these
+        records.
+        """
         if self.following is not None and name in self._waits:
             return False
-        # No destination takes what a link brought. Two that waited for each other's links would wait for the downgrade.
+        # Records that a link brought go to no destination. Otherwise two sites that wait for each other's
+        # links would wait until one is downgraded.
         carried = not publisher_origin(name) or self.topics.has_sync
         return not (carried and self._confirmations.is_start_unconfirmed and self.publisher_sequence(name))
 
     async def wait_publisher_sequence_known(self, name: str) -> bool:
-        """Wait until it may be, no longer than anybody is waited for; False when it isn't known for how long
-        that would be."""
+        """Wait until the logon reply may report the publisher's newest number.
+
+        Returns False when a required peer is unreachable, so that the waiting time is unknown.
+        """
         upto = self._frontier.durable
         while not self.is_publisher_sequence_known(name) and self._confirmations.confirmed_sequence < upto:
             if self._confirmations.has_unreachable_peer:
@@ -172,8 +191,13 @@ class Dispatcher:
     # Publish.
 
     def publish(self, connection: ConnectionView, batch: Batch, answers: Sequence[replies.Ack]) -> None:
-        """Take a batch from a client. Raises ClientError bad_batch, bad_topic, not_journaled or
-        refused_before, and nothing of it is stored."""
+        """Accept a batch from a client.
+
+        When an error is raised, no record of the batch is stored.
+
+        Raises:
+            ClientError: bad_batch, bad_topic, not_journaled or refused_before.
+        """
         if batch.publisher_name != connection.name:
             raise ClientError(
                 "bad_batch",
@@ -203,7 +227,8 @@ class Dispatcher:
         fresh = self.numbers.leave_out_repeats(connection, batch, answers, self.topics)
         if fresh is None:
             return
-        # From here on, and not only when it is delivered: the first of many shouldn't wait for replays at full speed.
+        # Slow down replays now and not only at delivery, so that the first of many batches does not wait
+        # for them.
         self._share.on_live_traffic()
         parts = self.topics.split_batch(fresh)
         if parts.passed is not None:
@@ -215,18 +240,21 @@ class Dispatcher:
         if parts.kept is None:
             self._past_journal(connection, UnjournaledPart(fresh, answers))
         else:
-            # Of a batch of both kinds the publisher hears when the whole of it is done.
+            # A batch with journaled and unjournaled records is acknowledged when all of it is done.
             self._to_journal(connection, parts, answers, fresh.last_publisher_sequence)
 
     def check_queue(self, topic: str) -> None:
-        """Refuse a message for a queue whose topic no journal keeps. ClientError not_journaled."""
+        """Refuse a message for a queue whose topic is not journaled. Raises ClientError not_journaled."""
         if topic.startswith(QUEUES) and not self.topics.is_journaled(topic):
             raise _nowhere(topic, "No journal keeps it")
 
     @staticmethod
     def _check_queues(passed: Batch) -> None:
-        """Refuse records for queues that no journal keeps: no consumer would get them. ClientError
-        not_journaled."""
+        """Refuse records for queues that no journal stores, because no consumer would get them.
+
+        Raises:
+            ClientError: not_journaled.
+        """
         queues = [number for number, topic in enumerate(passed.topics, 1) if topic.startswith(QUEUES)]
         lost = np.flatnonzero(np.isin(passed.topic_indexes, queues)) if queues else NO_ROWS
         if len(lost):
@@ -236,7 +264,10 @@ class Dispatcher:
     def _to_journal(
         self, connection: ConnectionView, parts: BatchPartition, answers: Sequence[replies.Ack], last: int
     ) -> None:
-        """Append what is to be kept. `last` is the publisher's number that is acknowledged with it."""
+        """Append the journaled part of a batch.
+
+        `last` is the publisher sequence that is acknowledged with it.
+        """
         assert parts.kept is not None
         for answer in answers:
             if answer.ack == "processed":
@@ -253,7 +284,8 @@ class Dispatcher:
         claims = False
         if last:
             session = parts.kept.session
-            # Behind batches of a former connection: without them it must not get into the log either.
+            # No claim of its own behind batches of the session's former connection: without these it must not
+            # enter the log either.
             claims = not connection.publishing.claimed_in_log and under_way.claimant != session
             under_way.session, under_way.taken, under_way.claimant = session, last, session
             connection.publishing.claimed = connection.publishing.claimed_in_log = True
@@ -261,8 +293,10 @@ class Dispatcher:
         connection.publishing.on_submitted()
 
     def _past_journal(self, connection: ConnectionView, passed: UnjournaledPart) -> None:
-        """Hand on what no journal keeps: at once, or right behind what its publisher had recorded before
-        it."""
+        """Deliver a batch that no journal stores.
+
+        Immediately, or right behind journaled batches of its publisher that are in flight to the disk.
+        """
         under_way = self.numbers.under_way.get(connection.name)
         session, last = passed.batch.session, passed.batch.last_publisher_sequence
         if last:
@@ -283,17 +317,19 @@ class Dispatcher:
 
     @staticmethod
     def _answer_passed(connection: ConnectionView, passed: UnjournaledPart) -> None:
+        """Acknowledge a delivered batch that no journal stores."""
         first, last = passed.batch.first_publisher_sequence, passed.batch.last_publisher_sequence
         connection.publishing.on_forwarded(passed.answers)
         if first:
             connection.reply(replies.processed_ack(first, last))
 
     def _deliver_passed(self, batch: Batch) -> None:
-        """Deliver a batch that no journal keeps."""
+        """Deliver a batch that no journal stores."""
         self._stamp_passed(batch)
         self._deliver(batch, None, self._subscribed.registry)
 
     def _stamp_passed(self, batch: Batch) -> None:
+        """Stamp a batch that no journal stores: sequence 0, present time."""
         batch.stamp(
             origin=self._journal.origin,
             epoch=self._journal.epoch,
@@ -302,8 +338,13 @@ class Dispatcher:
         )
 
     def publish_system_record(self, topic: str, bodies: list[bytes]) -> Sequence[PendingBatch[PendingAck]]:
-        """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any. What of it is on
-        its way to the journal. ClientError not_journaled."""
+        """Publish the broker's own records on a `$SLUICE.` topic, or an operator's on any topic.
+
+        Returns the batches that are in flight to the journal.
+
+        Raises:
+            ClientError: not_journaled.
+        """
         under_way = list[PendingBatch[PendingAck]]()
         for start in range(0, len(bodies), batches.MAX_RECORDS):
             built = batches.build_single_topic_batch(
@@ -321,7 +362,10 @@ class Dispatcher:
         return under_way
 
     async def publish_dead_letters(self, batch: Batch, name: str) -> bool:
-        """Keep records of a shared subscription as dead letters. False: no journal keeps their topic, or the disk refuses them."""
+        """Store records of a shared subscription as dead letters and wait until they are durable.
+
+        Returns False when their topic is not journaled or the disk refuses them.
+        """
         letters = to_dead_letters(batch, name, self._journal.instance)
         kept = self.topics.split_batch(letters).kept if letters is not None else None
         if kept is None or kept.count < batch.count:
@@ -331,22 +375,29 @@ class Dispatcher:
         await self._log.barrier()
         return not pending.failed
 
-    # What comes out of the log.
+    # Callbacks of the log.
 
     @property
     def shows_early(self) -> bool:
+        """Whether the log must call `show` for groups that are not on disk yet."""
         return self._subscribed.wants_early
 
     def on_stamped(self, group: Sequence[PendingBatch[PendingAck]]) -> None:
-        """Note how far sequences were given out."""
+        """Record the newest sequence that was assigned."""
         self._frontier.stamped = self._everywhere.stamped = group[-1].batch.last_sequence
 
     def show(
         self, group: Sequence[PendingBatch[PendingAck]], before: Iterable[PendingBatch[PendingAck]]
     ) -> None:
-        """Deliver what is on its way to the disk to subscriptions that don't wait for that.
+        """Deliver a stamped group to subscriptions that do not wait for the disk.
 
-        What the disk of a group's member refused comes again with the same sequences: they have that already.
+        Records that the disk of a group's member refused come again with the same sequences. Subscriptions
+        have them already, so they are skipped.
+
+        Args:
+            group: Batches that were just stamped.
+            before: Earlier batches in flight to the disk. Subscriptions that have just switched to early
+                delivery need them.
         """
         shown, newest = self._frontier.shown, group[-1].batch.last_sequence
         if newest < shown:
@@ -366,7 +417,7 @@ class Dispatcher:
     def on_durable(
         self, group: Sequence[PendingBatch[PendingAck]], positions: Sequence[BatchPosition]
     ) -> None:
-        """A group is durable: deliver it and acknowledge it, once per publisher."""
+        """Deliver a durable group, and acknowledge it once per publisher."""
         finished = FinishedBatches()
         registry = self._subscribed.registry
         newest = group[-1].batch.last_sequence
@@ -401,7 +452,7 @@ class Dispatcher:
         self._confirmations.poll_links()
 
     def on_duplicate(self, pending: PendingBatch[PendingAck]) -> None:
-        """Another broker had it first: its publisher hears the same."""
+        """Acknowledge a batch that another broker had stored first, as if it were stored now."""
         waiting = pending.owner
         if waiting is None:
             return
@@ -416,7 +467,7 @@ class Dispatcher:
             self._tell_publishers(finished)
 
     def superseded(self, pending: PendingBatch[PendingAck]) -> None:
-        """Close the client whose batch isn't stored because another session holds its publisher's name."""
+        """Close the client whose batch is not stored because another session holds its publisher's name."""
         waiting = pending.owner
         if waiting is None:
             return
@@ -436,7 +487,7 @@ class Dispatcher:
         owner.publishing.on_committed(1 + len(waiting.behind))
 
     def on_confirmed(self, upto: int) -> None:
-        """Every sync member of the group, and every sync destination, that is waited for has everything up to there."""
+        """Acknowledge batches up to sequence `upto`: every required sync member and destination has them."""
         self._everywhere.advance(upto)
         if not self._unconfirmed or self._unconfirmed[0].sequence > upto:
             return
@@ -453,6 +504,7 @@ class Dispatcher:
         self._tell_publishers(finished)
 
     def _must_be_confirmed(self, batch: Batch, upto: int) -> bool:
+        """Return whether sync members or destinations must confirm a batch before it is acknowledged."""
         if upto <= self._confirmations.confirmed_sequence:
             return False
         return (
@@ -462,8 +514,9 @@ class Dispatcher:
         )
 
     def _let_wait(self, batch: Batch, upto: int, waiting: PendingAck | None) -> None:
+        """Queue a batch for confirmation."""
         if waiting is None and not batch.last_publisher_sequence:
-            return  # nobody is to be told
+            return  # no acknowledgement is due
         name = batch.publisher_name
         self._waits[name] = self._waits.get(name, 0) + 1
         self._unconfirmed.append(
@@ -471,14 +524,13 @@ class Dispatcher:
         )
 
     def _tell_publishers(self, finished: FinishedBatches) -> None:
-        """Acknowledge batches that are done, with what was published behind them."""
+        """Acknowledge finished batches and the unjournaled batches behind them."""
         for waiting in finished.behind:
             self._answer_behind(waiting)
         self._acknowledge(finished)
 
     def _finish_batch(self, waiting: PendingAck, finished: FinishedBatches) -> None:
-        """Record that a batch is done, answer its commands, and add what its publisher is told to
-        `finished`."""
+        """Record that a batch is finished, reply to its commands, and add its number to `finished`."""
         owner = waiting.connection
         finished.batches[owner] = finished.batches.get(owner, 0) + 1
         publisher = owner.name, owner.publishing.session
@@ -491,6 +543,7 @@ class Dispatcher:
             owner.reply(answer)
 
     def _acknowledge(self, finished: FinishedBatches) -> None:
+        """Send one acknowledgement for each publisher and session."""
         for (name, session), sequence in finished.numbers.items():
             client = self._roster.clients.get(name) if sequence else None
             if client is not None and client.publishing.session == session:
@@ -503,13 +556,16 @@ class Dispatcher:
             self.numbers.close_all_superseded()
 
     def _answer_behind(self, waiting: PendingAck) -> None:
+        """Acknowledge the unjournaled batches behind a finished batch."""
         for passed in waiting.behind:
             self._answer_passed(waiting.connection, passed)
         waiting.connection.publishing.on_committed(len(waiting.behind))
 
     def _deliver_with(self, waiting: PendingAck, kept: Batch | None, position: BatchPosition | None) -> None:
-        """Deliver a batch, if it hasn't been, with what of it no journal keeps, and what was published behind
-        it."""
+        """Deliver a batch with its unjournaled records and the unjournaled batches behind it.
+
+        `kept` is None when the journaled part was delivered before.
+        """
         parts = waiting.beside
         if parts is not None and parts.passed is not None:
             self._behind_bytes -= parts.passed.nbytes
@@ -525,7 +581,10 @@ class Dispatcher:
             self._deliver_passed(passed.batch)
 
     def _deliver_both(self, kept: Batch, position: BatchPosition | None, parts: BatchPartition) -> None:
-        """Deliver a batch of both kinds: to those who want both in the order in which it was published."""
+        """Deliver a batch with journaled and unjournaled records.
+
+        Subscriptions that want both receive them in the order in which they were published.
+        """
         passed, registry, now = parts.passed, self._subscribed.registry, self._clock.now_ns()
         assert passed is not None and parts.is_kept is not None
         shared = (SharedDelivery(kept, position, now), SharedDelivery(passed, None, now))
@@ -538,9 +597,12 @@ class Dispatcher:
                     self._give([SubscriptionMatch(subscription, rows)], shared[part])
 
     def on_failed(self, group: Sequence[PendingBatch[PendingAck]], error: JournalError) -> None:
-        """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
+        """Report a failed write: notify and close the group's publishers, so that they republish in order.
+
+        No record of the group is stored.
+        """
         if self.following is None and self._frontier.shown > self._frontier.durable:
-            # In a group the log has them, with these sequences: they are applied again.
+            # In a group the log service has these records, with these sequences, and they are applied again.
             self._subscribed.on_write_failed(self._frontier.durable + 1, self._frontier.shown)
             self._frontier.shown = self._frontier.durable
         self._frontier.stamped = self._everywhere.stamped = self._frontier.durable
@@ -551,8 +613,9 @@ class Dispatcher:
                 numbers = failed.setdefault(waiting.connection, [])
                 if waiting.last_publisher_sequence:
                     numbers += (pending.batch.first_publisher_sequence, waiting.last_publisher_sequence)
-        # What was taken but not stored is no longer known: its republishing must not look like a repeat. What is stored and not
-        # confirmed is known when it is; who published it is closed with the rest, and hears it when it comes back.
+        # Accepted but unstored numbers are dropped: republished batches must not look like repeats. Numbers
+        # of stored, unconfirmed batches become known when confirmed. Their publishers are closed too, and
+        # the logon reply reports the numbers when they return.
         for one in self._unconfirmed:
             if one.waiting is not None:
                 failed.setdefault(one.waiting.connection, [])
@@ -569,30 +632,32 @@ class Dispatcher:
             owner.close(error.code, error.sentence, error.fix)
 
     def on_log_broken(self, error: JournalError) -> None:
-        """The log takes nothing more: the process has to end."""
+        """Report that the log accepts no more records, so that the process must end."""
         if self.on_broken is not None:
             self.on_broken(error)
 
     def _deliver(
         self, batch: Batch, position: BatchPosition | None, registry: SubscriptionRegistry[MatchReceiver]
     ) -> None:
+        """Match a batch and deliver it to the matching subscriptions of a registry."""
         found = registry.match(batch)
         if found:
             self._give(found, SharedDelivery(batch, position, self._clock.now_ns()))
 
     @staticmethod
     def _give(found: Sequence[SubscriptionMatch[MatchReceiver]], shared: SharedDelivery) -> None:
+        """Pass a delivery to each matching subscription; a failing subscription gets a gap."""
         for subscription, rows in found:
             try:
                 subscription.client.receive(shared, rows)
             except Exception:
-                # The group's other subscribers, and its publishers who wait for their answers, have nothing
-                # to do with it.
+                # A failure must not affect other subscribers, or publishers that wait for acknowledgements.
                 log.exception("delivery_failed", subscription=subscription.id, topic=shared.batch.topics[0])
                 subscription.client.on_gap()
 
 
 def _nowhere(topic: str, why: str) -> ClientError:
+    """Return the error for a queue's message that no journal stores."""
     return ClientError(
         "not_journaled",
         f"{topic} is a queue's topic. {why}, so no consumer of the queue would get the message.",

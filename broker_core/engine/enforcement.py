@@ -1,7 +1,11 @@
-"""What slow-client policy decides is done here, one function for each action, and nowhere else.
+"""Execution of policy decisions: one function for each action, and nowhere else.
 
-Each takes the connection and the decision under way. It calls `record` exactly once, at once or when the client has
-answered, with what the act brought to light: whether the client was told, and what it lost.
+Each takes the connection and the decision in progress. It calls `journal_decision` with the results of the
+action: whether the client was notified, and what it lost. It does so immediately or when the client has
+replied, and once, except that
+
+- a discard that discards nothing, and an offlining that fails, record nothing,
+- a conflation records once for each subscription.
 """
 
 from __future__ import annotations
@@ -40,13 +44,14 @@ from broker_core.slow_clients.evaluate.wording import decision_sentence, notice_
 from broker_core.subscriptions.keys import KeyOf, parse_key
 
 RETRY_AFTER_MS = 1_000
+"""Minimum time after which a client is asked to reconnect or resubscribe."""
 BACKLOG: Final = frozenset({Signal.BACKLOG_BYTES, Signal.BACKLOG_MESSAGES})
-"""Signals that count what is delivered and not acknowledged, too."""
+"""Signals that also count delivered, unacknowledged messages."""
 log = structlog.get_logger("sluice.enforcement")
 
 
 class DecisionInProgress:
-    """A decision while it is carried out. `identity` names it to the client, the console and the journal."""
+    """Decision while it is executed. `identity` names it to the client, the console and the journal."""
 
     def __init__(self, decision: Decision, identity: str, keep: Callable[[Decision, str], None]) -> None:
         self.decision = decision
@@ -54,7 +59,12 @@ class DecisionInProgress:
         self._keep = keep
 
     def journal_decision(self, told: str = "no", **found: Any) -> None:
-        """The act is done: keep the decision with what came to light."""
+        """Record the decision with the results of its action, because the action is done.
+
+        Args:
+            told: Whether the client was notified: yes, no or unknown.
+            **found: Fields of `Decision` to replace.
+        """
         self._keep(replace(self.decision, told=told, **found), self.identity)
 
 
@@ -62,7 +72,10 @@ Act = Callable[[ConnectionView, DecisionInProgress], None]
 
 
 class PolicyEnforcer:
-    """What slow-client policy decides is done here, one method for each action; and what operators do in the same way."""
+    """Executor of policy decisions, with one method for each action.
+
+    Operators' actions use the same methods.
+    """
 
     def __init__(
         self,
@@ -93,7 +106,7 @@ class PolicyEnforcer:
         }
 
     def execute(self, decision: Decision) -> None:
-        """Do what was decided, and keep the decision for everybody who asks. In shadow it is kept and nothing done."""
+        """Execute a decision and record it. A shadow decision is only recorded."""
         act = DecisionInProgress(decision, self._decisions.identity(), self._decisions.add)
         connection = self._services.roster.clients.get(decision.client)
         if (
@@ -108,14 +121,17 @@ class PolicyEnforcer:
             try:
                 self._acts[decision.action](connection, act)
             except Exception:
-                # Others' decisions follow: one client's failure must stay its own.
+                # A failure must affect only this client: decisions about others follow.
                 log.exception("act_failed", client=connection.name, action=decision.action.value)
                 connection.close(
                     "internal_error", "What a policy decided about this client couldn't be carried out."
                 )
 
     def on_spool_failed(self, connection: ConnectionView, error: SluiceError) -> None:
-        """What waits for a client can't be written to its spool: by no rule's word, but with everything a decision has."""
+        """Disconnect a client whose backlog cannot be written to its spool.
+
+        No rule decides this, but the decision has all fields of a rule's decision.
+        """
         backlog, pool = connection.backlog, self._guard.pool_of(connection.transport)
         used = backlog.spool_bytes
         log.error("spool_failed", client=connection.name, path=pool.limits.disk_path, why=error.sentence)
@@ -145,10 +161,10 @@ class PolicyEnforcer:
             )
         )
 
-    # What is done to a backlog.
+    # Actions on a backlog.
 
     def _conflate(self, connection: ConnectionView, act: DecisionInProgress) -> None:
-        """Keep the latest message per key of what waits."""
+        """Keep only the latest waiting message of each key."""
         for target in _own(_targets(connection, act.decision)):
             keep_latest(
                 connection.backlog,
@@ -160,7 +176,7 @@ class PolicyEnforcer:
             )
 
     def _would_conflate(self, connection: ConnectionView, act: DecisionInProgress) -> None:
-        """Count what that would leave out."""
+        """Count the messages that conflation would remove, for a shadow decision."""
         decision = act.decision
 
         def counted(lost: int, kept: int) -> None:
@@ -174,7 +190,7 @@ class PolicyEnforcer:
             )
 
     def _discard_oldest(self, connection: ConnectionView, act: DecisionInProgress) -> None:
-        """Drop the oldest until the subscription is within the limit."""
+        """Discard the oldest waiting messages until the subscription is within the limit."""
         decision = act.decision
         lost = kept = 0
         for target in _own(_targets(connection, decision)):
@@ -191,18 +207,21 @@ class PolicyEnforcer:
         connection.mark_changed()
 
     def _offline(self, connection: ConnectionView, act: DecisionInProgress) -> None:
-        """Move what waits to the spool."""
+        """Move a client's backlog to its spool, and record the number of messages in the spool."""
         if connection.backlog.state is ClientState.LIVE:
             self.move_to_spool(connection)
         if connection.is_closed:
-            return  # the disk didn't take it, which is another decision
+            return  # the spool could not be written: `on_spool_failed` has decided
         spool = connection.backlog.spool
         act.journal_decision(
             kept=spool.messages if spool is not None else 0
-        )  # what was on its way isn't in the spool
+        )  # messages in flight are not in the spool
 
     def move_to_spool(self, connection: ConnectionView) -> None:
-        """Offline a live client: what of it is of the log is read there again, everything else waits in its spool."""
+        """Offline a live client.
+
+        Its subscriptions of the log fall back to reading the log; all other messages wait in its spool.
+        """
         spool = self._new_spool(connection)
         for target in list(connection.subscriptions.values()):
             if target.can_fall_back:
@@ -214,9 +233,10 @@ class PolicyEnforcer:
         self._events.add(self._clock.now_ns(), connection.name, "offline_start", "offlined")
 
     def _new_spool(self, connection: ConnectionView) -> Spool:
+        """Return a new spool file of a client. It is written later."""
         self._spools += 1
         directory = Path(self._guard.pool_of(connection.transport).limits.disk_path)
-        with suppress(OSError):  # said when something has to be written there
+        with suppress(OSError):  # reported when the spool is written
             directory.mkdir(parents=True, exist_ok=True)
         return Spool(
             directory / f"{self._services.facilities.instance}.{connection.name}.{self._spools}.spool",
@@ -224,21 +244,21 @@ class PolicyEnforcer:
         )
 
     def _continue_from_journal(self, connection: ConnectionView, act: DecisionInProgress) -> None:
-        """Forget what waits in memory and read it from the journal instead, from the last sent position on."""
+        """Drop waiting messages from memory and read them from the journal, from the last sent one on."""
         for target in _targets(connection, act.decision):
             self._services.control.fall_back(target)
         act.journal_decision()
 
     def _pause(self, connection: ConnectionView, act: DecisionInProgress) -> None:
-        """Send nothing of the subscription, for a time or until it is resumed."""
+        """Stop sending to the subscription, for a time or until it is resumed."""
         for target in _targets(connection, act.decision):
             pause_subscription(connection, target, act.decision.for_ms)
         self._tell(connection, act)
 
-    # What is done to a subscription or a connection.
+    # Actions on a subscription or a connection.
 
     def _cancel_subscription(self, connection: ConnectionView, act: DecisionInProgress) -> None:
-        """End the subscription and say so; the client's others go on."""
+        """End the subscription and notify the client; its other subscriptions continue."""
         connection.save_resume_points()
         decision, together = act.decision, NOTHING_OWED
         for target in _targets(connection, decision):
@@ -260,7 +280,10 @@ class PolicyEnforcer:
         self._tell(connection, act)
 
     def _ask_to_close(self, connection: ConnectionView, act: DecisionInProgress) -> None:
-        """Ask the client to close. It is never closed by force: the rule asks again (seed 003), or has a wider rung."""
+        """Ask the client to close.
+
+        It is never closed by force: the rule asks again (seed 003), or has a wider rung.
+        """
         connection.reply(
             replies.CloseRequested(
                 code=act.decision.reason.value,
@@ -271,36 +294,44 @@ class PolicyEnforcer:
         self._tell(connection, act)
 
     def _disconnect(self, connection: ConnectionView, act: DecisionInProgress) -> None:
-        """Tell the client and close its connection."""
+        """Notify the client and close its connection."""
         self._close(connection, act, RETRY_AFTER_MS)
 
     def _refuse(self, connection: ConnectionView, act: DecisionInProgress) -> None:
-        """The same, and the name can't log on for a while."""
+        """Notify the client, close its connection, and refuse its name for a time."""
         self._services.refused.add(connection.name, act.decision, self._clock.monotonic_ms())
         self._close(connection, act, max(act.decision.for_ms, RETRY_AFTER_MS))
 
     def _delete_durable(self, connection: ConnectionView, act: DecisionInProgress) -> None:
-        """The same as a disconnect, and the durable subscription is deleted: nothing is kept for it any more."""
+        """Notify the client, close its connection, and delete the durable subscription with its position."""
         for target in _targets(connection, act.decision):
             if target.durable:
                 self._services.durables.delete(connection.durable_owner(target.durable), target.durable)
         self._close(connection, act, RETRY_AFTER_MS)
 
     def _tell(self, connection: ConnectionView, act: DecisionInProgress) -> None:
+        """Send the notice to the client.
+
+        The decision is recorded when the notice is acknowledged or fails.
+        """
         connection.notices.send(act.identity, _notice(act, None), act.journal_decision)
 
     def _close(self, connection: ConnectionView, act: DecisionInProgress, retry_after_ms: int) -> None:
+        """Close the connection with a final notice."""
         connection.save_resume_points()
         token = connection.resume_token()
-        # First the end, then what is said of it: what is kept and lost is known only when nothing more is acknowledged.
+        # End the session before building the notice: what is kept and lost is known only when no further
+        # acknowledgement can arrive.
         ending = connection.end_session(act.decision.reason.value)
         act.decision = replace(_with_ending(connection, act.decision, ending), resume_token=token)
         connection.close_by_decision(act.identity, _notice(act, retry_after_ms), ending, act.journal_decision)
 
 
 def pause_subscription(connection: ConnectionView, target: ClientSubscription, for_ms: int = 0) -> None:
-    """Send nothing of a subscription until it is resumed, or for so long (0: no end). What comes for it waits, and counts. A
-    later pause takes the place of an earlier one, its end too."""
+    """Stop sending to a subscription for `for_ms`, or until it is resumed (0).
+
+    New messages wait, and count as backlog. A later pause replaces an earlier one, including its end.
+    """
     lane = connection.backlog.ensure_queue(target.stream)
     lane.paused = True
     lane.pauses = number = lane.pauses + 1
@@ -314,7 +345,7 @@ def pause_subscription(connection: ConnectionView, target: ClientSubscription, f
 
 
 def resume_subscription(connection: ConnectionView, target: ClientSubscription) -> None:
-    """Send again what a pause held back."""
+    """Resume sending to a paused subscription."""
     lane = connection.backlog.lanes.get(target.stream)
     if lane is not None and lane.paused:
         lane.paused = False
@@ -322,7 +353,12 @@ def resume_subscription(connection: ConnectionView, target: ClientSubscription) 
 
 
 def offline_client(enforcement: PolicyEnforcer, connection: ConnectionView) -> None:
-    """An operator offlines a client, as policy would. OperatorError not_live."""
+    """Offline a client for an operator, as policy would.
+
+    Raises:
+        OperatorError: not_live, when the client is not live, or was closed because its spool cannot be
+            written.
+    """
     if connection.backlog.state is not ClientState.LIVE:
         raise OperatorError(
             "not_live",
@@ -339,7 +375,7 @@ def offline_client(enforcement: PolicyEnforcer, connection: ConnectionView) -> N
 
 
 def _counted(connection: ConnectionView, target: ClientSubscription, signal: Signal) -> MessageVolume:
-    """What of a subscription a rule on that signal counts."""
+    """Return the messages and bytes of a subscription that a rule on this signal counts."""
     account = target.account
     here = account.waiting.minus(account.in_log)
     if signal not in BACKLOG:
@@ -348,7 +384,7 @@ def _counted(connection: ConnectionView, target: ClientSubscription, signal: Sig
 
 
 def _targets(connection: ConnectionView, decision: Decision) -> list[ClientSubscription]:
-    """The subscription a decision names, or all of the client's."""
+    """Return the subscription that a decision names, or all subscriptions of the client."""
     if not decision.subscription:
         return list(connection.subscriptions.values())
     found = connection.subscriptions.get(decision.subscription)
@@ -356,17 +392,17 @@ def _targets(connection: ConnectionView, decision: Decision) -> list[ClientSubsc
 
 
 def _key_of(target: ClientSubscription) -> KeyOf:
-    """By what its messages replace each other when a policy conflates them."""
+    """Return a function that returns the conflation key of a record."""
     return parse_key(target.snapshot_key or "topic").key_of_record(target.subscription.decoder_of)
 
 
 def _own(targets: Iterable[ClientSubscription]) -> list[ClientSubscription]:
-    """Those of which something may be given up: what is shared is others' too."""
+    """Return the subscriptions whose messages may be discarded. Shared ones belong to other clients, too."""
     return [target for target in targets if not target.is_shared]
 
 
 def _with_ending(connection: ConnectionView, decision: Decision, ending: UndeliveredSummary) -> Decision:
-    """The decision with what its act came to: before it that can only be guessed."""
+    """Return the decision with the exact results of its action, which before it are only estimated."""
     return replace(
         decision,
         kept=ending.kept.messages,
@@ -376,6 +412,7 @@ def _with_ending(connection: ConnectionView, decision: Decision, ending: Undeliv
 
 
 def _notice(act: DecisionInProgress, retry_after_ms: int | None) -> replies.DecisionNotice:
+    """Return the notice about a decision for the client."""
     decision = act.decision
     return replies.DecisionNotice(
         **notice_fields(decision),

@@ -1,7 +1,7 @@
-"""One running instance without its listeners: the rooms of the engine, put together. `Broker` makes and drives it.
+"""Running instance without its listeners. `Broker` creates and drives it.
 
-Nobody below holds an Engine: each part is given what it needs. All of it runs on one event loop; nothing here is done per
-record, the unit is the batch.
+The engine wires its parts together: no part holds an `Engine`; each is passed what it needs. Everything runs
+on one event loop. The unit of work is the batch; nothing here is done per record.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ from broker_core.sync_replication.sync_replication import SyncReplication
 
 log = structlog.get_logger("sluice.engine")
 TICK_MS: Final = 1_000
-"""How often `tick` is called."""
+"""Interval at which `tick` is called."""
 CLOCK_JUMP_NS: Final = 2_000_000_000
-"""The wall clock was set by more than this: it is told. Less is how clocks are kept right."""
+"""A change of the wall clock by more than this is reported. Smaller ones are normal clock corrections."""
 LOGON_TIMEOUT_MS: Final = 10_000
-"""A connection that hasn't logged on by then is closed."""
+"""A connection that has not logged on within this time is closed."""
 
 
 class Engine:
-    """The parts by name; what they do together in time is below."""
+    """Parts of an instance, by attribute, and their joint actions: start, tick, policy change, close."""
 
     def __init__(
         self,
@@ -82,7 +82,18 @@ class Engine:
         make_log: CommitLogFactory = LocalCommitLog,
         confirmations: SyncReplication | None = None,
     ) -> None:
-        """`confirmations`: those that a group's member waits for as well; without, its own."""
+        """Wire an instance.
+
+        Args:
+            journal: Open journal of the instance.
+            policy: Policy in force.
+            spool_directory: Default directory of spools; state files go to its sibling `state`.
+            host_memory: Memory of the host, bytes.
+            ulimit: Memory limit of the process, bytes; None for unlimited.
+            clock: Source of time.
+            make_log: Creates the commit log.
+            confirmations: Sync replication of a group's member; by default one without group members.
+        """
         self.instance = journal.instance
         self.journal = journal
         self.clock = clock
@@ -92,7 +103,7 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._positions: asyncio.Task[None] | None = None
         self.in_common: GroupPositionSync | None = None
-        """Of a group's member."""
+        """Synchronisation of positions among the members of a group; None outside a group."""
         state = spool_directory.parent / "state"
 
         self.ledger = LossLedger()
@@ -105,7 +116,10 @@ class Engine:
         self.share = ReplayFairShare(clock)
         self.frontier = DurableFrontier(journal.next_sequence - 1)
         self.everywhere = DurableFrontier(0)
-        """What sync members and sync destinations have too; nobody follows it by itself."""
+        """Frontier of records that sync members and sync destinations have stored, too.
+
+        No subscription follows it alone.
+        """
         self.everywhere.stamped = self.frontier.stamped
         self.facilities = InstanceResources(
             journal.instance,
@@ -117,6 +131,7 @@ class Engine:
             self.ledger,
             self.spawn,
         )
+        # A lambda, because the dispatcher is created later: it needs the subscriptions and the policy loop.
         self.subscriptions = SubscriptionManager(lambda: self.dispatch.topics)
         kept = journal.directory / f"{journal.instance}.kept.json"
         self.kept = PositionStore(kept, journal.pin, journal.files)
@@ -157,7 +172,7 @@ class Engine:
         self.dispatch.on_broken = self.on_log_broken
         self.durables.is_journaled = self.managed.is_journaled = self._is_journaled
         self.on_broken: Callable[[JournalError], None] | None = None
-        """The process has to end, and this is why; set by whoever runs it."""
+        """Called with the reason when the process must end. Set by the caller that runs the engine."""
         self.logons = LogonAuthenticator(self.facilities, self.roster, policy, self.owners)
         self.quotas = Quotas(policy, self.kept, self.owners, journal, clock.monotonic_ns)
         self.services = self.subscriptions.services = self._services(state)
@@ -167,14 +182,17 @@ class Engine:
         )
 
     def start_position_sync(self, following: ReplicatedLogStatus) -> None:
-        """Of a group's member: what is kept for clients that are away, all members know."""
+        """Share positions of durable subscriptions and managed replays with the other members of a group.
+
+        Call it once, on a member of a group, before clients connect.
+        """
         self.dispatch.following = following
         end = LogEnd(following.wait_caught_up, self.clock.monotonic_ns, self._end_is_read)
         self.frontier.end = self.everywhere.end = end
         following.on_current(self._close_those_told_less)
 
         def on_merged(replay: ManagedReplayRecord) -> None:
-            # Not in the middle of what is delivered.
+            # In the next event-loop iteration: a delivery may be in progress.
             asyncio.get_running_loop().call_soon(self.managed.follow, replay)
 
         made = self.in_common = GroupPositionSync(
@@ -193,18 +211,22 @@ class Engine:
         self.kept.upto = lambda: self.frontier.durable
 
     def _release(self, entry: DurableSubscriptionRecord | ManagedReplayRecord) -> None:
+        """Stop serving a durable subscription or managed replay whose stored position was deleted."""
         if isinstance(entry, DurableSubscriptionRecord):
             self.durables.release(entry)
         else:
             self.managed.release(entry)
 
     def _end_is_read(self) -> None:
+        """Wake subscriptions that wait for a confirmed end of the log."""
         self.frontier.notify_waiters()
         self.everywhere.notify_waiters()
 
     def _close_those_told_less(self) -> None:
-        """Close clients that were told no `sequence` while this member was cut off, and have one: they log on
-        again."""
+        """Close clients that got no `sequence` at logon because this member was cut off, and now have one.
+
+        They log on again and then receive it.
+        """
         for connection in self.roster:
             if not connection.knows_sequence and self.dispatch.publisher_sequence(connection.name):
                 connection.close(
@@ -212,12 +234,12 @@ class Engine:
                 )
 
     async def recover_positions(self) -> None:
-        """Take what other members told while this one couldn't write it down."""
+        """Apply positions that other members published while this member could not store them."""
         if self.in_common is not None:
             await self.in_common.recover(self.reader, self.journal, self.frontier.durable)
 
     def _services(self, state: Path) -> ConnectionServices:
-        """What every connection is given of all this."""
+        """Return the services that every connection gets."""
         return ConnectionServices(
             self.facilities,
             self.frontier,
@@ -239,6 +261,7 @@ class Engine:
         )
 
     def _share(self, kept: DurableSubscriptionRecord) -> SharedSubscription:
+        """Return the shared subscription of a stored position."""
         return SharedSubscription(
             kept,
             self.facilities,
@@ -249,13 +272,13 @@ class Engine:
         )
 
     def add_connection(self, transport: str, sink: ConnectionSink) -> Connection:
-        """A transport has a new connection."""
+        """Create and register the connection for a new sink of a transport."""
         connection = Connection(self.services, transport, sink)
         self.roster.add(connection)
         return connection
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task that ends with the instance."""
+        """Start a task that is cancelled when the instance closes."""
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
@@ -264,13 +287,17 @@ class Engine:
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (problem := task.exception()) is not None:
-            # Nobody awaits these tasks: without this their failures would be known to nobody.
+            # No caller awaits these tasks, so their failures are logged here.
             log.error("task_failed", task=getattr(task.get_coro(), "__qualname__", ""), exc_info=problem)
 
-    # In time.
+    # Periodic work.
 
     def tick(self) -> None:
-        """Once a second: leases, logons that never came, heartbeats, what is to be stored."""
+        """Do the work of one second.
+
+        This covers leases, logon timeouts, heartbeats, positions, the broker's own records and journal
+        maintenance.
+        """
         now = self.clock.monotonic_ms()
         self._look_at_the_clock()
         self.subscriptions.acknowledge()
@@ -289,18 +316,19 @@ class Engine:
         self.chores.start_round()
 
     async def _note_positions(self) -> None:
-        """How far everybody has come for whom it is kept, and that to disk."""
+        """Record the positions of durable subscriptions and managed replays, publish and store them."""
         self.managed.record_positions()
         await self.durables.record_positions()
         self._tell_members()
         self.kept.save_soon()
 
     def _tell_members(self) -> None:
+        """Publish changed positions to the other members of the group."""
         if self.in_common is not None:
             self.in_common.publish_changes()
 
     def _look_at_the_clock(self) -> None:
-        """A wall clock that was set is told: moments of records and ages of segments are by it."""
+        """Report a wall clock that was set. Times of records and ages of segments depend on it."""
         ahead = self.clock.now_ns() - self.clock.monotonic_ns()
         jumped, self._clock_ahead = ahead - self._clock_ahead, ahead
         if abs(jumped) > CLOCK_JUMP_NS:
@@ -309,6 +337,7 @@ class Engine:
             self.events.add(self.clock.now_ns(), BROKER_NAME, "clock_jumped", f"{seconds:+.3f} s")
 
     def _publish_events(self) -> None:
+        """Publish the broker's own records of the last second."""
         self.decisions.close_second()
         self.events.add_losses(self.ledger.close_intervals(), self.instance)
         self.events.add_traffic(self.settle.traffic.take(self.clock.now_ns()))
@@ -316,13 +345,19 @@ class Engine:
             self.dispatch.publish_system_record(topic, bodies)
 
     def on_log_broken(self, error: JournalError) -> None:
-        """The log takes nothing more: what is on the disk, or whose it is, can't be known before it is opened again."""
+        """Report that the log accepts no more records, and that the process must end.
+
+        The content of the disk, or the owner of the log, cannot be known before the log is opened again.
+        """
         log.critical("journal_broken", code=error.code, why=error.sentence, fix=error.fix)
         if self.on_broken is not None:
             self.on_broken(error)
 
     def apply(self, policy: PolicyDocument, stage: StagedRevision | None = None) -> None:
-        """Put a revision in force, but for access. Whoever is over its limits is acted on at once."""
+        """Put a revision into force, except for its access rules.
+
+        Clients over its limits are acted on immediately.
+        """
         before, topics = self.dispatch.topics, JournaledTopics(policy.instance)
         self.dispatch.topics = topics
         self.dispatch.carried = SyncDestinationFilter(policy.destinations, topics.decoder_of)
@@ -333,15 +368,20 @@ class Engine:
         self.settle.apply(policy, stage)
 
     def _is_journaled(self, topic: str) -> bool:
+        """Return whether any topic that a pattern matches is journaled."""
         return self.dispatch.topics.keeps_any_of(topic)
 
     def losses(self, policy: PolicyDocument) -> list[LogSubscriberEntry]:
-        """Return who reads topics from the log that a policy would no longer journal."""
+        """Return the subscribers that read topics from the log which a policy would no longer journal."""
         subscribers = log_subscribers(self.roster.clients, self.durables, self.managed)
         return losses(subscribers, self.dispatch.topics, JournaledTopics(policy.instance))
 
     async def close(self) -> None:
-        """Tell the clients, finish what they have published, close the journal."""
+        """Notify the clients, finish the batches that they have published, and close the journal.
+
+        The order matters: connections close first, then tasks end, then the log, positions and journal. A
+        failing step is logged and does not prevent the others.
+        """
         for connection in self.roster:
             with _going_on():
                 connection.close("shutting_down", "The broker is being stopped.", retry_after_ms=2_000)
@@ -368,7 +408,7 @@ class Engine:
 
 @contextmanager
 def _going_on() -> Iterator[None]:
-    """Whatever one step of the end meets, the journal and the positions are finished and closed."""
+    """Log any exception of one step of `Engine.close`, so that journal and positions are still closed."""
     try:
         yield
     except Exception:

@@ -1,8 +1,9 @@
-"""Subscribers of the log (bookmark, durable, queue, managed replay), and what a policy takes from them.
+"""Subscribers of the log, and the topics that a policy removes from them.
 
-An instance's policy says which topics are journaled. When a revision takes topics out, those who read them
-from the log get nothing more of them. A preview names them; when the revision comes into force each one is
-told, and its state says so.
+Subscribers of the log are bookmark, durable and shared subscriptions, queues and managed replays. A policy
+defines the topics that are journaled. When a revision removes topics, subscribers get no more records of them
+from the log. A preview lists these subscribers. When the revision comes into force, each one is notified and
+its state shows the loss.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ class LogSubscriber(NamedTuple):
 def log_subscribers(
     clients: Mapping[str, ConnectionView], durables: DurableSubscriptions, replays: ManagedReplays
 ) -> Iterator[LogSubscriber]:
-    """Everybody who reads the log, clients that are away included. The broker's own topics are always
-    journaled."""
+    """Yield every subscriber of the log, including those of disconnected clients.
+
+    Subscribers of the broker's own topics are left out, because these topics are always journaled.
+    """
     for name, member in list(clients.items()):
         for target in list(member.subscriptions.values()):
             if (target.is_bookmark_subscription or target.is_shared) and not target.topic.startswith(OWN):
@@ -55,7 +58,7 @@ def log_subscribers(
 def losses(
     subscribers: Iterator[LogSubscriber], before: JournaledTopics, after: JournaledTopics
 ) -> list[LogSubscriberEntry]:
-    """Return those who would get less than now, the worst first."""
+    """Return the subscribers that would get less than now, those that get nothing first."""
     known: dict[str, Extent] = {}
     made = []
     for one in subscribers:
@@ -79,7 +82,7 @@ def losses(
 def tell_losses(
     clients: Mapping[str, ConnectionView], before: JournaledTopics, after: JournaledTopics
 ) -> None:
-    """Note on each connected subscription of the log what it no longer gets, and tell its client."""
+    """Mark each connected subscription with the records that it no longer gets, and notify its client."""
     for member in list(clients.values()):
         for target in list(member.subscriptions.values()):
             if not (target.is_bookmark_subscription or target.is_shared) or target.topic.startswith(OWN):
@@ -93,6 +96,7 @@ def tell_losses(
 
 
 def _notice(target: ClientSubscription, extent: Extent) -> replies.DecisionNotice:
+    """Return the notice of a subscription that loses topics."""
     lost, rest = (
         (target.topic, "nothing more")
         if extent == "all"
@@ -106,6 +110,7 @@ def _notice(target: ClientSubscription, extent: Extent) -> replies.DecisionNotic
 
 
 def _kind_of(target: ClientSubscription) -> SubscriberKind:
+    """Return the kind of a connected subscription."""
     if target.is_shared:
         return _shared_kind(target.topic)
     if target.managed is not None:
@@ -114,4 +119,5 @@ def _kind_of(target: ClientSubscription) -> SubscriberKind:
 
 
 def _shared_kind(topic: str) -> SubscriberKind:
+    """Return "queue" or "shared" for a shared subscription's topic."""
     return "queue" if topic.startswith(QUEUES) else "shared"

@@ -1,14 +1,16 @@
-"""A thread beside the event loop that reports when the loop stands still, and why.
+"""Thread beside the event loop that reports when the loop stalls, and why.
 
-    loop      every BEAT_S: notes the time
-    thread    every POLL_S: reads that time, its own lateness, CPU times; every BASELINE_S and in a stall: /proc
-    SIGALRM   set off ALARM_S after the thread's newest poll: where the thread can't run either
+    loop      every BEAT_S: records the time
+    thread    every POLL_S: reads that time, its own delay and CPU times;
+              every BASELINE_S and in a stall: reads /proc
+    SIGALRM   set to ALARM_S after the thread's newest poll; fires when the thread cannot run either
 
-The thread needs the interpreter. Where something holds that, the timer's signal makes `faulthandler` write
-the stacks, which needs nothing. Stacks go into a file in memory, so that no disk is waited for. From there they
-go into the log, whose pipe is never waited for, and into `<instance>.stalls.json`, which the next process reads.
+The thread needs the interpreter lock. If another thread holds it, the timer's signal makes `faulthandler`
+write the stacks, which does not need the lock. Stacks go into a file in memory, which cannot block. From
+there they go into the log, whose pipe cannot block either, and into `<instance>.stalls.json`, which the next
+process reads.
 
-Bounds: three dumps a stall (DUMPS_S), DUMP_REST_S between dumps, 16 KiB each, the newest 20 stalls.
+Bounds: three dumps per stall (DUMPS_S), DUMP_REST_S between dumps, 16 KiB each, the newest 20 stalls.
 """
 
 from __future__ import annotations
@@ -42,25 +44,35 @@ from broker_core.stored_stalls import read_stalls, stalls_path, write_stalls
 
 log = structlog.get_logger("sluice.loop")
 BEAT_S: Final = 0.25
+"""Interval at which the event loop records the time."""
 POLL_S: Final = 0.5
+"""Interval at which the thread checks that time."""
 BASELINE_S: Final = 5.0
+"""Interval between samples of the machine while there is no stall."""
 ALARM_S: Final = 1.0
-"""Less than a stall: a stall in which this thread can't run is signalled before it ends."""
+"""Time after a poll at which the signal fires.
+
+Less than a stall, so that a stall in which this thread cannot run is signalled before it ends.
+"""
 DUMPS_S: Final = (STALL_S, 10.0, 60.0)
-"""How long a stall has lasted when stacks are taken."""
+"""Durations of a stall at which stacks are dumped."""
 DUMP_REST_S: Final = 5.0
+"""Minimum time between two dumps."""
 _PRESSURE: Final = Path("/proc/pressure")
 
 
 class _Gap(NamedTuple):
-    """Two beats of the loop with too much time between them; seconds of the clock that never jumps."""
+    """Interval between two beats of the loop that was too long, monotonic seconds."""
 
     began: float
     ended: float
 
 
 class LoopMonitor:
-    """Watches the loop of the thread that calls `start`, which must be the main thread. One per process."""
+    """Monitor of the event loop of the thread that calls `start`, which must be the main thread.
+
+    One per process.
+    """
 
     def __init__(self, history: StallHistory, control: Path, member: str = "") -> None:
         self._history, self._member = history, member
@@ -75,7 +87,7 @@ class LoopMonitor:
         self._loop_thread = self._loop_clock = 0
         self._before = ProcessSample(0.0, 0.0)
         self._machine = MachineSample(0.0)
-        # Of a stall that lasts.
+        # State of the present stall.
         self._dumps = 0
         self._dumped_at = 0.0
         self._text = ""
@@ -86,7 +98,7 @@ class LoopMonitor:
         self._is_stored = True
 
     def start(self) -> None:
-        """Begin. The stalls that the process before this one stored are read."""
+        """Start monitoring. Loads the stalls that the previous process stored."""
         self._history.load(read_stalls(self._path))
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_native_id()
@@ -98,16 +110,20 @@ class LoopMonitor:
         self._thread.start()
 
     def stop(self) -> None:
-        """End. The signal's handler stays: without it a signal that is under way would end the process."""
+        """Stop monitoring.
+
+        The signal handler stays installed: without it, a signal in flight would end the process.
+        """
         self._stopping.set()
         if self._timer is not None:
             self._timer.cancel()
         self._thread.join(2.0)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
-    # On the loop.
+    # Runs on the event loop.
 
     def _beat(self) -> None:
+        """Record the time, and a gap if the loop was late."""
         now = time.monotonic()
         if now - self._beat_at - BEAT_S >= STALL_S:
             self._gaps.append(_Gap(self._beat_at, now))
@@ -115,9 +131,10 @@ class LoopMonitor:
         assert self._loop is not None
         self._timer = self._loop.call_later(BEAT_S, self._beat)
 
-    # On the thread.
+    # Run on the thread.
 
     def _run(self) -> None:
+        """Poll until stopped."""
         signal.setitimer(signal.ITIMER_REAL, ALARM_S)
         polled_at = time.monotonic()
         while not self._stopping.wait(POLL_S):
@@ -130,6 +147,7 @@ class LoopMonitor:
             polled_at = now
 
     def _poll(self, now: float, late_s: float) -> None:
+        """Check whether the loop is late, was late, or is on time."""
         self._late_s = max(self._late_s, late_s)
         is_late = now - self._beat_at - BEAT_S >= STALL_S and not self._gaps
         if self._gaps:
@@ -140,7 +158,7 @@ class LoopMonitor:
             self._rest(now)
 
     def _rest(self, now: float) -> None:
-        """The loop is on time."""
+        """Sample while the loop is on time. A suspension of the machine is reported."""
         sample = self._sample()
         suspended_s = sample.suspended_s(self._before)
         if suspended_s >= STALL_S:
@@ -149,11 +167,11 @@ class LoopMonitor:
             self._machine = self._sample_machine()
         if not self._is_stored and now - self._dumped_at >= DUMP_REST_S:
             self._store()
-        self._take_stacks()  # of a signal that came because this thread alone was late
+        self._take_stacks()  # drop stacks of a signal that fired because only this thread was late
         self._before, self._late_s = sample, 0.0
 
     def _follow_stall(self, now: float) -> None:
-        """The loop is late, and this thread runs."""
+        """Follow a stall in progress: the loop is late, and this thread runs."""
         began = self._beat_at
         self._take_signalled()
         self._states += _state_of(self._loop_thread)
@@ -175,7 +193,10 @@ class LoopMonitor:
         )
 
     def _end_stall(self) -> None:
-        """The loop runs again. Stacks that the signal took count where this thread couldn't take any."""
+        """Report the stalls that have ended.
+
+        Stacks that the signal wrote are used where this thread could not dump any.
+        """
         sample = self._sample()
         while self._gaps:
             gap = self._gaps.popleft()
@@ -188,6 +209,7 @@ class LoopMonitor:
         self._before, self._machine, self._late_s = sample, self._sample_machine(), 0.0
 
     def _observe(self, began: float, ended: float, sample: ProcessSample) -> Observation:
+        """Return the samples before and after a stall."""
         return Observation(
             began,
             ended,
@@ -201,6 +223,7 @@ class LoopMonitor:
         )
 
     def _report(self, seen: Observation, *, over: bool, stacks: str, activity: tuple[str, str]) -> None:
+        """Log, store and count a stall."""
         doing, task = activity
         ended_s = time.monotonic() - seen.ended
         entry = make_entry(
@@ -216,23 +239,27 @@ class LoopMonitor:
         self._history.put(entry)
         _log(entry, with_stacks=not over or self._dumps == 0)
         self._is_stored = False
-        # The start of a stall is stored at once: the process may be killed in it.
+        # The start of a stall is stored immediately: the process may be killed during it.
         if not over or time.monotonic() - self._dumped_at >= DUMP_REST_S:
             self._store()
 
     def _store(self) -> None:
+        """Write the newest stalls to disk."""
         self._is_stored = True
         write_stalls(self._path, self._history.entries)
 
     def _take_signalled(self) -> None:
-        """Take the stacks that the signal wrote in this stall, and note when it did."""
+        """Read the stacks that the signal wrote during this stall, and when."""
         status = os.fstat(self._stacks)
         if status.st_size and not self._text:
             self._signalled_at = time.monotonic() - (time.time_ns() - status.st_mtime_ns) / 1e9
             self._text = self._take_stacks()
 
     def _take_stacks(self) -> str:
-        """Return the stacks that were written, and empty the file. The loop's thread is the last: the end is kept."""
+        """Return the dumped stacks and empty the file.
+
+        If they are too long, the end is kept, because the event loop's thread comes last.
+        """
         size = os.fstat(self._stacks).st_size
         if not size:
             return ""
@@ -243,13 +270,14 @@ class LoopMonitor:
         return f"({cut} bytes are left out)\n{text}" if cut else text
 
     def _find_task(self) -> str:
-        """Return the name and the coroutine of the task that runs on the loop; "" when a callback does."""
+        """Return name and coroutine of the task that runs on the loop; "" when a callback runs."""
         task = asyncio.current_task(self._loop)
         if task is None:
             return ""
         return f"{task.get_name()} ({getattr(task.get_coro(), '__qualname__', '')})"
 
     def _sample(self) -> ProcessSample:
+        """Sample the process."""
         return ProcessSample(
             time.monotonic(),
             time.clock_gettime(time.CLOCK_BOOTTIME),
@@ -259,6 +287,7 @@ class LoopMonitor:
         )
 
     def _sample_machine(self) -> MachineSample:
+        """Sample the machine."""
         memory = _memory()
         return MachineSample(
             time.monotonic(),
@@ -272,6 +301,7 @@ class LoopMonitor:
 
 
 def _log(entry: StallEntry, *, with_stacks: bool) -> None:
+    """Log a stall."""
     text = CAUSES[StallCause(entry.cause)]
     left_out = ("stacks", "pid", "member", "over", "at")
     said = {key: value for key, value in msgspec.to_builtins(entry).items() if key not in left_out}
@@ -283,7 +313,7 @@ def _log(entry: StallEntry, *, with_stacks: bool) -> None:
 
 
 def _state_of(thread: int) -> str:
-    """Return Linux's letter for what a thread of this process does; "" where it can't be read."""
+    """Return Linux's state letter of a thread of this process; "" if it cannot be read."""
     try:
         text = Path(f"/proc/self/task/{thread}/stat").read_text(errors="replace")
     except OSError:
@@ -292,6 +322,7 @@ def _state_of(thread: int) -> str:
 
 
 def _cpu_wait_s(thread: int) -> float:
+    """Return how long a thread has waited for a CPU, seconds; 0 if it cannot be read."""
     try:
         return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -299,8 +330,10 @@ def _cpu_wait_s(thread: int) -> float:
 
 
 def _pressure_s(name: str) -> float:
-    """Return for how long some task has waited for a resource since the machine's start; 0 where Linux
-    doesn't count it."""
+    """Return how long some task has waited for a resource since the start of the machine, seconds.
+
+    Returns 0 where Linux does not count it.
+    """
     try:
         some = (_PRESSURE / name).read_text().splitlines()[0]
         return int(some.rpartition("total=")[2]) / 1e6
@@ -309,7 +342,7 @@ def _pressure_s(name: str) -> float:
 
 
 def _memory() -> dict[str, int]:
-    """Return figures of /proc/meminfo in bytes."""
+    """Return the figures of /proc/meminfo in bytes; {} if they cannot be read."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return {name: int(rest.split()[0]) * 1_024 for name, _, rest in (one.partition(":") for one in lines)}

@@ -1,7 +1,4 @@
-"""What is done for the journal once a second, in threads: none of it may hold up a message.
-
-What a process that has a loop to keep asks of Python's interpreter.
-"""
+"""Journal tasks done once a second in threads, so that none delays a message; and interpreter settings."""
 
 from __future__ import annotations
 
@@ -21,7 +18,10 @@ log = structlog.get_logger("sluice.engine")
 
 
 class JournalMaintenance:
-    """`broken` is called with why the journal takes nothing more. Belongs to the loop."""
+    """Background tasks of the journal, started once a second. Belongs to the event loop.
+
+    `broken` is called with the error when the journal accepts no more records.
+    """
 
     def __init__(
         self,
@@ -37,17 +37,17 @@ class JournalMaintenance:
         self._keeping: asyncio.Task[None] | None = None
         self._preallocating: asyncio.Task[None] | None = None
         self._refused = ""
-        """The error code with which spare segments couldn't be made when it was tried last."""
+        """Error code of the last attempt to create spare segments; "" after success."""
 
     def start_round(self) -> None:
-        """Begin those that aren't being done still."""
+        """Start the tasks that are not still running."""
         if self._keeping is None or self._keeping.done():
             self._keeping = self._spawn(self._keep())
         if self._preallocating is None or self._preallocating.done():
             self._preallocating = self._spawn(self._preallocate())
 
     async def _keep(self) -> None:
-        """See that the journal is still ours, and have full segments closed."""
+        """Check that this process still owns the journal, save name owners, and finish sealed segments."""
         try:
             await asyncio.to_thread(self._journal.check)
             await self.save_owners()
@@ -56,15 +56,15 @@ class JournalMaintenance:
             self._broken(self._journal.failed or error)
 
     async def _preallocate(self) -> None:
-        """Have spare segments made, which takes its time."""
+        """Create spare segments, which takes time."""
         try:
             await asyncio.to_thread(self._journal.preallocate)
         except JournalError as error:
             if self._journal.failed is not None:
                 self._broken(self._journal.failed)
                 return
-            # The journal goes on without spares, and writing says so itself when the disk is full. Said once, not each second: whoever
-            # doesn't read what a process says stops it when the pipe is full.
+            # The journal works without spares, and a write reports a full disk itself. Logged once, not each
+            # second: a full, unread pipe of the process's output would block it.
             if error.code != self._refused:
                 log.warning("journal_chores_failed", code=error.code, why=error.sentence)
             self._refused = error.code
@@ -72,7 +72,7 @@ class JournalMaintenance:
             self._refused = ""
 
     async def save_owners(self) -> None:
-        """Write down whose the clients' names are, where that has changed."""
+        """Write the owners of client names to disk, if they have changed."""
         if not self._owners.changed:
             return
         try:
@@ -83,21 +83,29 @@ class JournalMaintenance:
 
 
 THRESHOLDS = (5_000, 500, 100)
-"""Objects made before the youngest are looked at, and how often older ones are. Python's own are (700, 10, 10): a full
-collection walks everything that 10,000 clients are made of, and nothing is delivered meanwhile (270 ms, bench/clients.py). With
-50,000 young ones each look took 20 to 35 ms while five clients began 5,000 subscriptions to queues; now 2 to 3."""
+"""Thresholds of the garbage collector: new objects before a young collection, and ratios of older ones.
+
+Python's own are (700, 10, 10). A full collection visits all objects of 10,000 clients, and nothing is
+delivered meanwhile (270 ms, bench/clients.py). With 50,000 young objects, each collection took 20 to 35 ms
+while five clients started 5,000 subscriptions to queues. With 5,000 it takes 2 to 3 ms.
+"""
 
 SWITCH_INTERVAL_S = 0.000_05
-"""How long the loop may go on while the thread that commits waits for the interpreter. The wait begins anew each time that the loop
-lets go of it for a system call and takes it back at once, so it must be shorter than what lies between two of these: with Python's
-own 5 ms a thread that wants it beside a busy loop may never be due. Beside eight clients whose commands keep the loop busy another's
-message took 64 ms (p99 189) with 0.5 ms, 13 (44) with 0.1 and 6 (39) with 0.02 (`bench.hostile --only commands`); rates and
-latencies at rest didn't change."""
+"""How long the event loop may run while the commit thread waits for the interpreter lock, seconds.
+
+The wait starts again each time the loop releases the lock for a system call and takes it back immediately. So
+the interval must be shorter than the time between two system calls. With Python's default of 5 ms, a thread
+beside a busy loop may never get the lock. Measured beside eight clients whose commands keep the loop busy
+(`bench.hostile --only commands`), another client's message took: 64 ms (p99 189) with 0.5 ms, 13 ms (p99 44)
+with 0.1 ms, 6 ms (p99 39) with 0.02 ms. Throughput and latency without load did not change.
+"""
 
 
 def tune_interpreter() -> None:
-    """Collect seldom, never walk what is there now (it lives as long as the process), and let other threads in soon. Call once,
-    after the start."""
+    """Set rare garbage collections and fast thread switches. Call once, after the start.
+
+    Objects that exist now are never collected, because they live as long as the process.
+    """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.collect()
     gc.freeze()

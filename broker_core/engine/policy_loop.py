@@ -1,8 +1,8 @@
-"""The end of a turn: whoever has changed is sent what the socket takes, measured, judged; then what was decided is done.
+"""End of an event-loop iteration: send to clients that changed, measure, judge, execute decisions.
 
-Deliveries only mark clients as changed. So a decision is never made, and nobody is ever closed, in the middle of a loop over
-clients, and each client is judged once a turn however many batches came for it. What time alone changes is looked at once
-a second, a part of the clients every PART_S, so that no turn of the loop takes long.
+Deliveries only mark clients as changed. So no decision is made, and no client is closed, in the middle of a
+loop over clients. Each client is judged once per iteration, however many batches arrived for it. Effects of
+time alone are checked once a second, for a part of the clients every PART_S, so that no iteration takes long.
 """
 
 from __future__ import annotations
@@ -34,24 +34,38 @@ from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.rules.rulebook import StagedRevision
 
 PART_S: Final = 0.025
+"""Interval between two slices of the tick, seconds."""
 PARTS: Final = 40
-"""Of a second, in which everybody is looked at once."""
+"""Slices per second; each client belongs to one."""
 LUMPS_IN: Final = 4
-"""Parts in which everybody is looked at once who reads nothing; more when they are many."""
+"""Slices in which all clients that do not read are checked once; more slices when they are many."""
 MAX_LUMPS: Final = 100
-"""In one part, unless that would take longer than a second."""
+"""Maximum non-reading clients checked in one slice.
+
+The limit does not apply where a full pass would then take longer than a second.
+"""
 WHOLE_MS: Final = 900
-"""Rounds that follow one another in less are of a few clients. Not a second: what sleeps for one may wake a little early."""
+"""Minimum time between two full checks.
+
+With few clients a pass takes less than a second. The value is below a second, because a sleeping task may
+wake slightly early.
+"""
 MAX_ROUNDS: Final = 8
-"""What is decided may make others change; after so many rounds of that the rest waits for the next turn."""
+"""Maximum passes per iteration.
+
+Decisions of a pass may change other clients. Clients that are changed by the last pass wait for the next
+iteration.
+"""
 BEHIND_NS: Final = 50_000_000
-"""A client whose socket has taken nothing for so long takes less than comes: its subscriptions of the log go back to it. So
-does one that has had no credit for so long."""
+"""A client whose socket accepted nothing, or that gave no credit, for this long reads too slowly.
+
+Its subscriptions of the log then fall back to reading the log.
+"""
 log = structlog.get_logger("sluice.settle")
 
 
 class PolicyLoop:
-    """One instance's clients as policy sees them. Satisfies `connections.ports.PolicyPort`."""
+    """Clients of one instance as policy sees them. Implements `connections.ports.PolicyPort`."""
 
     def __init__(
         self,
@@ -66,38 +80,43 @@ class PolicyLoop:
         self._roster = roster
         self._control = control
         self.guard = guard
-        # In a turn of its own: the guard is in the middle of a judgement when the allowance ends.
+        # Deferred to the next iteration: the guard is in the middle of judging when the allowance ends.
         guard.on_exhausted = self._withdraw_soon
         self._events = events
         self.enforces: PolicyEnforcer
         self._uses: dict[ConnectionView, ClientUsage] = {}
         self._watched: dict[tuple[ConnectionView, int], tuple[LiveSubscriptionView, WatchedSubscription]] = {}
-        """Every subscription, by client and stream, as rules see it and with what they want of it."""
+        """View and rules of every subscription, by client and stream."""
         self._dirty: dict[ConnectionView, None] = {}
+        """Clients that have changed since they were last processed."""
         self._resting: dict[ConnectionView, None] = {}
-        """Those who leave unread what they have, the longest not looked at first: what comes for them is handed over in lumps."""
+        """Clients that do not read from their sockets, the one checked least recently first.
+
+        Writes to them are coalesced into chunks.
+        """
         self._scheduled = False
         self._decided: list[Decision] = []
-        """Made between turns, and noted by the guard: done in the next round."""
+        """Decisions made between iterations, already applied by the guard. The next pass executes them."""
         self.watchdog = Watchdog(facilities, frontier)
         self.traffic = TrafficRecorder()
         self.late_ms = 0
-        """How late the loop ran at the last look, in ms: everybody's messages waited as long."""
+        """How late the event loop ran at the last slice, ms. All messages waited for this time."""
         self._part: list[ConnectionView] = []
+        """Clients of the present pass that no slice has checked yet."""
         self._part_size = 0
         self._whole, self._whole_at = False, -WHOLE_MS
-        """Whether this round is one of those, a second apart, at which everything is looked at; and when the last was."""
+        """Whether the present pass is a full check, made once a second, and the time of the last one."""
 
-    # Who is there.
+    # Clients and subscriptions.
 
     def on_joined(self, connection: ConnectionView) -> None:
-        """A client has logged on."""
+        """Register a client that has logged on."""
         self._uses[connection] = self.guard.register(
             connection.name, connection.transport, connection.backlog, connection.user
         )
 
     def on_left(self, connection: ConnectionView) -> None:
-        """A client is gone."""
+        """Remove a client that has disconnected."""
         use = self._uses.pop(connection, None)
         if use is not None:
             self.guard.unregister(use)
@@ -109,59 +128,60 @@ class PolicyLoop:
         self.watchdog.forget(connection)
 
     def on_spool_failed(self, connection: ConnectionView, error: SluiceError) -> None:
-        """What waits for a client can't be written to its spool."""
+        """Disconnect a client whose backlog cannot be written to its spool."""
         self.enforces.on_spool_failed(connection, error)
 
     def on_subscribed(self, connection: ConnectionView, target: ClientSubscription, prefetch: int) -> None:
-        """A subscription begins; before anything is offered to it."""
+        """Register a new subscription. Must be called before any record is offered to it."""
         view = LiveSubscriptionView(connection, target, prefetch, self._journal)
         self._watched[connection, target.stream] = view, self.guard.subscribe(self._uses[connection], view)
         self._give_lane(connection, target)
 
     def on_unsubscribed(self, connection: ConnectionView, target: ClientSubscription) -> None:
-        """A subscription has ended."""
+        """Remove a subscription that has ended."""
         self._watched.pop((connection, target.stream), None)
         use = self._uses.get(connection)
         if use is not None:
             self.guard.unsubscribe(use, target.id)
 
     def prefetch_of(self, connection: ConnectionView, topic: str) -> int | None:
-        """The prefetch that policy sets for a subscription; None: what it asks for."""
+        """Return the prefetch that policy sets for a subscription; None to use the one requested."""
         return self.guard.prefetch_of(self._uses[connection], topic)
 
     def usage_of(self, connection: ConnectionView) -> ClientUsage | None:
-        """What a client takes of its pool; None before its logon and after its end."""
+        """Return a client's use of its pool; None before its logon and after its end."""
         return self._uses.get(connection)
 
     def view_of(self, connection: ConnectionView, target: ClientSubscription) -> LiveSubscriptionView | None:
-        """A subscription as rules see it."""
+        """Return a subscription as rules see it; None for an unknown one."""
         found = self._watched.get((connection, target.stream))
         return found[0] if found is not None else None
 
     def on_live(self, connection: ConnectionView) -> None:
-        """A client has drained its spool."""
+        """Mark a client as live after it has drained its spool."""
         self._decided += self._measure(connection)
         use = self._uses.get(connection)
         if use is not None:
             self.guard.on_spool_empty(use)
 
     def on_acknowledged(self, connection: ConnectionView, target: ClientSubscription) -> None:
-        """A subscription's client has acknowledged messages."""
+        """Record that a subscription's client has acknowledged messages."""
         view = self.view_of(connection, target)
         if view is not None:
             view.last_ack_at, view.acked = self._clock.now_ns(), True
         self.mark_changed(connection)
 
     def apply(self, policy: PolicyDocument, stage: StagedRevision | None) -> None:
-        """Put a revision in force, and act on whoever is over its limits."""
+        """Put a revision into force and act on clients that are over its limits."""
         self.guard.apply_policy(policy, stage)
         self._give_lanes()
 
     def _withdraw_soon(self) -> None:
+        """Schedule the withdrawal of an exhausted stage."""
         asyncio.get_running_loop().call_soon(self._withdraw_stage)
 
     def _withdraw_stage(self) -> None:
-        """Judge the clients of an exhausted stage by the instance's revision again, and act on them at once."""
+        """Judge the clients of an exhausted stage by the instance's revision again, and act on them."""
         brake = self.guard.brake
         if brake is None or not brake.exhausted or self.guard.stage is None:
             return
@@ -170,24 +190,24 @@ class PolicyLoop:
         self._give_lanes()
 
     def _give_lanes(self) -> None:
-        """Give each judged subscription its lane, and judge everybody at once."""
+        """Give each subscription with rules its own queue, and judge all clients."""
         for connection in self._uses:
             for target in connection.subscriptions.values():
                 self._give_lane(connection, target)
         self.judge_all()
 
     def _give_lane(self, connection: ConnectionView, target: ClientSubscription) -> None:
-        """What waits for a subscription that rules look at is kept apart from its neighbours', so that it can be told."""
+        """Give a subscription with rules its own queue, so that its backlog can be measured separately."""
         found = self._watched.get((connection, target.stream))
         if found is not None and found[1].has_rules:
             connection.backlog.ensure_queue(target.stream)
             connection.backlog.touched.add(target.stream)
             self.mark_changed(connection)
 
-    # The end of a turn.
+    # End of an event-loop iteration.
 
     def mark_changed(self, connection: ConnectionView) -> None:
-        """What waits for a client has changed: look at the end of the turn."""
+        """Mark a client whose backlog has changed, so that it is processed at the end of the iteration."""
         self._dirty[connection] = None
         if not self._scheduled:
             self._scheduled = True
@@ -196,10 +216,10 @@ class PolicyLoop:
     def run_turn_end(self) -> None:
         """Send, measure, decide and enforce, for all clients that have changed.
 
-        What one client's turn raises ends that client alone: it can't be served, or policy can't see what it takes. The
-        others go on in the same turn, and what was decided about them is done.
+        An exception while processing one client ends only that client: it cannot be served, or policy cannot
+        measure it. Other clients are processed in the same iteration, and decisions about them are executed.
         """
-        self._scheduled = True  # what changes meanwhile is looked at here
+        self._scheduled = True  # clients that change meanwhile are processed by this loop
         try:
             for _ in range(MAX_ROUNDS):
                 changed, self._dirty = self._dirty, {}
@@ -207,19 +227,20 @@ class PolicyLoop:
                     break
                 self._settle_round(changed)
         finally:
-            # Whatever happens above, somebody settles those that have changed.
+            # Even after an exception, clients that are still marked must be processed.
             self._scheduled = bool(self._dirty)
             if self._scheduled:
                 asyncio.get_running_loop().call_soon(self.run_turn_end)
 
     def _settle_round(self, changed: Iterable[ConnectionView]) -> None:
-        # Loops without a function between: they are turned for every delivery to every client.
+        # Hot path, run for every delivery to every client: no function call around the loop bodies.
+        """Send to, measure and judge the clients that changed, then execute the decisions."""
         for connection in changed:
             try:
                 connection.backlog.send()
             except Exception:
                 self._end(connection, "What waits for this client couldn't be sent.")
-        # Sending marks nobody's neighbours; what it changed of these is measured now.
+        # Sending marks only the client itself, and it is measured below: remove the mark.
         for connection in changed:
             self._dirty.pop(connection, None)
         decisions, self._decided = self._decided, []
@@ -231,16 +252,17 @@ class PolicyLoop:
         self._enforce(decisions)
 
     def _end(self, connection: ConnectionView, why: str) -> None:
-        """Close the client of which something has just failed."""
+        """Close a client whose processing has failed. Call it in an exception handler."""
         log.exception("settling_failed", client=connection.name, why=why)
         try:
             connection.close("internal_error", why)
         except Exception:
-            # Even then it must not be looked at for ever.
+            # Remove it even if closing fails, so that it is not processed again and again.
             log.exception("closing_failed", client=connection.name)
             self.on_left(connection)
 
     def _enforce(self, decisions: Iterable[Decision]) -> None:
+        """Execute decisions; a failing one does not prevent the others."""
         for decision in decisions:
             try:
                 self.enforces.execute(decision)
@@ -248,7 +270,10 @@ class PolicyLoop:
                 log.exception("decision_failed", client=decision.client, action=decision.action.value)
 
     def _judge(self, connection: ConnectionView, decisions: list[Decision]) -> None:
-        """Add what policy says about what a client holds now. What was added is done, whatever fails behind it."""
+        """Append the decisions about a client's present use.
+
+        Appended decisions are executed even if this raises.
+        """
         use, backlog = self._uses.get(connection), connection.backlog
         if use is None or backlog.state is ClientState.CLOSED:
             return
@@ -263,7 +288,7 @@ class PolicyLoop:
     def _judge_subscription(
         self, connection: ConnectionView, use: ClientUsage, stream: int
     ) -> list[Decision]:
-        """The same about a subscription that has a lane, and for which something has happened."""
+        """Return the decisions about a subscription with its own queue that has changed."""
         backlog, now = connection.backlog, self._clock.now_ns()
         lane = backlog.lanes.get(stream)
         if lane is not None and lane.update_window_full(now, backlog.is_spooled(stream)):
@@ -275,12 +300,15 @@ class PolicyLoop:
             view.acked = False
             return self.guard.judge_subscription(use, watched, now)
         if watched.is_over_alarm or use.has_rule_state(watched):
-            backlog.update_progress()  # what its peer has acknowledged meanwhile isn't owed
+            backlog.update_progress()  # acknowledged bytes no longer count
             return self.guard.judge_subscription(use, watched, now)
         return []
 
     def _relieve(self, connection: ConnectionView, use: ClientUsage) -> None:
-        """A subscription of the log never makes its client a slow one: it goes back to reading the log (seed 002)."""
+        """Let subscriptions of the log fall back to reading it when their client is behind or over an alarm.
+
+        A subscription of the log must never make its client a slow one (seed 002).
+        """
         backlog, now = connection.backlog, self._clock.now_ns()
         behind = backlog.unwritable_since and now - backlog.unwritable_since >= BEHIND_NS
         grown = backlog.nbytes - use.memory
@@ -302,12 +330,12 @@ class PolicyLoop:
         self._dirty.pop(connection, None)
 
     def _measure(self, connection: ConnectionView) -> list[Decision]:
-        """Tell the guard what a client takes of memory and disk now."""
+        """Report a client's present use of memory and disk to the guard, and return its decisions."""
         use, backlog = self._uses.get(connection), connection.backlog
         if use is None:
             return []
         memory, disk = backlog.nbytes - use.memory, backlog.spool_bytes - use.disk
-        if not memory and not disk:  # almost always: the socket took all
+        if not memory and not disk:  # almost always: the socket accepted everything
             return []
         made, now = [], self._clock.now_ns()
         if memory > 0:
@@ -320,16 +348,16 @@ class PolicyLoop:
             self.guard.on_unspooled(use, -disk)
         return [decision for decision in made if decision is not None]
 
-    # What time changes.
+    # Effects of time.
 
     def judge_all(self) -> None:
-        """Judge everybody at once: what a changed policy made too much."""
+        """Judge all clients now, for example against a changed policy."""
         self.run_turn_end()
         self._enforce(self.guard.tick(self._clock.now_ns()))
         self.run_turn_end()
 
     async def run(self) -> None:
-        """Look at everybody once a second, a part every PART_S."""
+        """Check all clients once a second, a part of them every PART_S, until cancelled."""
         while True:
             before = self._clock.monotonic_ms()
             await asyncio.sleep(PART_S)
@@ -337,21 +365,21 @@ class PolicyLoop:
             try:
                 self.tick_slice()
             except Exception:
-                # One client's failure must not end the judging of all others.
+                # A failure must not end the task that judges all clients.
                 log.exception("judging_failed")
 
     def tick_slice(self) -> None:
-        """What the peers of the next part of the clients have taken; and decide about those whose moment has come."""
+        """Update the progress of the next slice of clients, and decide about those whose slice is due."""
         LAST.latest, LAST.chore = "chore", "judging clients"
         if not self._part:
             self._part = list(self._uses)
             self._part_size = -(-len(self._part) // PARTS)
-            # A few clients are gone round more often: all that need be looked at once a second waits for its second.
+            # With few clients a pass takes less than a second: full checks then wait for their second.
             now = self._clock.monotonic_ms()
             self._whole = now - self._whole_at >= WHOLE_MS
             if self._whole:
                 self._whole_at = now
-        # Taken off first: who can't be looked at must not be in everybody's way for ever.
+        # Removed before the check: a client whose check fails must not block the others.
         part = self._part[: self._part_size]
         del self._part[: self._part_size]
         self.watchdog.start_round()
@@ -364,6 +392,7 @@ class PolicyLoop:
         self._enforce(self.guard.tick_part(self._clock.now_ns()))
 
     def _try(self, look: Callable[[ConnectionView], None], connection: ConnectionView) -> None:
+        """Check one client; close it if the check fails."""
         if not connection.is_closed:
             try:
                 look(connection)
@@ -371,24 +400,26 @@ class PolicyLoop:
                 self._end(connection, "What this client has taken couldn't be looked up.")
 
     def _look_at_resting(self, connection: ConnectionView) -> None:
-        """Its lump is handed over; from here on it may be one of those that read."""
+        """Check a client that does not read: flush its chunk, and see whether it reads again."""
         del self._resting[connection]
         backlog = connection.backlog
         backlog.update_progress()
         if backlog.is_coalescing():
             self._resting[connection] = None
-        # A socket that takes again and hasn't said so is for the watchdog to find.
+        # A writable socket that gave no signal is left to the watchdog, which reports it.
         if backlog.has_waiters and not (backlog.unwritable_since and connection.sink.is_writable):
             self.mark_changed(connection)
 
     def _look_at(self, connection: ConnectionView) -> None:
+        """Check one client: acknowledged bytes, traffic sample, blocked socket, watchdog."""
         backlog = connection.backlog
         backlog.update_progress_if_due()
         if connection not in self._resting and backlog.is_coalescing():
             self._resting[connection] = None
         if self._whole and (use := self._uses.get(connection)) is not None:
             self.traffic.sample_client(connection, use, self._clock.now_ns())
-        # Only where the socket takes nothing: what it would take and isn't given is for the watchdog to find.
+        # Only where the socket accepts nothing. A backlog that a writable socket is not given is left to the
+        # watchdog, which reports it.
         if (
             backlog.unwritable_since
             and not connection.sink.is_writable

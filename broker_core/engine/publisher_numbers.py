@@ -1,6 +1,6 @@
-"""Publisher sequences of an instance: those that are done, those on their way to the disk, and repeats of these.
+"""Publisher sequences of an instance: finished ones, ones in flight to the disk, and repeats of either.
 
-`journal.publishers` decides. This module answers the publishers, and closes those that have lost their name.
+`journal.publishers` decides. This module replies to publishers and closes those that have lost their name.
 """
 
 from __future__ import annotations
@@ -33,20 +33,23 @@ from broker_core.subscriptions.journaled_topics import JournaledTopics
 from broker_core.subscriptions.partition import BatchPartition
 
 MAX_JUMP = 2**40
-"""A publisher's numbers never go further at once: a million a second for twelve days. Behind a number that nobody reaches,
-all that its owner publishes would look like repeats."""
+"""Maximum increase of a publisher's sequence: a million per second for twelve days.
+
+After a higher number, everything that its owner publishes would look like a repeat.
+"""
 MAX_REPEATS = 10_000
-"""Answers of one client that may wait for a commit of what it repeats."""
+"""Maximum replies of one client that wait until the batches it repeated are durable."""
 
 
 @dataclass(slots=True)
 class PendingAck:
-    """Acknowledgement that is owed to a client until its batch is durable.
+    """Acknowledgement that a client gets when its batch is durable.
 
-    last_publisher_sequence  number that is acknowledged with it; 0: none
-    answers                  replies to the commands of the batch
-    beside                   records of the same batch that no journal keeps
-    behind                   batches published after it that no journal keeps
+    Attributes:
+        last_publisher_sequence: Number that is acknowledged with it; 0 for none.
+        answers: Replies to the commands of the batch.
+        beside: Records of the same batch that no journal stores.
+        behind: Batches published after it that no journal stores.
     """
 
     connection: ConnectionView
@@ -55,11 +58,11 @@ class PendingAck:
     beside: BatchPartition | None = None
     behind: tuple[UnjournaledPart, ...] = ()
     delivered: bool = False
-    """Whether the batch was delivered, with the records beside and behind it."""
+    """Whether the batch was delivered, with the records `beside` and `behind` it."""
 
 
 class UnjournaledPart(NamedTuple):
-    """A batch that no journal keeps, and the answers to its commands."""
+    """Batch that no journal stores, and the replies to its commands."""
 
     batch: Batch
     answers: Sequence[replies.Ack]
@@ -73,14 +76,18 @@ class InFlightPublishes:
     batches: int = 0
     session: int = 0
     taken: int = 0
-    """Newest accepted number of `session`, journaled or not; 0: none, or the session was superseded. No
-    later batch of the session has a smaller number."""
+    """Newest accepted number of `session`, journaled or not; 0 for none, or if the session was superseded.
+
+    No later batch of the session has a smaller number.
+    """
     claimant: int = 0
-    """The session whose claim, or batches behind its claim, are on their way to the journal; 0: none, or it
-    was superseded."""
+    """Session whose claim on the name, or batches behind it, are in flight to the journal.
+
+    0 for none, or if the session was superseded.
+    """
 
     def join(self, done: Sessions) -> Sessions:
-        """Return the publisher's sessions as they are if all of this gets into the log."""
+        """Return the publisher's sessions as they will be if all batches in flight enter the log."""
         if not done or done[0].session != self.session:
             return with_number(done, self.session, max(self.taken, number_of(done, self.session)))
         if done[0].number >= self.taken:
@@ -106,9 +113,10 @@ class UnconfirmedAck(NamedTuple):
 class FinishedBatches:
     """Finished batches whose publishers are acknowledged next.
 
-    numbers  newest number of each publisher and session
-    batches  number of finished batches of each client
-    behind   acknowledgements with unjournaled batches behind them
+    Attributes:
+        numbers: Newest number of each publisher and session.
+        batches: Number of finished batches of each client.
+        behind: Acknowledgements with unjournaled batches behind them.
     """
 
     numbers: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -118,10 +126,11 @@ class FinishedBatches:
 
 @dataclass(slots=True)
 class DuplicatePublish:
-    """Messages that a client repeated while the first copies were on their way to the disk.
+    """Messages that a client repeated while the first copies were in flight to the disk.
 
-    last     highest repeated number
-    answers  replies that wait until that number is durable
+    Attributes:
+        last: Highest repeated number.
+        answers: Replies that wait until that number is durable.
     """
 
     last: int = 0
@@ -129,22 +138,33 @@ class DuplicatePublish:
 
 
 class PublisherNumbers:
-    """The publisher sequences of an instance's publishers, by name and session."""
+    """Publisher sequences of an instance, by publisher name and session."""
 
     def __init__(self, stored: Publishers, roster: ConnectionTable) -> None:
         self.done = Publishers(stored)
-        """Sessions and newest finished number of each publisher. A number is finished when its record is
-        durable, or when no journal keeps the record and no earlier one waits for the disk."""
+        """Sessions and newest finished number of each publisher.
+
+        A number is finished when its record is durable, or when no journal stores the record and no earlier
+        one waits for the disk.
+        """
         self.under_way: dict[str, InFlightPublishes] = {}
-        """Batches on their way to the disk, by publisher."""
+        """Batches in flight to the disk, by publisher."""
         self.repeats: dict[ConnectionView, DuplicatePublish] = {}
         self.superseded: list[ConnectionView] = []
-        """Clients that lost their name to another member's client: closed after they are acknowledged."""
+        """Clients that lost their name to another member's client.
+
+        They are closed after they are acknowledged.
+        """
         self._roster = roster
 
     def position(self, name: str, session: int, *, proven: bool) -> PublisherPosition:
-        """Return the numbers that the logon reply reports for a client's name; `session` is the client's own,
-        0 if it named none."""
+        """Return the numbers that the logon reply reports for a client's name.
+
+        Args:
+            name: Client name.
+            session: Session that the client named; 0 if none.
+            proven: Whether the client's identity is proven.
+        """
         sessions = self.done.get(name, ())
         own = session | PROVEN if proven else session
         stored = number_of(sessions, own) if session else 0
@@ -154,7 +174,7 @@ class PublisherNumbers:
         return PublisherPosition(sessions[0].number, sessions[0].session & MAX_SESSION, stored, forgotten)
 
     def taken_number(self, name: str, session: int) -> int:
-        """Return the newest publisher sequence of a session that is done or on its way; 0 when none is."""
+        """Return the newest accepted publisher sequence of a session: finished or in flight; 0 if none."""
         taken, under_way = self.done.get(name, ()), self.under_way.get(name)
         if under_way is not None and under_way.taken:
             taken = under_way.join(taken)
@@ -167,8 +187,14 @@ class PublisherNumbers:
         answers: Sequence[replies.Ack],
         topics: JournaledTopics,
     ) -> Batch | None:
-        """Return the part of a batch that wasn't published before. None: there is none, or the client has
-        lost its name; then the client is answered or closed."""
+        """Return the part of a batch that was not published before; None if there is none.
+
+        Also returns None when the client has lost its name. In both cases the client was replied to or
+        closed.
+
+        Raises:
+            ClientError: bad_batch, too_many_repeats.
+        """
         first, session = batch.header.first_publisher_sequence, batch.session
         if first == 0:
             return batch
@@ -200,10 +226,16 @@ class PublisherNumbers:
         return batch.select(rows, explicit=False)
 
     def close_superseded(self, connection: ConnectionView, *, claims: bool) -> None:
-        """Close a client that may publish nothing more under its name. `claims`: it never held the name on
-        this connection, so the `sequence` of its logon was too old, and a new logon tells it the right one.
+        """Close a client that may not publish under its name any more.
 
-        Later connections of the session that have repeated what isn't stored now must log on again, too."""
+        Later connections of the session that repeated messages which now are not stored must log on again,
+        too.
+
+        Args:
+            connection: Client to close.
+            claims: Whether it never held the name on this connection. Then the `sequence` of its logon reply
+                was out of date, and a new logon reports the right one.
+        """
         name, session = connection.name, connection.publishing.session
         self.repeats.pop(connection, None)
         for other in [one for one in self.repeats if one.name == name and one.publishing.session == session]:
@@ -226,7 +258,7 @@ class PublisherNumbers:
         *,
         waits: bool,
     ) -> None:
-        """Answer a repeat: `persisted` when the former one is durable, `processed` where no journal keeps it."""
+        """Reply to a repeat: `persisted` when the first copy is durable, `processed` where not journaled."""
         last = batch.last_publisher_sequence
         if topics.split_batch(batch).kept is None:
             connection.publishing.on_forwarded(answers)
@@ -239,6 +271,10 @@ class PublisherNumbers:
             connection.publishing.reply_when_committed(answers)
 
     def _wait_for_repeat(self, connection: ConnectionView, last: int, answers: Sequence[replies.Ack]) -> None:
+        """Delay the reply to a repeat until the first copy is durable.
+
+        Raises ClientError too_many_repeats.
+        """
         waiting = self.repeats.get(connection)
         if waiting is None:
             waiting = self.repeats[connection] = DuplicatePublish()
@@ -257,9 +293,11 @@ class PublisherNumbers:
                 waiting.answers.append(answer)
 
     def note_from_elsewhere(self, name: str, session: int, last: int) -> None:
-        """Record a batch that no client here waits for: the broker's own, or of another member's client, which
-        may come here next. A client of this broker that held the name until then is closed, once it has heard
-        which of its messages are stored."""
+        """Record a batch that no client of this broker waits for.
+
+        It is the broker's own, or of another member's client, which may connect here next. A client of this
+        broker that held the name until then is closed, once it knows which of its messages are stored.
+        """
         if not last:
             return
         before = self.done.get(name, ())
@@ -279,11 +317,11 @@ class PublisherNumbers:
             self.close_superseded(client, claims=not client.publishing.held_name)
 
     def note_done(self, name: str, session: int = 0, number: int = 0) -> None:
-        """Record that a batch of a publisher's session is done, with numbers up to `number`; and when no batch
-        of the publisher is under way any more, the newest number behind it that no journal keeps.
+        """Record that a batch of a publisher's session is finished, with numbers up to `number`.
 
-        Called for each batch in the log's order, because the session that published last holds the name. A
-        batch that the log had already changes nothing.
+        When no batch of the publisher is in flight any more, also record the newest unjournaled number behind
+        it. Call it for each batch in the order of the log, because the session that published last holds the
+        name. A batch that the log had already changes nothing.
         """
         if number > number_of(self.done.get(name, ()), session):
             self.done.note(name, session, number)
@@ -297,7 +335,7 @@ class PublisherNumbers:
             self.done.note(name, under_way.session, under_way.taken)
 
     def answer_repeats(self) -> None:
-        """Answer the repeats whose former ones are done now."""
+        """Reply to the repeats whose first copies are finished now."""
         for connection, waiting in list(self.repeats.items()):
             sessions = self.done.get(connection.name, ())
             if number_of(sessions, connection.publishing.session) >= waiting.last:
@@ -309,8 +347,11 @@ class PublisherNumbers:
 
 
 def assign_session(connection: ConnectionView, batch: Batch) -> None:
-    """Assign a numbered batch the session that counts its numbers: its own, or that of the connection.
-    ClientError bad_batch."""
+    """Assign a numbered batch its session: the one it names, or that of the connection.
+
+    Raises:
+        ClientError: bad_batch.
+    """
     session = batch.session
     if session > MAX_SESSION:
         raise ClientError(

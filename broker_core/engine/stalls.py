@@ -1,4 +1,4 @@
-"""Causes of stalls of the event loop: pure decisions over samples of the process and of the machine."""
+"""Causes of event-loop stalls, found from samples of the process and the machine. Pure."""
 
 from __future__ import annotations
 
@@ -10,48 +10,56 @@ from msgspec import structs
 from broker_core.documents.stalls import StallCause, StallEntry, StallTotals
 
 STALL_S: Final = 1.0
-"""An event loop that runs this much later than it asked for has stalled."""
+"""An event loop that runs at least this much later than scheduled has stalled."""
 MAX_STALLS: Final = 20
+"""Maximum stalls stored."""
 MAX_STACK_BYTES: Final = 16 * 1024
+"""Maximum bytes of stacks stored per stall."""
 FAULTS_PER_S: Final = 50.0
-"""Major page faults a second from which on they are the cause: a disk needs some milliseconds for each."""
+"""Major page faults per second that count as the cause: a disk needs some milliseconds for each."""
 _IN_TIME: Final = 0.2
+"""Minimum remaining share of a stall for its signal to count as handled in time."""
 _MOST: Final = 0.5
-"""A share of the time that makes something the cause."""
+"""Minimum share of the time for something to be the cause."""
 
 
 class ProcessSample(NamedTuple):
-    """Counters of the process, cheap to read. Seconds, but for the faults."""
+    """Counters of the process, cheap to read. Seconds, except for the faults."""
 
     at: float
-    """Of the clock that never jumps, and stands still while the machine is suspended."""
+    """Monotonic clock, which stops while the machine is suspended."""
     boot_at: float
-    """Of the same clock, which goes on meanwhile."""
+    """Monotonic clock that continues while the machine is suspended."""
     cpu_s: float = 0.0
     loop_cpu_s: float = 0.0
     major_faults: int = 0
 
     def suspended_s(self, before: ProcessSample) -> float:
-        """Return for how long the machine was suspended since `before`."""
+        """Return how long the machine was suspended since `before`."""
         return (self.boot_at - before.boot_at) - (self.at - before.at)
 
 
 class MachineSample(NamedTuple):
-    """Counters of Linux for the event loop's thread and the machine; read seldom. Seconds, but for bytes."""
+    """Linux counters of the event loop's thread and of the machine, read rarely.
+
+    Seconds, except for bytes.
+    """
 
     at: float
     cpu_wait_s: float = 0.0
-    """For which the thread was ready to run and had no CPU."""
+    """Time for which the thread was ready to run and had no CPU."""
     cpu_s: float = 0.0
+    """Time for which some task of the machine waited for a CPU (/proc/pressure)."""
     io_s: float = 0.0
+    """Time for which some task of the machine waited for I/O (/proc/pressure)."""
     memory_s: float = 0.0
-    """For which some task of the machine waited for each (/proc/pressure)."""
+    """Time for which some task of the machine waited for memory (/proc/pressure)."""
     available_bytes: int = 0
     dirty_bytes: int = 0
 
 
 class Observation(NamedTuple):
-    """Samples before and after a stall. `late_s`: how late the observing thread was itself."""
+    """Samples before and after a stall. `late_s`: delay of the monitoring thread itself."""
 
     began: float
     ended: float
@@ -62,27 +70,29 @@ class Observation(NamedTuple):
     machine_after: MachineSample
     states: str = ""
     signalled_at: float | None = None
-    """When the process handled a timer's signal that came due in the stall; None: there was none."""
+    """When the process handled a timer signal that fired during the stall; None if there was none."""
 
     @property
     def lasted_s(self) -> float:
-        """Return the time for which the loop stood still."""
+        """Duration of the stall."""
         return max(self.ended - self.began, 1e-3)
 
     @property
     def observed_s(self) -> float:
-        """Return the time between the two samples of the process."""
+        """Time between the two samples of the process."""
         return max(self.after.at - self.before.at, self.lasted_s)
 
     def machine_share(self, name: str) -> float:
-        """Return the share of the time between the samples of the machine in which a counter grew: 0 to 1."""
+        """Return by how much a counter grew between the machine samples, as a share of the time: 0 to 1."""
         grown: float = getattr(self.machine_after, name) - getattr(self.machine_before, name)
         return min(max(grown / max(self.machine_after.at - self.machine_before.at, 1e-3), 0.0), 1.0)
 
 
 def find_cause(seen: Observation) -> StallCause:
-    """Return the cause of a stall. A thread beside the loop that was late too shows that more than the loop
-    stood still."""
+    """Return the cause of a stall.
+
+    If the monitoring thread was late too, more than the event loop was stopped.
+    """
     if seen.after.suspended_s(seen.before) >= STALL_S:
         return StallCause.MACHINE_SUSPENDED
     process = (seen.after.cpu_s - seen.before.cpu_s) / seen.observed_s
@@ -102,20 +112,34 @@ def find_cause(seen: Observation) -> StallCause:
 
 
 def _is_signalled_in_time(seen: Observation) -> bool:
-    """Return whether the process handled the signal well before the end. A stopped process handles it when it
-    goes on."""
+    """Return whether the process handled the signal well before the end of the stall.
+
+    A stopped process handles it only when it continues.
+    """
     at = seen.signalled_at
     return at is not None and seen.ended - at >= _IN_TIME * seen.lasted_s
 
 
 def _is_mostly(states: str, wanted: str) -> bool:
+    """Return whether most of the thread states are `wanted`."""
     return 2 * states.count(wanted) > len(states)
 
 
 def make_entry(
     seen: Observation, wall_ms: int, *, over: bool, doing: str, task: str, pid: int, member: str, stacks: str
 ) -> StallEntry:
-    """Return what is reported of a stall. `wall_ms`: the time at its end, ms UTC."""
+    """Return the report of a stall.
+
+    Args:
+        seen: Samples before and after.
+        wall_ms: Time at its end, ms UTC.
+        over: Whether it has ended.
+        doing: Work that the event loop was doing.
+        task: Task that was running.
+        pid: Process id.
+        member: Name of this member of a group.
+        stacks: Stacks of all threads; only the end is kept if they are too long.
+    """
     lasted = max(seen.lasted_s, seen.after.suspended_s(seen.before))
     return StallEntry(
         at=wall_ms - round(1_000 * lasted),
@@ -139,8 +163,10 @@ def make_entry(
 
 
 class StallHistory:
-    """The newest stalls and the totals since the start. Written by one thread; readers of others see whole
-    lists."""
+    """Newest stalls, and totals since the start.
+
+    Written by one thread. Readers of other threads always see complete lists.
+    """
 
     def __init__(self) -> None:
         self.entries: tuple[StallEntry, ...] = ()
@@ -149,11 +175,11 @@ class StallHistory:
         self._lasted_ms: Counter[str] = Counter()
 
     def load(self, earlier: list[StallEntry]) -> None:
-        """Take those of the processes before this one; they are not counted."""
+        """Load the stalls of earlier processes. They are not counted in the totals."""
         self.entries = tuple(earlier[-MAX_STALLS:])
 
     def put(self, entry: StallEntry) -> None:
-        """Add a stall, or replace the newest one where that lasts still."""
+        """Add a stall, or replace the newest one if that was still in progress."""
         newest = self.entries[-1] if self.entries else None
         is_same = newest is not None and not newest.over and newest.pid == entry.pid
         kept = self.entries[:-1] if is_same else self.entries

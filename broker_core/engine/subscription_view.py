@@ -1,4 +1,4 @@
-"""A live subscription as rules see it: every figure is read from its account, its lane and its cursor when it is asked."""
+"""Live subscription as rules see it. Each figure is read from its account, queue and cursor on demand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker_core.replay.client_subscription import ClientSubscription
 
 
 class LiveSubscriptionView:
-    """Satisfies `slow_clients.evaluate.signals.SubscriptionView`."""
+    """View of a live subscription. Implements `slow_clients.evaluate.signals.SubscriptionView`."""
 
     def __init__(
         self, connection: ConnectionView, target: ClientSubscription, prefetch: int, journal: Journal
@@ -23,22 +23,26 @@ class LiveSubscriptionView:
         self.journaled = target.is_bookmark_subscription
         self.prefetch = prefetch
         self.last_ack_at = 0
-        """When its client has acknowledged last, ns."""
+        """Time of the client's last acknowledgement, ns."""
         self.acked = False
-        """Whether it has since it was judged last."""
+        """Whether the client has acknowledged since the subscription was last judged."""
 
     @property
     def _lane(self) -> SubscriptionQueue | None:
+        """The subscription's own queue; None while it has none."""
         return self._backlog.lanes.get(self.target.stream)
 
     @property
     def _served_by_log(self) -> bool:
-        """Whether it is sent what its socket takes and reads the rest in the log: that makes nobody slow (seed 002). Not
-        where the application itself says what it has."""
+        """Whether it gets what the socket accepts and reads the rest from the log.
+
+        That makes no client slow (seed 002). False where the application itself acknowledges.
+        """
         return self.target.can_fall_back and not self.prefetch
 
     @property
     def _owed(self) -> MessageVolume:
+        """Messages that wait or are in flight."""
         return self._backlog.outstanding_of(self.target)
 
     @property
@@ -72,7 +76,7 @@ class LiveSubscriptionView:
 
     @property
     def _unacked_at(self) -> int:
-        """From when the age of the oldest counts that is delivered and not acknowledged, ns; 0: there is none."""
+        """Time from which the age of the oldest delivered, unacknowledged message counts, ns; 0 if none."""
         lane = self._lane
         if lane is not None and lane.window is not None:
             return lane.window.oldest_accepted_at

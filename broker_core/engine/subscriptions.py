@@ -1,4 +1,4 @@
-"""Where subscriptions of connected clients begin, how they come to live delivery, and where they end."""
+"""Subscriptions of connected clients: how they start, switch to live delivery, and end."""
 
 from __future__ import annotations
 
@@ -34,19 +34,26 @@ from broker_core.subscriptions.subscription import Subscription
 from broker_core.subscriptions.topics import TopicPattern
 
 MAX_STREAM = 65_535
-"""Stream numbers aren't used again on a connection, so a late delivery can't reach the wrong subscription."""
+"""Maximum stream number of a connection.
+
+Numbers are never reused, so that a late delivery cannot reach the wrong subscription.
+"""
 
 
 class SubscriptionManager:
-    """An instance's subscriptions. `registry` holds those that batches are matched for: the live ones, and those that
-    were live and fell behind; one that replays from its beginning enters when it has caught up. Whoever listens inside
-    the broker is in it too."""
+    """Subscriptions of an instance.
+
+    `registry` has the subscriptions that batches are matched for: live ones, and live ones that fell behind.
+    A subscription that replays from its beginning is added when it has caught up. Receivers inside the broker
+    are in it, too.
+    """
 
     def __init__(self, topics: Callable[[], JournaledTopics]) -> None:
-        """`topics` says which are journaled now."""
+        """Create an empty manager. `topics` returns the topics that are journaled now."""
         self._topics = topics
         self.registry = SubscriptionRegistry[MatchReceiver](self._decoder_of)
-        # Those with durability `live`: they get a group before it is on disk. They enter with a whole group.
+        # Subscriptions with durability `live` receive a group before it is on disk. They are added between
+        # groups.
         self.early = SubscriptionRegistry[MatchReceiver](self._decoder_of)
         self._entering: list[ClientSubscription] = []
         self._bookmarked: set[ClientSubscription] = set()
@@ -59,10 +66,14 @@ class SubscriptionManager:
     def _instance(self) -> str:
         return self.services.facilities.instance
 
-    # Begin.
+    # Start.
 
     def subscribe(self, connection: ConnectionView, command: commands.Subscribe) -> None:
-        """Begin a subscription, at once or when it is prepared. ClientErrors as `_add`, too_many_subscriptions."""
+        """Start a subscription, immediately or after its preparation.
+
+        Raises:
+            ClientError: too_many_subscriptions, or an error of `_add`.
+        """
         self._check(connection, command)
         if connection.last_stream >= MAX_STREAM:
             raise _too_many(command)
@@ -79,6 +90,7 @@ class SubscriptionManager:
             self._begin(connection, command, stream)
 
     def _check(self, connection: ConnectionView, command: commands.Subscribe) -> None:
+        """Raise ClientError if a client may not start this subscription."""
         if len(connection.subscriptions) + len(connection.preparing) >= MAX_SUBSCRIPTIONS:
             raise _too_many(command)
         self.services.quotas.check_subscription(connection, len(connection.preparing))
@@ -106,7 +118,13 @@ class SubscriptionManager:
             )
 
     def _begin_prepared(self, connection: ConnectionView, command: commands.Subscribe, stream: int) -> None:
-        """Others may have begun while it was prepared; ClientErrors as `_add`, and what `_check` refuses."""
+        """Start a subscription after its preparation.
+
+        Others may have started meanwhile, so the checks are repeated.
+
+        Raises:
+            ClientError: An error of `_check` or `_add`.
+        """
         connection.preparing.discard(command.id)
         try:
             self._check(connection, command)
@@ -115,7 +133,11 @@ class SubscriptionManager:
         self._begin(connection, command, stream)
 
     def _begin(self, connection: ConnectionView, command: commands.Subscribe, stream: int) -> None:
-        """Start a subscription whose preparations are done; ClientErrors as `_add`."""
+        """Start a subscription that needs no further preparation.
+
+        Raises:
+            ClientError: An error of `_add`.
+        """
         services, clock = self.services, self.services.facilities.clock
         try:
             target = self._add(connection, command, stream)
@@ -132,14 +154,19 @@ class SubscriptionManager:
     def _add(
         self, connection: ConnectionView, command: commands.Subscribe, stream: int
     ) -> ClientSubscription:
-        """ClientError bad_pattern, bad_filter, bad_bookmark, not_journaled, bookmark_gone, or of managed replays."""
+        """Create a subscription and start its delivery.
+
+        Raises:
+            ClientError: bad_pattern, bad_filter, bad_bookmark, not_journaled, bookmark_gone, or an error of
+                managed replays.
+        """
         pattern = TopicPattern.parse(command.topic)
         chosen = compile_filter(command.filter) if command.filter else None
         pattern, chosen, narrowed = connection.rights.check_subscribe(pattern, chosen)
         managed, facilities = self.services.managed, self.services.facilities
         kept = managed.find(connection.name, command) if command.managed else None
         if kept is not None:
-            # What operators have made of it since counts, and not what the client asked for at first.
+            # Settings that operators have changed since replace those that the client requested.
             command = structs.replace(
                 command,
                 rate=kept.rate,
@@ -155,7 +182,7 @@ class SubscriptionManager:
             parse_conflation(command.conflation, command.conflation_key) if command.conflation else None
         )
         found = None
-        if not command.shared:  # which goes its own way through the log
+        if not command.shared:  # a shared subscription reads the log for all its consumers
             found = self._find(command, pattern) if kept is None else managed.resume_start(kept, command)
         target = ClientSubscription(
             connection,
@@ -191,13 +218,20 @@ class SubscriptionManager:
         return target
 
     def _durability(self, command: commands.Subscribe) -> commands.Durability:
-        """What is in force: where nobody else is waited for, `fully_durable` is the same as `persisted`."""
+        """Return the durability in force.
+
+        `fully_durable` equals `persisted` where no confirmation is required.
+        """
         if command.durability == "fully_durable":
             return "fully_durable" if self.services.confirmations.is_required else "persisted"
         return command.durability or "persisted"
 
     def find(self, command: commands.Subscribe) -> SpanResult:
-        """What of the log a subscribe's bookmark names; ClientErrors as `_add`."""
+        """Return the part of the log that a subscribe command's bookmark names.
+
+        Raises:
+            ClientError: See `_add`.
+        """
         if command.rate:
             parse_rate(command.rate, command.rate_max_gap)
         if command.conflation:
@@ -209,15 +243,15 @@ class SubscriptionManager:
         return found
 
     def is_durable(self, target: ClientSubscription) -> bool:
-        """Whether the log keeps records of a subscription, as far as can be said."""
+        """Return whether the log stores records of a subscription. True for patterns, where it is unknown."""
         return target.subscription.pattern.exact is None or self._topics().is_journaled(target.topic)
 
     def position(self, target: ClientSubscription) -> int:
-        """Sequence of the first record that a subscription needs again."""
+        """Return the sequence of the first record that a subscription needs again."""
         return target.position(self.services.frontier.durable)
 
     def _find(self, command: commands.Subscribe, pattern: TopicPattern) -> SpanResult | None:
-        """Where a bookmark subscription begins and ends; None for one without a bookmark."""
+        """Return where a bookmark subscription starts and ends; None for one without a bookmark."""
         if command.bookmark is None:
             return None
         if self._topics().covers_nothing(pattern):
@@ -248,7 +282,11 @@ class SubscriptionManager:
         return found
 
     def _gap(self, found: SpanResult) -> tuple[int, int] | None:
-        """What of a span isn't there: removed, before its moment too as far as that can be told, or a hole further on."""
+        """Return the first interval of a span that the log lacks; None if it has all.
+
+        Records are missing because they were removed (as far as can be determined, also records before the
+        span's start time) or because of a missing range.
+        """
         span, journal = found.span, self.services.facilities.journal
         segments = journal.segments()
         if found.missing is not None or not segments:
@@ -264,6 +302,7 @@ class SubscriptionManager:
         return None
 
     def _say_where(self, target: ClientSubscription, command: commands.Subscribe, found: SpanResult) -> None:
+        """Acknowledge a subscribe command, with the start of the subscription and notices about it."""
         peer, span = target.peer, found.span
         peer.reply(
             replies.Ack(
@@ -271,7 +310,7 @@ class SubscriptionManager:
                 of="subscribe",
                 id=command.id,
                 stream=target.stream,
-                # Where it starts, so that a client that comes back before its first record misses nothing.
+                # The start, so that a client that reconnects before its first record misses nothing.
                 bookmark=None if span.not_before else str(Bookmark(self._instance, span.first - 1)),
                 durability=target.durability,
             )
@@ -295,6 +334,7 @@ class SubscriptionManager:
             )
 
     def _start(self, target: ClientSubscription, span: ReplaySpan, paused: bool) -> None:
+        """Start delivery: paused, live, or by reading the log."""
         durable, control = self.services.frontier.durable, self.services.control
         target.caught_up_at, target.told_upto = durable, span.first - 1
         if paused:
@@ -307,15 +347,22 @@ class SubscriptionManager:
 
     @staticmethod
     def _starts_live(target: ClientSubscription, span: ReplaySpan, durable: int) -> bool:
-        """Whether nothing of the log comes before what comes; a client's that is offlined waits for its turn there."""
+        """Return whether no record of the log precedes live delivery.
+
+        False for an offlined client, whose subscriptions wait for their slot among replays.
+        """
         asks = span.is_bounded or target.rate or target.managed or not target.cursor.begun
         asks = asks or target.durability == "fully_durable"
         return span.first > durable and not asks and target.peer.backlog.offline is None
 
-    # Live, and ended. Satisfies `replay.replay.LiveHandover`.
+    # Live delivery and end. Implements `replay.replay.LiveHandover`.
 
     def make_live(self, target: ClientSubscription) -> None:
-        """Hand a subscription over to live delivery. No await may stand between its last look and this."""
+        """Hand a subscription over to live delivery.
+
+        There must be no await between the caller's last check of the log and this call; otherwise records are
+        lost.
+        """
         target.cursor.apply_event(CursorEvent.CAUGHT_UP)
         target.serving = None
         self._settle_account(target)
@@ -326,7 +373,10 @@ class SubscriptionManager:
             self._entering.append(target)
 
     def _settle_account(self, target: ClientSubscription) -> None:
-        """It has read everything that was matched for it: what of that the log didn't have any more is lost."""
+        """Count records as lost that were matched for a subscription and that the log no longer had.
+
+        Call it when the subscription has read everything that was matched for it.
+        """
         missing, last = target.account.drop_log_only(), target.account.matched_upto
         if missing.messages:
             tally = DiscardTally()
@@ -335,13 +385,14 @@ class SubscriptionManager:
 
     @property
     def wants_early(self) -> bool:
-        """Whether somebody gets records before they are on disk, or is about to."""
+        """Whether any subscription receives records before they are on disk, or is about to."""
         return bool(self._entering) or len(self.early) > 0
 
     def pending_live_switch(self) -> SubscriptionRegistry[MatchReceiver] | None:
-        """Who gets from the next group on what has just been stamped, before it is on disk; None when nobody is new.
+        """Return the subscriptions that join `early` from the next group on; None if there are none.
 
-        What is durable has been dispatched to them, and nothing behind it: they must have what is on its way first.
+        Durable records have been dispatched to them, and no later ones. The caller must first deliver to them
+        the batches that are in flight to the disk.
         """
         if not self._entering:
             return None
@@ -359,14 +410,18 @@ class SubscriptionManager:
             self.early.remove(target.subscription)
 
     def on_fallback(self, target: ClientSubscription) -> int:
-        """What comes is counted for it when the log has it: it can't read it before. Up to where it was given everything."""
+        """Switch a subscription from live delivery to reading the log.
+
+        New records are counted for it when they are durable, because it cannot read them earlier. Returns the
+        sequence up to which it was given every record.
+        """
         if not self.early.remove(target.subscription):
             return self.services.frontier.durable
         self.registry.add(target.subscription)
         return max(self.services.frontier.durable, self.services.frontier.shown)
 
     def remove(self, target: ClientSubscription) -> None:
-        """A subscription has ended: serve it no more, live or from the log."""
+        """Stop serving a subscription, live or from the log, because it has ended."""
         self._bookmarked.discard(target)
         serving, target.serving = target.serving, None
         if serving is not None:
@@ -378,16 +433,19 @@ class SubscriptionManager:
         target.unpin()
 
     def on_replay_ended(self, target: ClientSubscription) -> None:
-        """A replay has come to its end point."""
-        target.serving = None  # it ends by itself
+        """End a subscription whose replay has reached its end point."""
+        target.serving = None  # the replay removes the subscription itself
         self.services.managed.on_completed(target)
         connection = self.services.roster.clients[target.peer.name]
         connection.end(target, None)
 
-    # What bookmark subscriptions are told.
+    # Notices to bookmark subscriptions.
 
     def acknowledge(self) -> None:
-        """Tell those whose resume point has moved. Once a second, so that it costs nothing."""
+        """Send its resume point to each bookmark subscription whose point has moved.
+
+        Called once a second, to keep the cost low.
+        """
         for target, sequence in resume_points(self._bookmarked, self.services.frontier.durable):
             if sequence > target.told_upto:
                 target.told_upto = sequence
@@ -401,7 +459,7 @@ class SubscriptionManager:
                 )
 
     def on_write_failed(self, first: int, last: int) -> None:
-        """A write failed: who got these records before they were on disk must know that the log doesn't have them."""
+        """Notify subscriptions with durability `live` that the log does not have records they received."""
         for target in [
             target for target in self._bookmarked if target.durability == "live" and target.cursor.is_live
         ]:
@@ -419,13 +477,14 @@ class SubscriptionManager:
 
 
 def _of(command: commands.Subscribe, error: ClientError) -> ClientError:
-    """The error, said of the command that it answers."""
+    """Return the error with the command that it answers."""
     error.details.setdefault("c", "subscribe")
     error.details.setdefault("id", command.id)
     return error
 
 
 def _too_many(command: commands.Subscribe) -> ClientError:
+    """Return the error for one subscription too many."""
     return ClientError(
         "too_many_subscriptions",
         f"A client has {MAX_SUBSCRIPTIONS} subscriptions at most.",
@@ -436,6 +495,7 @@ def _too_many(command: commands.Subscribe) -> ClientError:
 
 
 def _notice_unknown(command: commands.Subscribe, found: SpanResult) -> replies.DecisionNotice:
+    """Return the notice about bookmarks that were never in this log."""
     names = ", ".join(map(str, found.unknown[:10]))
     then = "it starts now" if found.from_now else "they were left out"
     return replies.DecisionNotice(
@@ -446,6 +506,7 @@ def _notice_unknown(command: commands.Subscribe, found: SpanResult) -> replies.D
 
 
 def _notice_narrowed(command: commands.Subscribe, pattern: TopicPattern) -> replies.DecisionNotice:
+    """Return the notice that access rules narrow a subscription."""
     return replies.DecisionNotice(
         code="narrowed",
         message=f"You aren't entitled to all of {command.topic}: {command.id} gets {pattern.text}.",

@@ -1,14 +1,16 @@
-"""The broker's own records: what happens to clients, on `$SLUICE.clients`, decisions, on `$SLUICE.decisions`, and
-what subscriptions have lost, on `$SLUICE.ledger`; what each slow client's backlog was each second, on `$SLUICE.traffic`.
+"""The broker's own records, and their buffers.
 
-They are gathered and published once a second as batches, so that ten thousand clients that come at once make one
-batch and not ten thousand.
+    $SLUICE.clients    what happens to clients
+    $SLUICE.decisions  decisions
+    $SLUICE.ledger     intervals of messages that subscriptions have lost
+    $SLUICE.traffic    backlog of each slow client, each second
 
-The decisions that were made lately, for everybody who asks, and on their way to the broker's own topic.
+Records are collected and published once a second as batches, so that 10,000 clients that connect together
+make one batch and not 10,000.
 
-What is recorded of the clients for whom something waits, a look each a second: `documents/system_records.py` says what for.
-
-A client that keeps up costs a comparison. Recording is bounded: what is too much in a second is counted and left out.
+`RecentDecisions` also stores the newest decisions for queries. `TrafficRecorder` records clients with a
+backlog once a second; `documents/system_records.py` describes the purpose. A client that keeps up costs one
+comparison. Recording is bounded: samples beyond the limit are counted and left out.
 """
 
 from __future__ import annotations
@@ -41,26 +43,32 @@ from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.evaluate.wording import decision_entry
 
 SAMPLE_INTERVAL_MS = 10_000
+"""Interval at which clients with an unchanged backlog are sampled. Changes are sampled each second."""
 
 
 def encode_compact(document: Document) -> bytes:
-    """JSON that is to be kept for a while, in its own size: encoders return buffers that aren't made smaller, and two
-    thousand clients that are offlined in one second would hold 30 MiB of them."""
+    """Return a document as JSON in a buffer of exactly its size.
+
+    Encoders return larger buffers. When 2,000 clients are offlined in one second, these would hold 30 MiB.
+    """
     return bytes(memoryview(msgspec.json.encode(document)))
 
 
 def _sums(account: DeliveryAccount) -> dict[str, Any]:
-    """An account as events tell it."""
+    """Return the fields of an event that contain a delivery account."""
     return {
-        "delivered_messages": account.delivered.messages, "delivered_bytes": account.delivered.nbytes,
-        "matched_messages": account.matched.messages, "acknowledged_messages": account.acknowledged.messages,
-        "in_flight_messages": account.in_flight.messages, "waiting_messages": account.waiting.messages,
+        "delivered_messages": account.delivered.messages,
+        "delivered_bytes": account.delivered.nbytes,
+        "matched_messages": account.matched.messages,
+        "acknowledged_messages": account.acknowledged.messages,
+        "in_flight_messages": account.in_flight.messages,
+        "waiting_messages": account.waiting.messages,
         "gone_messages": sum(what.messages for what in account.gone.values()),
-    }  # fmt: skip
+    }
 
 
 class SystemRecordBuffer:
-    """Events that wait for the next tick."""
+    """Records that wait to be published at the next tick."""
 
     def __init__(self) -> None:
         self._clients: list[bytes] = []
@@ -79,42 +87,70 @@ class SystemRecordBuffer:
         transport: str | None = None,
         account: DeliveryAccount | None = None,
     ) -> None:
-        """A client connected, disconnected (with all that was for it, and what became of that), subscribed (with topic and filter), was offlined, or
-        went live again."""
+        """Add an event of a client.
+
+        Args:
+            now_ns: Time of the event.
+            client: Client name, or the broker's for events of the broker.
+            event: Kind of event: connect, disconnect, subscribe, unsubscribe, offline_start, offline_stop,
+                slow, …
+            state: Delivery state of the client; the reason of a disconnect.
+            topic: Topic of the subscription, for subscription events.
+            filter: Filter of the subscription, for subscription events.
+            transport: Transport of the client.
+            account: Delivery account of the client, when it disconnects.
+        """
         made = ClientEvent(
-            at=now_ns // 1_000_000, client=client, event=event, state=state, topic=topic, filter=filter,
-            transport=transport, **(_sums(account) if account is not None else {}),
-        )  # fmt: skip
+            at=now_ns // 1_000_000,
+            client=client,
+            event=event,
+            state=state,
+            topic=topic,
+            filter=filter,
+            transport=transport,
+            **(_sums(account) if account is not None else {}),
+        )
         self._clients.append(encode_compact(made))
 
     def sample(self, now_ns: int, client: ClientEntry) -> None:
-        """How far a client is behind at a moment."""
+        """Add a sample of how far a client is behind."""
         made = ClientEvent(
-            at=now_ns // 1_000_000, client=client.name, event="sample", state=client.delivery,
-            lag_messages=client.lag_messages, lag_bytes=client.lag_bytes, lag_ms=client.lag_ms,
-            outbox_bytes=client.outbox_bytes, spool_bytes=client.spool_bytes,
-            delivered_messages=client.delivered_messages, delivered_bytes=client.delivered_bytes,
-            seconds_behind=client.seconds_behind, health=client.health, transport=client.transport,
-            matched_messages=client.matched_messages, acknowledged_messages=client.acknowledged_messages,
-            in_flight_messages=client.in_flight_messages, waiting_messages=client.waiting_messages,
+            at=now_ns // 1_000_000,
+            client=client.name,
+            event="sample",
+            state=client.delivery,
+            lag_messages=client.lag_messages,
+            lag_bytes=client.lag_bytes,
+            lag_ms=client.lag_ms,
+            outbox_bytes=client.outbox_bytes,
+            spool_bytes=client.spool_bytes,
+            delivered_messages=client.delivered_messages,
+            delivered_bytes=client.delivered_bytes,
+            seconds_behind=client.seconds_behind,
+            health=client.health,
+            transport=client.transport,
+            matched_messages=client.matched_messages,
+            acknowledged_messages=client.acknowledged_messages,
+            in_flight_messages=client.in_flight_messages,
+            waiting_messages=client.waiting_messages,
             gone_messages=sum(client.gone.values()),
-        )  # fmt: skip
+        )
         self._clients.append(encode_compact(made))
 
     def add_decision(self, decision: DecisionEntry) -> None:
-        """A decision was carried out."""
+        """Add a decision that was executed or, in shadow mode, only recorded."""
         self._decisions.append(encode_compact(decision))
 
     def add_losses(self, losses: list[LossInterval], instance: str) -> None:
-        """Intervals of messages that subscriptions will not get."""
+        """Add intervals of messages that subscriptions will not get."""
         self._losses += [encode_compact(loss.entry(instance)) for loss in losses]
 
     def add_traffic(self, entries: list[TrafficEntry]) -> None:
-        """A second's looks at clients for whom something waits."""
+        """Add the traffic samples of one second."""
         self._traffic += [encode_compact(entry) for entry in entries]
 
     def take(self) -> dict[str, list[bytes]]:
-        """What is to be published, by topic."""
+        """Return the records to publish, by topic, and empty the buffer."""
         taken = {
             CLIENTS_TOPIC: self._clients,
             DECISIONS_TOPIC: self._decisions,
@@ -126,10 +162,11 @@ class SystemRecordBuffer:
 
 
 KEPT: Final = 1_000
+"""Maximum decisions stored, and maximum clients whose last decision is stored."""
 
 
 class RecentDecisions:
-    """One instance's, as documents (`made` counts all of them)."""
+    """Newest decisions of an instance, as documents. `made` counts all decisions since the start."""
 
     def __init__(self, instance: str, started_at: int, events: SystemRecordBuffer) -> None:
         self._prefix = f"{instance}-{started_at // 1_000_000}"
@@ -138,16 +175,22 @@ class RecentDecisions:
         self.made = 0
         self._begun = 0
         self._repeated: dict[tuple[str, str, str], tuple[Decision, str]] = {}
-        """What was discarded in this second, by client, subscription and rule: a decision a batch would be a flood."""
+        """Repeated actions of this second, by client, subscription and rule.
+
+        They are merged, because a decision per batch would be a flood.
+        """
         self._last: dict[str, DecisionSummary] = {}
 
     def identity(self) -> str:
-        """A name for the next decision. Unique over restarts, and in order: clients and the control plane know it by it."""
+        """Return a new decision id, unique across restarts and ascending.
+
+        Clients and the control plane refer to the decision by it.
+        """
         self._begun += 1
         return f"{self._prefix}-{self._begun}"
 
     def add(self, decision: Decision, identity: str) -> None:
-        """A decision was carried out, or would have been; what is done over and over comes together."""
+        """Record a decision. Repeated actions of the same rule within a second are merged into one."""
         if decision.action not in REPEATED_ACTIONS:
             self._record(decision, identity)
             return
@@ -164,7 +207,7 @@ class RecentDecisions:
         self._repeated[key] = (decision, known)
 
     def close_second(self) -> None:
-        """Record what was done more than once in the second that ends."""
+        """Record the merged decisions of the second that ends."""
         repeated, self._repeated = self._repeated, {}
         for decision, identity in repeated.values():
             self._record(decision, identity)
@@ -180,31 +223,34 @@ class RecentDecisions:
         self._events.add_decision(made)
 
     def latest_for(self, client: str) -> DecisionSummary | None:
-        """The last decision about a client, in short; None when it was too long ago, or there was none."""
+        """Return the last decision about a client; None if there was none or it is no longer stored."""
         return self._last.get(client)
 
 
 MAX_IN_A_SECOND: Final = 3_000
-"""A look costs some 15 µs: a twentieth of the loop at most."""
+"""Maximum traffic samples per second.
+
+A sample costs some 15 µs, so they use at most 5 % of the event loop.
+"""
 _MS: Final = 1_000_000
 _SECOND: Final = 1_000 * _MS
-"""What is on its way and unacknowledged for less isn't late: everybody has some of that."""
+"""Messages in flight for less than this are not late: every client has some."""
 
 
 class TrafficRecorder:
-    """Looks that wait to be published."""
+    """Traffic samples that wait to be published."""
 
     def __init__(self) -> None:
         self._whose: list[TrafficRowKey] = []
         self._figures: array[int] = array("q")
         self._waited: set[str] = set()
-        """For whom something waited at the last look: the look at which that has ended is recorded too."""
+        """Clients with a backlog at the last sample. The sample at which it has ended is recorded, too."""
         self._entries: list[TrafficEntry] = []
         self._taken = 0
         self._left_out = 0
 
     def sample_client(self, connection: ConnectionView, use: ClientUsage, now_ns: int) -> None:
-        """Once a second, for every client, right after its backlog was looked at."""
+        """Record a client if it has a backlog. Call it once a second, right after the client was checked."""
         name, sent = use.name, connection.backlog.in_flight.oldest_at
         if not (use.memory or use.disk or use.is_offlined or (sent and now_ns - sent >= _SECOND)):
             if name not in self._waited:
@@ -221,9 +267,10 @@ class TrafficRecorder:
             self._pack(now_ns)
 
     def _note(self, connection: ConnectionView, use: ClientUsage, now_ns: int) -> None:
+        """Append the figures of a client."""
         backlog, subscriptions = connection.backlog, connection.subscriptions
         messages = nbytes = acknowledged = unjournaled = 0
-        # By hand: sums of accounts as objects take three times as long, and there may be thousands of clients.
+        # Summed field by field: adding account objects takes three times as long, for thousands of clients.
         for account in (backlog.ended_account, *[one.account for one in backlog.recipients.values()]):
             for side in (account.journaled, account.unjournaled):
                 if side.matched:
@@ -261,15 +308,16 @@ class TrafficRecorder:
         )
 
     def _pack(self, now_ns: int) -> None:
+        """Pack the samples recorded so far into an entry."""
         self._entries.append(pack_samples(now_ns // _MS, self._whose, self._figures, self._left_out))
         self._whose, self._figures, self._left_out = [], array("q"), 0
 
     def on_left(self, name: str) -> None:
-        """A client is gone."""
+        """Remove a client that has disconnected."""
         self._waited.discard(name)
 
     def take(self, now_ns: int) -> list[TrafficEntry]:
-        """The second is over: its records."""
+        """Return the entries of the second that ends, and start a new second."""
         if self._whose or self._left_out:
             self._pack(now_ns)
         taken, self._entries, self._taken = self._entries, [], 0

@@ -1,19 +1,22 @@
-"""A client that could be sent what waits for it, and isn't: a defect of the broker's own, never the client's.
+"""Watchdog for clients that could be sent their backlog, but are not.
 
-Nothing waits for time alone. Whatever waits, waits for a signal: that a socket takes more, that a window has room, that a
-chunk was read, that an interval has ended. A signal that is lost, or a task that has died, leaves a client waiting in silence
-for ever. So each is looked at once a second:
+Such a standstill is a defect of the broker, never of the client. Each delivery waits for a signal: the socket
+is writable, a window has a free slot, a chunk was read, an interval has ended. If a signal is lost, or a task
+has died, the client waits forever. So each client is checked once a second:
 
-    outbox, lanes   something waits, the socket takes more, and the lane is neither paused nor has a full window or no credit
-    spool           the client takes more than waits in memory, and still isn't live
-    log             a subscription reads, its client has room, its pace allows it, and there is more to read, or nothing more
-                    and it isn't live
-    conflation      a live subscription holds something back and no timer releases it
+    outbox, queues  A message waits, the socket is writable, and its queue is not paused and has a free
+                    slot in its window and credit.
+    spool           The client can be sent more than waits in memory, and is not live.
+    log             A subscription reads the log, its client and its rate allow sending, and more can be
+                    read; or nothing more can be read and it is not live.
+    conflation      A live subscription holds messages back and no timer releases them.
 
-Standing so at LOOKS looks with nothing moved between them is a standstill: logged with everything that is known of the client,
-counted, and set going again as far as a lost signal was all. Looks are counted, besides time, because a loop that was blocked
-has moved nobody. What waits for the reader thread or for its turn among replays isn't lost, however long the others take:
-while these are at work MOST_PATIENCE_MS count, and PATIENCE_MS from when they rest.
+A client that is in such a state at SAMPLES checks, without any movement between them, is at a standstill. The
+watchdog logs everything known about it, counts it, and repeats the signals that may have been lost. Besides
+the time, the number of checks counts, because a blocked event loop moves no client.
+
+A wait for the reader thread or for a slot among replays is no lost signal, however long it takes. While these
+are at work, a standstill is reported after MAX_PATIENCE_MS; otherwise PATIENCE_MS after they became idle.
 """
 
 from __future__ import annotations
@@ -31,14 +34,21 @@ from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.cursor import DurableFrontier
 
 PATIENCE_MS: Final = 2_000
+"""Minimum duration of a standstill, counted from when shared resources are idle."""
 MAX_PATIENCE_MS: Final = 60_000
+"""Duration after which a standstill is reported even while shared resources are at work."""
 SAMPLES: Final = 3
+"""Minimum checks without movement."""
 log = structlog.get_logger("sluice.watchdog")
 
 
 @dataclass(slots=True)
 class _StallCandidate:
-    """A client that stands still. `stands`: where everything of it that may move stood at the first look."""
+    """Client without movement since `since` (monotonic ms).
+
+    `stands` has the counters of its deliveries at the first check; `looks` is the number of checks. `told` is
+    whether the standstill was reported.
+    """
 
     stands: tuple[int, ...]
     since: int
@@ -47,7 +57,7 @@ class _StallCandidate:
 
 
 class Watchdog:
-    """Looks at each client once a second. `found` counts the standstills since the start, each once."""
+    """Checker of every client once a second. `found` counts the standstills since the start, each once."""
 
     def __init__(self, facilities: InstanceResources, frontier: DurableFrontier) -> None:
         self._facilities = facilities
@@ -57,12 +67,12 @@ class Watchdog:
         self._worked_at = 0
 
     def start_round(self) -> None:
-        """Before a round of looks: note whether what clients share is at work."""
+        """Record whether shared resources are at work. Call it before each slice of checks."""
         if self._facilities.reader.pending or self._facilities.share.in_line:
             self._worked_at = self._facilities.clock.monotonic_ms()
 
     def check_client(self, connection: ConnectionView) -> None:
-        """Once a second."""
+        """Check a client, and report a standstill. Call it once a second."""
         why = stall_reason(connection)
         if not why:
             self._suspects.pop(connection, None)
@@ -84,12 +94,12 @@ class Watchdog:
             self._frontier.notify_waiters()
 
     def forget(self, connection: ConnectionView) -> None:
-        """A client is gone."""
+        """Remove a client that has disconnected."""
         self._suspects.pop(connection, None)
 
 
 def stall_reason(connection: ConnectionView) -> str:
-    """What of a client's deliveries waits though nothing that can be seen holds it back; "" when nothing does."""
+    """Return the delivery that waits although nothing visible prevents it; "" if there is none."""
     backlog = connection.backlog
     if backlog.state is ClientState.CLOSED:
         return ""
@@ -108,7 +118,10 @@ def stall_reason(connection: ConnectionView) -> str:
 
 
 def _stands_by_itself(target: ClientSubscription) -> bool:
-    """Whether a subscription waits for itself: for its way through the log, or its interval's end."""
+    """Return whether a subscription waits for a signal of its own.
+
+    That is progress in the log, or the end of its conflation interval.
+    """
     cursor = target.cursor
     if cursor.is_live:
         return target.conflating is not None and target.conflating.is_stranded
@@ -116,14 +129,14 @@ def _stands_by_itself(target: ClientSubscription) -> bool:
 
 
 def _stands(connection: ConnectionView) -> tuple[int, ...]:
-    """Everything of a client's deliveries that moves when it is served."""
+    """Return the counters of a client's deliveries. At least one changes when the client is served."""
     spool = connection.backlog.spool
     reading = [one.cursor.next_sequence for one in connection.subscriptions.values() if one.cursor.is_behind]
     return (connection.backlog.delivered.messages, spool.messages if spool is not None else -1, *reading)
 
 
 def _set_going(connection: ConnectionView) -> None:
-    """Give again the signals that may have been lost."""
+    """Repeat the signals that may have been lost."""
     for target in connection.subscriptions.values():
         if target.cursor.is_live and target.conflating is not None:
             target.conflating.start_timer()
@@ -131,7 +144,7 @@ def _set_going(connection: ConnectionView) -> None:
 
 
 def dump_delivery_state(connection: ConnectionView) -> dict[str, object]:
-    """Everything that is known of a client's deliveries, for the log."""
+    """Return everything known about a client's deliveries, for the log."""
     backlog, offline = connection.backlog, connection.backlog.offline
     return {
         "client": connection.name,

@@ -1,5 +1,8 @@
-"""Slow clients: signals and rules in, explained decisions out. Pure: no clock, no files, no sockets.
+"""Slow-client handling: signals and rules in, explained decisions out.
 
-`accounts` keeps what each client takes of its pool, and has the `SlowClientGuard` (one per instance, called by
-`engine.policy_loop`); `evaluate` judges, forecasts and explains; `rules` makes rules of policies.
+The package is pure: it has no clock, files or sockets. Callers pass the time as an argument.
+
+`accounts` counts the memory and disk that each client uses of its pool. Its `SlowClientGuard` (one per
+instance) is called by `engine.policy_loop`. `evaluate` judges, forecasts and explains. `rules` compiles
+policies to rules.
 """

@@ -1,7 +1,8 @@
-"""A broker's newest snapshot in Redis, for whoever is told that it is there.
+"""A broker's newest snapshot in Redis, for processes that got a notice about it.
 
-Of 10,000 clients it has 15 MB. Through the channel layer each second's would queue for a process that is slow to take it, and Redis
-is set to end such a subscriber at 32 MB; under a key the newest replaces the one before, and nobody waits for anybody.
+A snapshot of 10,000 clients has 15 MB. In the channel layer, one per second would queue for a slow process,
+and Redis disconnects such a subscriber at 32 MB. Under a key, the newest replaces the previous one, and no
+process waits for another.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from typing import Any, cast
 from console.live.redis_link import redis_connection as _connection
 
 INLINE = 256 * 1024
-"""Bytes of a snapshot that go with the word that it is there."""
+"""Maximum bytes of a snapshot that is sent in the channel layer itself."""
 HELD_S = 5
-"""A broker that says nothing more has no newest snapshot."""
+"""Seconds until a snapshot expires, in case the broker sends no more."""
 
 
 def write_snapshot(instance: str, snapshot: bytes, connection: Any = None) -> None:
-    """Put it in place of the one before. Raises redis.RedisError."""
+    """Store a broker's newest snapshot. Raises redis.RedisError."""
     (connection or _connection()).set(_key(instance), snapshot, ex=HELD_S)
 
 
 def read_snapshot(instance: str, connection: Any = None) -> bytes | None:
-    """The newest, as JSON; None when there is none, or it came with the word. Raises redis.RedisError."""
+    """Return a broker's newest stored snapshot as JSON, or None. Raises redis.RedisError."""
     return cast("bytes | None", (connection or _connection()).get(_key(instance)))  # never decoded
 
 

@@ -1,4 +1,4 @@
-"""This process's connections to Redis, for what is fast, small and may be lost: rings of seconds, and when something was used."""
+"""This process's connections to Redis for small data that may be lost: rings, times of last use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ _link: redis.Redis | None = None
 
 
 def redis_connection() -> redis.Redis:
-    """One connection pool a process. Its calls raise redis.RedisError, after 2 s at most."""
+    """Return the process's Redis client, which has a connection pool.
+
+    Calls raise redis.RedisError after 2 s.
+    """
     global _link
     if _link is None:
         _link = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2)

@@ -1,4 +1,4 @@
-"""What a broker's snapshot says of the instance, its transports and its pools, as one flat record each. Pure."""
+"""Figures of an instance, its transports and its pools from a broker's snapshot, as flat records. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ SPOOLED = (DeliveryState.OFFLINED, DeliveryState.DRAINING)
 
 @dataclass(frozen=True, slots=True)
 class ResourcePoint:
-    """An instance, a transport or a pool at one moment: rates a second, and what its clients use. What isn't known is 0. How long
-    records were on their way is the instance's alone; None: nothing was."""
+    """Figures of an instance, transport or pool: rates per second, and resources that its clients use.
+
+    An unknown figure is 0. Only an instance has delays of delivery; None means that no record was delivered.
+    """
 
     name: str
     clients: int
@@ -34,14 +36,21 @@ class ResourcePoint:
 
 
 def resource_points(snapshot: Snapshot) -> Iterator[tuple[ScopeKind, ResourcePoint]]:
-    """Each of them."""
+    """Yield the figures of the instance, each transport and each pool of a snapshot."""
     status, clients = snapshot.status, snapshot.clients
     rates, whole = status.rates, _with_pools(_of(status.instance, clients), status.pools)
-    yield ScopeKind.INSTANCE, replace(
-        whole, messages_in=rates.messages_in, messages_out=rates.messages_out, bytes_in=rates.bytes_in,
-        bytes_out=rates.bytes_out, delay_p50_ms=status.delay.p50_ms if status.delay else None,
-        delay_p99_ms=status.delay.p99_ms if status.delay else None,
-    )  # fmt: skip
+    yield (
+        ScopeKind.INSTANCE,
+        replace(
+            whole,
+            messages_in=rates.messages_in,
+            messages_out=rates.messages_out,
+            bytes_in=rates.bytes_in,
+            bytes_out=rates.bytes_out,
+            delay_p50_ms=status.delay.p50_ms if status.delay else None,
+            delay_p99_ms=status.delay.p99_ms if status.delay else None,
+        ),
+    )
     by_transport: dict[str, list[ClientEntry]] = {}
     by_pool: dict[str, list[ClientEntry]] = {}
     for client in clients:
@@ -54,14 +63,22 @@ def resource_points(snapshot: Snapshot) -> Iterator[tuple[ScopeKind, ResourcePoi
 
 
 def _of(name: str, clients: Sequence[ClientEntry]) -> ResourcePoint:
+    """Return the figures of some clients under a name."""
     return ResourcePoint(
-        name, len(clients), sum(client.delivery in SPOOLED for client in clients),
-        sum(client.lag_messages for client in clients), messages_out=sum(client.rate_out_messages for client in clients),
-    )  # fmt: skip
+        name,
+        len(clients),
+        sum(client.delivery in SPOOLED for client in clients),
+        sum(client.lag_messages for client in clients),
+        messages_out=sum(client.rate_out_messages for client in clients),
+    )
 
 
 def _with_pools(place: ResourcePoint, pools: Sequence[PoolEntry]) -> ResourcePoint:
+    """Return the figures with memory and disk of some pools."""
     return replace(
-        place, memory_used=sum(pool.memory_used for pool in pools), memory_limit=sum(pool.memory_limit for pool in pools),
-        disk_used=sum(pool.disk_used for pool in pools), disk_limit=sum(pool.disk_limit for pool in pools),
-    )  # fmt: skip
+        place,
+        memory_used=sum(pool.memory_used for pool in pools),
+        memory_limit=sum(pool.memory_limit for pool in pools),
+        disk_used=sum(pool.disk_used for pool in pools),
+        disk_limit=sum(pool.disk_limit for pool in pools),
+    )

@@ -1,11 +1,12 @@
-"""The last quarter of an hour, second by second, in Redis: a ring of fixed records for each client and place.
+"""Figures of the last 15 minutes in Redis: a ring of records of a second for each client and resource.
 
     key     sluice:ring:INSTANCE:client:NAME, …:instance:NAME, …:transport:NAME, …:pool:NAME
-    value   SECONDS records; the one of second s stands at (s % SECONDS) * RECORD.size
-    record  u32 second, u8 state, then NUMBERS as f32 (plots need seven digits, not more)
+    value   SECONDS records; the record of second s is at byte (s % SECONDS) * RECORD.size
+    record  u32 second, u8 state, then NUMBERS as f32 (plots need at most seven digits)
 
-Written by one SETRANGE a second and thing, so nothing grows; a key that isn't written any more expires. A client at rest is
-written every ten seconds only. What is lost with Redis is a quarter of an hour of detail: the database has its own samples.
+Each second writes one SETRANGE per ring, so that nothing grows. Keys that are no longer written expire. An
+idle client is written only every ten seconds. Losing Redis loses 15 minutes of detail: the database has its
+own samples.
 """
 
 from __future__ import annotations
@@ -23,25 +24,36 @@ from console.live.redis_link import redis_connection as _connection
 from console.live.resource_points import ResourcePoint
 
 SECONDS = 900
+"""Records of a ring, one per second."""
 RESTING_EVERY = 10
+"""Seconds between two records of an idle client."""
 STATES = ("live", "replaying", "offlined", "draining", "paused")
 NUMBERS = {
     "client": ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes", "rate_out_messages"),
     "place": (
-        "clients", "offlined", "messages_in", "messages_out", "bytes_in", "bytes_out", "lag_messages",
-        "memory_used", "memory_limit", "disk_used", "disk_limit",
+        "clients",
+        "offlined",
+        "messages_in",
+        "messages_out",
+        "bytes_in",
+        "bytes_out",
+        "lag_messages",
+        "memory_used",
+        "memory_limit",
+        "disk_used",
+        "disk_limit",
     ),
-}  # fmt: skip
+}
 _VALUES = {family: attrgetter(*names) for family, names in NUMBERS.items()}
 _RECORDS = {family: struct.Struct(f"<IB3x{len(names)}f") for family, names in NUMBERS.items()}
 
 
-# Keys whose expiry was set within this minute.
+# Keys whose expiry was set within the current minute.
 _expiring: set[str] = set()
 
 
 def record_type(kind: str) -> str:
-    """Which record a kind of thing has."""
+    """Return the type of record that a kind of object has: "client" or "place" (any resource)."""
     return "client" if kind == "client" else "place"
 
 
@@ -51,7 +63,10 @@ def write_second(
     things: Iterable[tuple[str, ClientEntry | ResourcePoint]],
     connection: Any = None,
 ) -> int:
-    """Store one second of (kind, client or place); returns how many were written. Raises redis.RedisError."""
+    """Store one second of (kind, client or resource), and return how many were written.
+
+    Raises redis.RedisError.
+    """
     link = connection or _connection()
     written, slot = 0, second % SECONDS
     if second % 60 == 0:
@@ -77,10 +92,14 @@ def write_second(
 def read_seconds(
     instance: str, kind: str, name: str, since: int, until: int, connection: Any = None
 ) -> list[dict[str, Any]]:
-    """Points {at, state, numbers…} of the seconds in [since, until), oldest first. Raises OperatorError redis_away."""
+    """Return points {at, state, numbers…} of the seconds in [since, until), oldest first.
+
+    Raises:
+        OperatorError: `redis_away`.
+    """
     try:
         found = (connection or _connection()).get(f"sluice:ring:{instance}:{kind}:{name}")
-        value = cast("bytes | None", found) or b""  # never decoded
+        value = cast("bytes | None", found) or b""  # bytes, as nothing decodes
     except redis.RedisError as problem:
         raise OperatorError(
             "redis_away",
@@ -99,6 +118,7 @@ def read_seconds(
 
 
 def _rests(client: ClientEntry) -> bool:
+    """Whether a client is live without lag, traffic or unsent bytes."""
     return client.delivery == "live" and not (
         client.lag_messages or client.rate_out_messages or client.outbox_bytes
     )

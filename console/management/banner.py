@@ -1,4 +1,4 @@
-"""What the operator reads when everything is ready. Pure: text from settings."""
+"""Text for the operator when all processes are ready. Pure: built from settings."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SCHEMES = {
     "stomp-ws": "ws{s}://{host}:{port}/stomp",
 }
 NATIVE = ("tcp", "websocket")
-"""Kinds that the client of the first commands speaks."""
+"""Kinds of transports that the client of the example commands supports."""
 
 
 def transport_address(transport: TransportSettings) -> str:
-    """A transport's address as clients are given it."""
+    """Return a transport's address for clients on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(transport.host, transport.host)
     return SCHEMES[transport.kind].format(s="s" if transport.tls else "", host=host, port=transport.port)
 
 
 def startup_text(at: Installation, policy: PolicyDocument, project: Path) -> str:
-    """The console's address, the transports', and a first subscribe and publish to paste."""
+    """Return the addresses of console and transports, and example commands to subscribe and publish."""
     enabled = [transport for transport in policy.transports if transport.enabled]
     listed = "".join(f"  {transport.name:<12}{transport_address(transport)}\n" for transport in enabled)
     native = [transport for transport in enabled if transport.kind in NATIVE]
@@ -51,7 +51,7 @@ def group_startup_text(
     engines: Sequence[str],
     project: Path,
 ) -> str:
-    """Where console, members and engines are, and what to paste to see a member go."""
+    """Return the addresses of console, members and NATS servers, and example commands to try a failover."""
     rows = [("console", at.web_address)]
     for member, transports in members:
         rows += [(f"{member.name}: {one.name}", transport_address(one)) for one in transports]
@@ -90,7 +90,7 @@ def _short(at: Installation, project: Path) -> Path:
 
 
 def example_commands(at: Installation, transport: TransportSettings, project: Path) -> str:
-    """Two lines to paste: a subscriber, and a message for it."""
+    """Return two example commands: a subscriber, and a message for it."""
     return _first_commands(at, transport_address(transport), project)
 
 

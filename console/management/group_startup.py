@@ -1,4 +1,4 @@
-"""`manage.py up --group N`: engines, members and one console on one machine, under one supervisor."""
+"""`manage.py up --group N`: NATS servers, members and one console on one machine, under one supervisor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,13 @@ from console.supervisor.group_specs import (
 
 
 def start_group(number: int, *, show_output: bool = False) -> int:
-    """The whole of `make up GROUP=N`; returns the exit code. Engines that SLUICE_GROUP_ENGINES names are taken instead of own ones."""
+    """Run `make up GROUP=N` until it is stopped, and return the exit code.
+
+    If SLUICE_GROUP_ENGINES names NATS servers, those are used and none are started.
+
+    Raises:
+        OperatorError: `bad_group`, `group_not_installed`, `already_up` or `port_taken`.
+    """
     if not 2 <= number <= MAX_MEMBERS:
         raise OperatorError("bad_group", f"A group here has 2 to {MAX_MEMBERS} members.", "make up GROUP=3")
     with startup.require_single_instance():
@@ -64,7 +70,10 @@ def start_group(number: int, *, show_output: bool = False) -> int:
 
 
 def find_nats_server() -> Path:
-    """The one beside this Python, or on the PATH. OperatorError group_not_installed."""
+    """Return the nats-server beside this Python or on the PATH.
+
+    Raises OperatorError `group_not_installed`.
+    """
     found = shutil.which("nats-server", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if found is None:
         raise OperatorError(
@@ -76,18 +85,20 @@ def find_nats_server() -> Path:
 
 
 def _configure(own: NatsServerAddress, engines: Sequence[NatsServerAddress]) -> None:
+    """Write the configuration file of one NATS server."""
     home = Path(settings.SLUICE_HOME)
     others = [one for one in engines if one is not own]
     (home / f"{own.name}.conf").write_text(nats_config(own, others, home / own.name))
 
 
 def _home_of(at: Installation, name: str) -> Installation:
+    """Create the home of a member, and return its installation."""
     home = prepare_home(at.home / name)
     return replace(at, home=home, run_directory=socket_paths.run_directory(home, (f"{at.instance}.sock",)))
 
 
 def member_transports(member: MemberInstallation, policy: PolicyDocument) -> list[TransportSettings]:
-    """A member's transports: the policy's, at its own ports."""
+    """Return the policy's enabled transports at a member's own ports."""
     return [
         replace(one, port=one.port + member.ports_apart if one.port else 0)
         for one in policy.transports
@@ -96,5 +107,5 @@ def member_transports(member: MemberInstallation, policy: PolicyDocument) -> lis
 
 
 def _database(home: Path) -> str:
-    """What the other members' brokers find the first's database by."""
+    """Return the address of the first member's database, which all members use."""
     return os.environ.get("DATABASE_URL", "") or f"sqlite:///{home / 'sluice.sqlite3'}"

@@ -1,4 +1,4 @@
-"""What `manage.py replication` prints of a group and of links."""
+"""Text that `manage.py replication` prints about a group and links."""
 
 from __future__ import annotations
 
@@ -14,18 +14,29 @@ from console.queries.links import LinksView, LinkView
 
 Column = tuple[str, Literal["left", "right"]]
 _MEMBERS: tuple[Column, ...] = (
-    ("member", "left"), ("", "left"), ("applied", "right"), ("behind", "right"), ("record", "right"), ("lag", "right"),
-    ("waited for", "left"), ("hash there", "left"),
-)  # fmt: skip
-_LINKS: tuple[Column, ...] = (
-    ("link", "left"), ("to", "left"), ("", "left"), ("behind", "right"), ("lag", "right"), ("stored there up to", "left"),
+    ("member", "left"),
+    ("", "left"),
+    ("applied", "right"),
+    ("behind", "right"),
+    ("record", "right"),
+    ("lag", "right"),
     ("waited for", "left"),
-)  # fmt: skip
+    ("hash there", "left"),
+)
+_LINKS: tuple[Column, ...] = (
+    ("link", "left"),
+    ("to", "left"),
+    ("", "left"),
+    ("behind", "right"),
+    ("lag", "right"),
+    ("stored there up to", "left"),
+    ("waited for", "left"),
+)
 _LIKE = {None: "not compared yet", True: "the same", False: "DIFFERS"}
 
 
 def show_group(status: GroupStatus, console: Console) -> None:
-    """As the member sees it that was asked."""
+    """Print the state of a group as the asked member sees it."""
     _say(console, f"{status.instance}: {status.member} is {status.state}{_since(status.since)}")
     if status.why:
         _say(console, f"  {status.why} {status.fix}")
@@ -55,7 +66,7 @@ def show_group(status: GroupStatus, console: Console) -> None:
 
 
 def show_links(now: LinksView, console: Console) -> None:
-    """Each once, and why one is away or can't be asked."""
+    """Print each link once, and why a link is away or a broker didn't answer."""
     table = _table(_LINKS)
     for link in now.links:
         one = link.entry
@@ -74,26 +85,32 @@ def show_links(now: LinksView, console: Console) -> None:
         if link.entry.gaps:
             _say(
                 console,
-                f"  {link.entry.client}: {link.entry.gaps} stretches of the log were removed before they were carried",
+                f"  {link.entry.client}: {link.entry.gaps} stretches of the "
+                "log were removed before they were carried",
             )
         if link.entry.set_back_at:
             at = datetime.fromtimestamp(link.entry.set_back_at / 1_000, UTC)
             _say(
                 console,
                 f"  {link.entry.client}: came back with less at {at:%Y-%m-%d %H:%M} UTC; it had confirmed"
-                f" record {link.entry.set_back_had}; from {link.entry.set_back_has + 1} on it is carried again",
+                f" record {link.entry.set_back_had}; from "
+                f"{link.entry.set_back_has + 1} on it is carried again",
             )
     for told in now.away:
         if told.error is not None:
             _say(
                 console,
-                f"  what {told.address.name} says of links isn't here: {told.error.sentence} {told.error.fix}",
+                f"  what {told.address.name} says of links isn't here: "
+                f"{told.error.sentence} {told.error.fix}",
             )
 
 
 def links_as_json(now: LinksView) -> dict[str, Any]:
-    """`links`: each with the member that says it and those that stand by; `unasked`: brokers by name, and the
-    code of why."""
+    """Return the links as JSON.
+
+    `links` has each link with the member that carries it and the members standing by. `unasked` has brokers
+    that didn't answer, each with the error code.
+    """
     links = [
         {"member": one.member, "others": one.others} | msgspec.to_builtins(one.entry) for one in now.links
     ]

@@ -1,4 +1,4 @@
-"""The base of every command of Sluice: what it writes is escaped, whatever the texts in it hold."""
+"""Base class of all Sluice commands. It escapes control characters in everything that a command writes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from broker_core.safe_text import escape_block, escape_line
 
 
 class SafeOutput(OutputWrapper):
-    """A command's output, one escaped line a call. Its own line breaks are written with `write_block`."""
+    """Output of a command: each call writes one escaped line. `write_block` writes several lines."""
 
     _out: TextIO
 
     def write(  # type: ignore[override]  # Django's own write returns nothing either
         self, msg: str = "", style_func: Callable[[str], str] | None = None, ending: str | None = None
     ) -> None:
-        """Write one line. A carriage return at its beginning stays: a bar of progress is written over."""
+        """Write one line.
+
+        A carriage return at its start is kept, so that a progress bar can overwrite itself.
+        """
         end = self.ending if ending is None else ending
         text = msg[: -len(end)] if end and msg.endswith(end) else msg
         start = "\r" if text.startswith("\r") else ""
         super().write(start + self._escape(text[len(start) :]), style_func, end)
 
     def write_block(self, text: str) -> None:
-        """Write several lines of a text of our own, each escaped."""
+        """Write several lines, each escaped. Only for texts whose line breaks are Sluice's own."""
         for line in text.rstrip("\n").split("\n"):
             self.write(line)
 
@@ -36,7 +39,7 @@ class SafeOutput(OutputWrapper):
 
 
 class SafeErrors(SafeOutput):
-    """A command's errors: a message of several lines has the later ones indented."""
+    """Error output of a command. Later lines of a message are indented."""
 
     def _escape(self, text: str) -> str:
         return escape_block(text)
@@ -55,7 +58,7 @@ class SafeCommand(BaseCommand):
         self.stderr.style_func = self.style.ERROR
 
     def execute(self, *args: Any, **options: Any) -> Any:
-        """Run as Django does; streams that `call_command` is given are escaped as well."""
+        """Run as Django does, with the streams given to `call_command` escaped as well."""
         if (given := options.pop("stdout", None)) is not None:
             self.stdout = SafeOutput(given)
         if (given := options.pop("stderr", None)) is not None:
@@ -64,7 +67,7 @@ class SafeCommand(BaseCommand):
 
 
 class SafeConsole(Console):
-    """rich's console; texts in its tables and sentences are escaped, its own styles are not."""
+    """Console of rich that escapes the texts in tables and sentences, but not its own styles."""
 
     def _render_buffer(self, buffer: Any) -> str:
         return super()._render_buffer([one if one.control else _escaped(one) for one in buffer])

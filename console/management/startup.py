@@ -1,4 +1,4 @@
-"""What `up` and `demo` share: make ready, check, and start all of Sluice under the supervisor."""
+"""Startup shared by `up` and `demo`: preparation, checks, and all processes under the supervisor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from console.supervisor import ports, readiness, redis_source, socket_paths
 from console.supervisor.child_specs import ChildSpec, Installation, all_children
 from console.supervisor.supervisor import Supervisor
 
-# The variable that gives each standard transport its port. Without it, the policy in force says the port.
+# Environment variable for the port of each standard transport. If it is unset, the policy's port applies.
 PORT_VARIABLES = {
     "tcp": "SLUICE_TCP_PORT",
     "websocket": "SLUICE_WEBSOCKET_PORT",
@@ -42,13 +42,16 @@ PORT_VARIABLES = {
 
 
 def print_line(sentence: str) -> None:
-    """Tell the operator. A terminal that went away must not stop the brokers."""
+    """Print a sentence with the time for the operator.
+
+    A terminal that is closed must not stop the brokers.
+    """
     with contextlib.suppress(OSError):
         safe_text.say(f"{time.strftime('%H:%M:%S')} {sentence}")
 
 
 def lock_home() -> TextIOWrapper | None:
-    """Hold the data directory as long as the file is open; None when another supervisor holds it."""
+    """Lock the data directory until the returned file is closed; None if another supervisor has the lock."""
     file = (settings.SLUICE_HOME / "run" / "up.lock").open("a", encoding="ascii")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,9 +62,18 @@ def lock_home() -> TextIOWrapper | None:
 
 
 def prepare(*, console: bool = True) -> PolicyDocument:
-    """Prepare what processes need before they start: Redis, database, free ports, an operator.
+    """Prepare everything that processes need before they start: Redis, database, free ports, an operator.
 
-    A database that is away doesn't keep a broker from starting that has its policy on its own disk.
+    A broker with a policy on disk starts although the database is away.
+
+    Args:
+        console: Whether the console runs on this machine.
+
+    Returns:
+        The policy that the broker will run.
+
+    Raises:
+        OperatorError: `redis_away`, `port_taken`, or an error of the database without a policy on disk.
     """
     if settings.SLUICE_RUN_DIRECTORY != settings.SLUICE_HOME / "run":
         socket_paths.prepare_directory(settings.SLUICE_RUN_DIRECTORY)
@@ -85,7 +97,8 @@ def prepare(*, console: bool = True) -> PolicyDocument:
             raise
         print_line(problem.sentence)
         print_line(
-            f"Starting without migrations and without the ports of the environment. A broker that can't read the"
+            "Starting without migrations and without the ports of the "
+            "environment. A broker that can't read the"
             f" database runs revision {stored.revision}, as stored on this disk. If this release is new:"
             " `manage.py migrate` when the database can be used."
         )
@@ -97,9 +110,10 @@ def prepare(*, console: bool = True) -> PolicyDocument:
 
 
 def prepare_database() -> PolicyDocument:
-    """Migrate the database, and make the default policy where there is none.
+    """Migrate the database, create the default policy if there is none, and return the policy in force.
 
-    Raises OperatorError database_away, database_locked, database_read_only, database_full.
+    Raises:
+        OperatorError: `database_away`, `database_locked`, `database_read_only` or `database_full`.
     """
     limit_waits(statements=False)
     check_database()
@@ -112,7 +126,10 @@ def prepare_database() -> PolicyDocument:
 
 
 def check_given_redis() -> None:
-    """A REDIS_URL that nobody answers at is better said now than by four processes at once."""
+    """Raise OperatorError `redis_away` if REDIS_URL is set and no Redis answers there.
+
+    Without this check several processes would report it separately.
+    """
     url = os.environ.get("REDIS_URL", "")
     problem = readiness.external_redis_problem(url) if url else None
     if problem:
@@ -121,7 +138,7 @@ def check_given_redis() -> None:
 
 
 def check_database() -> None:
-    """The same of a database: what is wrong with the address or its certificate, and not a page of Django's calls."""
+    """Raise OperatorError `database_away`, instead of Django's traceback, if the database can't be used."""
     try:
         connection.ensure_connection()
     except OperationalError as problem:
@@ -130,7 +147,7 @@ def check_database() -> None:
 
 
 def policy_in_force() -> PolicyDocument:
-    """The policy the broker will load, after the ports that were set in the environment."""
+    """Return the policy that the broker will load, after changes of ports that environment variables set."""
     document = PolicyDocument.from_dict(policies.document_in_force(settings.SLUICE_INSTANCE))
     for transport in document.transports:
         variable = PORT_VARIABLES.get(transport.name, "")
@@ -143,14 +160,14 @@ def policy_in_force() -> PolicyDocument:
 
 
 def _stop_rollout(reason: str) -> None:
-    """Stop a staged rollout, which a changed port would otherwise put in force everywhere."""
+    """Stop a staged rollout. Otherwise a changed port would put the staged revision in force everywhere."""
     instance = policies.ensure_instance(settings.SLUICE_INSTANCE)
     with contextlib.suppress(OperatorError):  # no_rollout
         rollouts.stop(SYSTEM, instance, reason=reason)
 
 
 def check_ports(transports: Sequence[TransportSettings], *, console: bool = True) -> None:
-    """Raise port_taken with a sentence for each address that can't be had."""
+    """Raise OperatorError `port_taken`, with a sentence for each address of console or transport in use."""
     web = (settings.SLUICE_WEB_HOST, settings.SLUICE_WEB_PORT, "Set SLUICE_WEB_PORT to a free port")
     wanted = [ports.PortRequest("the console", *web)] if console else []
     for transport in transports:
@@ -163,14 +180,14 @@ def check_ports(transports: Sequence[TransportSettings], *, console: bool = True
 
 
 def check_ports_free(wanted: Sequence[ports.PortRequest]) -> None:
-    """Raise port_taken unless all of them can be had."""
+    """Raise OperatorError `port_taken` unless all addresses are free."""
     found = ports.port_problems(wanted, ports.refusal_reason, ports.port_owner)
     if found:
         raise OperatorError("port_taken", " ".join(found), "Nothing was started.")
 
 
 def installation_from_settings() -> Installation:
-    """What the children's command lines are made from, out of the settings."""
+    """Return the facts for the children's command lines, from the settings and the environment."""
     run = settings.SLUICE_RUN_DIRECTORY
     given = os.environ.get("REDIS_URL", "")
     redis = redis_source.choose_redis(
@@ -190,24 +207,28 @@ def installation_from_settings() -> Installation:
 
 
 def local_journal_queue() -> str:
-    """The queue of this machine's journal, where the console is on another machine."""
+    """Return the queue of this machine's journal, for a console on another machine."""
     group = settings.SLUICE_GROUP
     return journal_queue(format_broker_name(settings.SLUICE_INSTANCE, group.member if group else ""))
 
 
 def check_console_elsewhere() -> None:
-    """A machine without a console shares what the console uses: with a database and a Redis of its own nobody would ever see it."""
+    """Raise OperatorError `console_elsewhere` unless the remote console's database and Redis are named.
+
+    A machine with its own database and Redis would never show up in that console.
+    """
     missing = [name for name in ("DATABASE_URL", "REDIS_URL") if not os.environ.get(name)]
     if missing:
         raise OperatorError(
             "console_elsewhere",
-            f"SLUICE_CONSOLE=no says that the console is on another machine, but there is no {' and no '.join(missing)}.",
+            "SLUICE_CONSOLE=no says that the console is on another machine, "
+            f"but there is no {' and no '.join(missing)}.",
             "Name the database and the Redis that the console uses, or unset SLUICE_CONSOLE.",
         )
 
 
 def child_environment(at: Installation) -> dict[str, str]:
-    """The children's environment: ours, and what we decided for all of them."""
+    """Return the children's environment: this process's, and values that all children must share."""
     return {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": os.environ.get("DJANGO_SETTINGS_MODULE", "console.project.settings"),
@@ -220,7 +241,7 @@ def child_environment(at: Installation) -> dict[str, str]:
 def supervise(
     specs: Sequence[ChildSpec], at: Installation, when_ready: Callable[[], None], **options: Any
 ) -> int:
-    """Run the children until they shall stop; returns the exit code."""
+    """Run the children until they are stopped, and return the exit code."""
     directory = Path(settings.BASE_DIR)
     log_directory = at.home / "log"
     supervisor = Supervisor(
@@ -238,7 +259,16 @@ def start_everything(
     show_output: bool = False,
     after: str = "",
 ) -> int:
-    """All of Sluice and `extra` children, while `lock` is held. `after` is said below the banner."""
+    """Run all of Sluice and `extra` children until they are stopped, and return the exit code.
+
+    Args:
+        lock: The lock of the data directory, which the caller holds.
+        policy: The policy, for the banner.
+        at: The installation.
+        extra: Further children.
+        show_output: Whether the children's output appears in the terminal too.
+        after: Text below the banner.
+    """
     assert not lock.closed
     print_line(at.redis.sentence())
     if at.run_directory != at.home / "run":
@@ -250,7 +280,10 @@ def start_everything(
 
 
 def require_single_instance() -> TextIOWrapper:
-    """`lock_home`, or OperatorError already_up."""
+    """Return the lock of the data directory.
+
+    Raises OperatorError `already_up` if another supervisor holds it.
+    """
     lock = lock_home()
     if lock is None:
         raise OperatorError(
@@ -262,7 +295,7 @@ def require_single_instance() -> TextIOWrapper:
 
 
 def start_installation(*, show_output: bool = False) -> int:
-    """The whole of `make up`; returns the exit code."""
+    """Run `make up` until it is stopped, and return the exit code."""
     with require_single_instance() as lock:
         if not settings.SLUICE_CONSOLE:
             check_console_elsewhere()

@@ -1,4 +1,4 @@
-"""The composition root: settings, urls, ASGI and Celery. It may import everything; nobody imports it."""
+"""Composition root: settings, URLs, ASGI and Celery. It may import every package; no package imports it."""
 
 from __future__ import annotations
 

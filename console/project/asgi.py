@@ -1,4 +1,4 @@
-"""The web process: pages and REST over HTTP, the live feed over WebSocket. Served by daphne."""
+"""Web process: pages and REST over HTTP, live feed over WebSocket. Served by daphne."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.project.settings")
 
 from django.core.asgi import get_asgi_application
 
-http = get_asgi_application()  # loads the apps; what follows imports models
+http = get_asgi_application()  # loads the apps, which the imports below need
 
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
@@ -28,8 +28,9 @@ application = ProtocolTypeRouter(
     }
 )
 
-# A full collection walks all that was ever imported: with the snapshots of 10,000 clients coming in there is one of 100 ms every
-# five seconds, half of what a tab costs besides. What is there now, every view with it, lives as long as the process.
+# A full collection visits all imported objects. With the snapshots of 10,000 clients, one of 100 ms
+# ran every five seconds, which is half of the other costs of an open page. All objects that exist now, with
+# all views, live as long as the process: freeze them.
 get_resolver().url_patterns  # noqa: B018
 gc.collect()
 gc.freeze()

@@ -21,7 +21,10 @@ WORKER_KEY_LIVES_S = 15
 
 @heartbeat_sent.connect
 def refresh_worker_key(sender: Any = None, **kwargs: Any) -> None:
-    """Keep a key in Redis alive as long as a worker's loop turns; of each queue that it serves; /readyz looks at it, since `inspect ping` takes a second."""
+    """Refresh a key in Redis for each queue that this worker serves, at each heartbeat of its event loop.
+
+    /readyz reads the keys, because Celery's `inspect ping` takes a second.
+    """
     from django.conf import settings
 
     from console.live.workers import worker_key
@@ -31,12 +34,12 @@ def refresh_worker_key(sender: Any = None, **kwargs: Any) -> None:
             for queue in app.amqp.queues.consume_from:
                 connection.set(worker_key(queue), os.getpid(), ex=WORKER_KEY_LIVES_S)
         except redis.RedisError:
-            return  # the worker's own connection reports it; this one only says that all is well
+            return  # the worker's own connection reports the problem
 
 
 @worker_ready.connect
 def begin_pulse(sender: Any = None, **kwargs: Any) -> None:
-    """Count from now how long each queue has taken nothing up: before, nobody served it."""
+    """Start each queue's pulse now. Time without a worker doesn't count as stuck."""
     from django.conf import settings
 
     from console.live.workers import note_pulse

@@ -1,4 +1,4 @@
-"""SLUICE_HOME: the one directory everything lives under, and what settings derive from it."""
+"""SLUICE_HOME, the directory of all files of an installation, and settings derived from it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ FOLDERS = ("run", "journal", "archive", "spool", "lake", "static")
 
 
 def prepare_home(home: Path) -> Path:
-    """Make the data directory and its folders for this user alone; return its absolute path.
+    """Create the data directory and its folders for this user only, and return its absolute path.
 
-    Every process of Sluice reads the settings, so this also sets the umask of each. Raises
-    ImproperlyConfigured when the directory is open to other users and can't be closed.
+    Also sets the process's umask, because every process of Sluice reads the settings.
+
+    Raises:
+        ImproperlyConfigured: other users can access the directory, and that can't be changed.
     """
     os.umask(PRIVATE_UMASK)
     home = home.expanduser().resolve()
@@ -35,14 +37,14 @@ def prepare_home(home: Path) -> Path:
             tighten(home / name)
     except PermissionError as problem:
         raise ImproperlyConfigured(
-            f"{problem} SLUICE_HOME must be closed to others: give it to the user that runs Sluice, mode 0700."
+            f"{problem} SLUICE_HOME must be closed to others: give it "
+            "to the user that runs Sluice, mode 0700."
         ) from problem
     return home
 
 
 def reserved_directories(home: Path, base: Path, *places: Path) -> tuple[Path, ...]:
-    """Return the paths that no directory of a policy may overlap: what is served, run, logged, or kept by
-    other parts."""
+    """Return the paths that no directory of a policy may overlap: code, and files of other parts."""
     own = (home / name for name in ("run", "log", "static", "state", "demo", "secret_key"))
     code = (
         base / name for name in ("api", "broker_core", "console", "pipeline", "templates", ".venv", ".git")
@@ -51,10 +53,12 @@ def reserved_directories(home: Path, base: Path, *places: Path) -> tuple[Path, .
 
 
 def secret_key(home: Path) -> str:
-    """The installation's secret: made once, kept in SLUICE_HOME/secret_key with mode 600.
+    """Return the installation's secret key, stored in SLUICE_HOME/secret_key with mode 600.
 
-    Several processes start at once on a new machine. Each prepares a whole file of its own and links it to the name;
-    the link succeeds for one of them alone, and every process then reads that one's key.
+    Create it if needed.
+
+    Several processes may start together on a new machine. Each writes a complete temporary file and links it
+    to the final name. The link succeeds for one of them, and every process then reads that key.
     """
     path = home / "secret_key"
     if not path.exists():
@@ -71,22 +75,25 @@ def secret_key(home: Path) -> str:
 
 
 def celery_broker_url(redis_url: str) -> str:
-    """Celery's spelling of a Redis address: kombu calls a Unix socket `redis+socket://`, redis-py `unix://`."""
+    """Return a Redis URL in Celery's form: kombu says `redis+socket://` where redis-py says `unix://`."""
     if redis_url.startswith("unix://"):
         return "redis+socket://" + redis_url.removeprefix("unix://")
     return redis_url
 
 
 def web_tls_files(certificate: str, key: str) -> TlsSettings | None:
-    """The console's certificate and key, if both are named. Raises ImproperlyConfigured for one without the other."""
+    """Return the console's certificate and key, or None.
+
+    Raises ImproperlyConfigured for one without the other.
+    """
     if bool(certificate) != bool(key):
         raise ImproperlyConfigured("Set SLUICE_WEB_TLS_CERTIFICATE and SLUICE_WEB_TLS_KEY both, or neither.")
-    # Absolute, but links are kept: whoever renews a certificate points them at the new one.
+    # Absolute paths, but links are not resolved: a renewed certificate is usually a changed link.
     return TlsSettings(str(Path(certificate).absolute()), str(Path(key).absolute())) if certificate else None
 
 
 def trusted_proxies(texts: list[str]) -> tuple[Network, ...]:
-    """The networks of SLUICE_TRUSTED_PROXIES. Raises ImproperlyConfigured for what isn't one."""
+    """Return the networks of SLUICE_TRUSTED_PROXIES. Raises ImproperlyConfigured for an invalid one."""
     try:
         return parse_networks(texts)
     except ValueError as problem:
@@ -96,7 +103,7 @@ def trusted_proxies(texts: list[str]) -> tuple[Network, ...]:
 def group_settings(
     instance: str, member: str, engines: list[str], copies: int, hold_ms: int, ca: str
 ) -> GroupSettings | None:
-    """What SLUICE_GROUP_* say; None for a broker by itself. Raises ImproperlyConfigured."""
+    """Return the settings SLUICE_GROUP_*, or None without a group. Raises ImproperlyConfigured."""
     try:
         return read_settings(instance, member, engines, copies, hold_ms, ca)
     except OperatorError as problem:
@@ -104,7 +111,7 @@ def group_settings(
 
 
 def broker_addresses(texts: list[str], run: Path) -> tuple[BrokerAddress, ...]:
-    """What SLUICE_BROKERS says. Raises ImproperlyConfigured."""
+    """Return the broker addresses of SLUICE_BROKERS. Raises ImproperlyConfigured."""
     try:
         return read_addresses(texts, run)
     except OperatorError as problem:
@@ -112,7 +119,7 @@ def broker_addresses(texts: list[str], run: Path) -> tuple[BrokerAddress, ...]:
 
 
 def local_zone(name: str) -> ZoneInfo:
-    """The zone that local times of schedules are in: the one named, else this machine's, else UTC."""
+    """Return the time zone for local times of schedules: the named one, else this machine's, else UTC."""
     link = os.path.realpath("/etc/localtime")
     for known in (name, os.environ.get("TZ", "").lstrip(":"), link.partition("/zoneinfo/")[2]):
         if known:

@@ -1,7 +1,8 @@
-"""A thread of its own for calls into the database, so that a server that stands still holds up nothing else.
+"""Separate thread for calls into the database, so that an unresponsive server delays nothing else.
 
-The default executor's threads are joined when the process ends: one that waits for a dead server would keep
-the broker from stopping. This thread is a daemon, and makes one call after the other.
+The event loop's default executor doesn't fit: its threads are joined when the process ends, and a thread
+that waits for a dead server would keep the broker from stopping. This thread is a daemon, and runs one call
+after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _Call = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any
 
 
 class DatabaseThread:
-    """Runs calls in order. Belongs to the loop."""
+    """Thread that runs calls in order. All methods belong to the event loop's thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -32,12 +33,15 @@ class DatabaseThread:
 
     @property
     def waited_s(self) -> float:
-        """Seconds since the call under way began; 0.0 while there is none."""
+        """Seconds since the current call began; 0.0 while none runs."""
         begun_at = self._begun_at
         return time.monotonic() - begun_at if begun_at else 0.0
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the call's result. A call whose caller is cancelled before it began isn't made."""
+        """Run a call in the thread, and return its result.
+
+        A call that is cancelled before it began is skipped.
+        """
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
@@ -47,7 +51,7 @@ class DatabaseThread:
         return await result
 
     def close(self) -> None:
-        """End the thread after its calls, and close its connection. Doesn't wait."""
+        """End the thread after its queued calls, and close its connections. Returns without waiting."""
         if self._thread is not None:
             self._calls.put(None)
             self._thread = None
@@ -64,7 +68,7 @@ class DatabaseThread:
             except Exception as error:
                 made, problem = None, error
             self._begun_at = 0.0
-            with suppress(RuntimeError):  # the loop may be closed by now
+            with suppress(RuntimeError):  # the event loop may be closed by now
                 loop.call_soon_threadsafe(_finish, result, made, problem)
         connections.close_all()
 

@@ -1,7 +1,8 @@
-"""Brings what happens in a running broker to the actions that wait for it. Runs in the broker's process.
+"""Reporter of a broker's events to the actions that wait for them. Runs in the broker's process.
 
-The broker is asked to hear only what enabled actions want; the list is read every few seconds. Events become runs in a
-thread, some at a time; while the database is away they wait in the broker's bounded queue.
+The broker only records events that enabled actions wait for; this list is read from the database every few
+seconds. A thread turns events into runs. While the database is away, events wait in the broker's bounded
+queue.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from console.services.actions import event_interest
 from console.services.actions.triggers import TriggerEvent, has_crossed
 
 LOOK_EVERY = 5
-"""Ticks between two looks at which actions there are, and at file systems."""
+"""Ticks between two reads of the actions, and between two checks of segments and file systems."""
 EVENTS_AT_ONCE = 200
+"""Maximum events that become runs in one transaction."""
 CLOSE_TIMEOUT_S = 5.0
-"""How long a broker that ends waits for the database to take the last events."""
+"""Seconds that a stopping broker waits for the database to store its last events."""
 CLOSE_ATTEMPTS = 20
+"""Maximum tries to store the last events."""
 log = structlog.get_logger("sluice.events")
 
 
 class EventReporter:
-    """Called once a second by whoever runs the broker."""
+    """Reporter of events. The broker's runner calls `tick` once a second."""
 
     def __init__(self, broker: Broker) -> None:
         self._engine, self._member = broker.engine, broker.member
@@ -37,7 +40,7 @@ class EventReporter:
         self._working: asyncio.Task[None] | None = None
         self._thread = DatabaseThread("database-events")
         self._begun = False
-        """Whether actions on the broker's start have their runs."""
+        """Whether runs for the broker's start exist."""
         self._ticks = 0
         self._told_dropped = 0
         self._segments = self._sealed()
@@ -45,30 +48,30 @@ class EventReporter:
         self._wanted = event_interest.EventInterest()
 
     async def on_broker_started(self) -> None:
-        """Start the runs of actions on the broker's start. While the database is away, `tick` tries again."""
+        """Start the runs of actions on the broker's start. While the database is away, `tick` retries."""
         await self._guarded(self._start())
 
     def begin(self) -> None:
-        """Do the same beside the loop."""
+        """Start the runs of actions on the broker's start in a background task."""
         self._working = asyncio.create_task(self._guarded(self._start()), name="events")
 
     @property
     def waiting(self) -> int:
-        """Events in memory that aren't runs yet."""
+        """Number of events in memory that aren't runs yet."""
         return len(self._waiting) + self._watch.capacity - self._watch.free_slots
 
     @property
     def dropped(self) -> int:
-        """Events that the queue had no room for, since the start."""
+        """Number of events lost since the start because the queue was full."""
         return self._watch.dropped
 
     def tick(self) -> None:
-        """Do what is due, beside the loop; one piece of work at a time."""
+        """Do the due work in a background task, unless the previous one still runs."""
         if self._working is None or self._working.done():
             self._working = asyncio.create_task(self._guarded(self._work()), name="events")
 
     async def close(self) -> None:
-        """Start the runs of waiting events and of actions on the broker's end; CLOSE_TIMEOUT_S at most."""
+        """Start the runs of waiting events and of actions on the broker's end, within `CLOSE_TIMEOUT_S`."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 if self._working is not None:
@@ -103,13 +106,15 @@ class EventReporter:
         await self._flush()
 
     def _listen(self) -> None:
+        """Set the kinds of events and the messages that the broker records."""
         messages = (MessageWatch(*one) for one in self._wanted.messages)
         self._watch.set_interest(self._wanted.kinds, messages)
 
     async def _flush(self) -> None:
+        """Turn all waiting events into runs. An error leaves the unstored events waiting."""
         self._waiting = self._waiting or self._watch.drain()
         while self._waiting:
-            # Taken out first: what is under way must not be started again by whoever closes.
+            # Take events out before the call: `close` may run meanwhile and must not start them twice.
             part, self._waiting = self._waiting[:EVENTS_AT_ONCE], self._waiting[EVENTS_AT_ONCE:]
             try:
                 await self._thread.run(
@@ -123,6 +128,7 @@ class EventReporter:
             self._told_dropped = self._watch.dropped
 
     def _look_at_segments(self) -> None:
+        """Raise an event for each segment sealed since the last check, if an action waits for that."""
         sealed = self._sealed()
         if "journal_roll" in self._wanted.kinds:
             for name in sorted(sealed.keys() - self._segments.keys()):
@@ -130,6 +136,7 @@ class EventReporter:
         self._segments = sealed
 
     def _sealed(self) -> dict[int, str]:
+        """Return the names of the sealed segments by their first sequence."""
         return {
             segment.first_sequence: segment.name
             for segment in self._engine.journal.segments()
@@ -137,6 +144,7 @@ class EventReporter:
         }
 
     async def _look_at_file_systems(self) -> None:
+        """Raise an event for each file system that has filled above an action's limit."""
         found = await asyncio.to_thread(event_interest.disk_usage_percent, self._wanted.file_systems)
         for (place, above), used in found.items():
             fires, self._above[place, above] = has_crossed(
@@ -147,9 +155,10 @@ class EventReporter:
                 self._watch.add_event("file_system", told, {"place": place, "above": above})
 
     async def _guarded(self, work: Any) -> None:
+        """Run a coroutine, and log any error it raises."""
         try:
             await work
-        except Exception as problem:  # the database may be away; the next second tries again
+        except Exception as problem:  # the database may be away; the next tick retries
             log.warning("events_not_stored", why=repr(problem))
 
 

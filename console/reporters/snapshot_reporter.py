@@ -1,10 +1,10 @@
-"""Carries what a running broker has to say to the control plane: live snapshots, decisions, the revision in force.
+"""Reporter of a broker's state to the control plane: live snapshots, decisions, the revision in force.
 
-Live snapshots go over the channel layer, which may drop them: the next second brings another. What must not be lost
-(decisions, reports, samples) goes to the database, in a thread, and is tried again when the database is away.
-Decisions and losses wait in the broker's bounded memory meanwhile; those that it had no room for are counted.
-`database` of the status says since when the database is away and why, and whether the policy in force is the
-one on the broker's disk.
+Live snapshots use the channel layer, which may drop them: the next one follows a second later. Data that
+must not be lost (decisions, reports, samples) goes to the database in a thread, with retries while the
+database is away. Meanwhile decisions and losses wait in the broker's bounded memory; entries that don't fit
+are counted. The status's `database` entry shows since when and why the database is away, and whether the
+policy in force is the one on the broker's disk.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from console.services.refused_logons import record_refused_logons
 LIVE_GROUP = "live"
 MINUTE_MS = 60_000
 SLICE = 100
-"""Clients written in one turn of the loop."""
+"""Clients encoded between two yields to the event loop."""
 RECONCILE_EVERY = 5
-"""Ticks between two looks at the database for a newer revision."""
+"""Ticks between two checks for a newer revision in the database."""
 ANSWER_TIMEOUT_S = 10.0
-"""A call into the database that takes longer counts as a database that is away."""
+"""Seconds after which a call into the database counts as a database that is away."""
 CLOSE_TIMEOUT_S = 8.0
-"""How long a broker that ends waits for the database to take its last report."""
+"""Seconds that a stopping broker waits for the database to store its last report."""
 _NO_ANSWER = OperatorError(
     "database_away",
     "The database has accepted a request and doesn't answer it.",
@@ -61,14 +61,16 @@ log = structlog.get_logger("sluice.reporter")
 
 
 class SnapshotEncoder:
-    """Snapshots as JSON. A client whose entry is the one before isn't written again, and the loop has its turn in between: of
-    10,000 clients all at once would hold messages up for a third of a second."""
+    """Encoder of snapshots as JSON, which reuses unchanged clients' bytes and yields to the event loop.
+
+    Encoding 10,000 clients without a yield would delay messages by a third of a second.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[ClientEntry, bytes]] = {}
 
     async def encode(self, snapshot: Snapshot) -> bytes:
-        """One snapshot, without its replays."""
+        """Return a snapshot as JSON, without its replays."""
         kept: dict[str, tuple[ClientEntry, bytes]] = {}
         fresh = 0
         for entry in snapshot.clients:
@@ -85,18 +87,18 @@ class SnapshotEncoder:
 
 
 class SnapshotReporter:
-    """Called by the broker once a second with its snapshot."""
+    """Reporter of snapshots. The broker calls `report` once a second."""
 
     def __init__(
         self, broker: Broker, thread: DatabaseThread | None = None, database: DatabaseEntry | None = None
     ) -> None:
-        """`database`: how the database was when the broker started."""
+        """Create the reporter. `database` is the state of the database at the broker's start."""
         self._broker = broker
         self._thread = thread or DatabaseThread("database")
         self._database = database or DatabaseEntry()
         self._dropped = 0
         self.events: EventReporter | None = None
-        """Reporter of events, whose waiting events count too."""
+        """Reporter of events, whose waiting and lost events are counted too."""
         broker.statistics.database = self._database
         self._layer = get_channel_layer()
         self._stored: asyncio.Task[None] | None = None
@@ -107,15 +109,19 @@ class SnapshotReporter:
         self._ticks = 0
 
     async def report(self, snapshot: Snapshot) -> None:
-        """Tell whoever watches, and store what must be kept."""
+        """Send a snapshot to the live feed, and store it in the background."""
         await self._tell(snapshot)
-        # The database may be slow; one write at a time, and the tick doesn't wait for it.
+        # The database may be slow: one write at a time, and the tick doesn't wait for it.
         if self._stored is None or self._stored.done():
             self._ticks += 1
             self._stored = asyncio.create_task(self._store(snapshot), name="store-report")
         self._show_database()
 
     async def _tell(self, snapshot: Snapshot) -> None:
+        """Send the snapshot and new decisions to the live feed.
+
+        Errors are logged, because the feed may be lost.
+        """
         try:
             await self._layer.group_send(LIVE_GROUP, await self._told_of(snapshot))
             for decision in self._new_decisions(self._told):
@@ -128,13 +134,12 @@ class SnapshotReporter:
             self._told = self._broker.engine.decisions.made
         except OSError as problem:
             log.warning("live_feed_away", why=str(problem))
-        except (
-            Exception
-        ) as problem:  # redis-py's errors aren't OSErrors; the feed is expendable, the tick isn't
+        except Exception as problem:
+            # redis-py's errors aren't OSErrors. The feed may be lost, the tick must go on.
             log.warning("live_feed_failed", why=repr(problem))
 
     async def _told_of(self, snapshot: Snapshot) -> dict[str, object]:
-        """The snapshot itself, or that a large one is in Redis now."""
+        """Return the live feed's message: the snapshot, or a notice that a large one is in Redis."""
         seen = await self._written.encode(snapshot)
         name = format_broker_name(snapshot.status.instance, snapshot.status.member)
         if len(seen) <= latest_snapshot.INLINE:
@@ -143,11 +148,13 @@ class SnapshotReporter:
         return {"type": "live.snapshot", "broker": name, "at": snapshot.at}
 
     def _new_decisions(self, known: int) -> list[DecisionEntry]:
+        """Return the decisions still in memory since the first `known` ones."""
         decisions = self._broker.engine.decisions
         number = min(decisions.made - known, len(decisions.recent))
         return list(decisions.recent)[len(decisions.recent) - number :]
 
     async def _store(self, snapshot: Snapshot) -> None:
+        """Store a snapshot in Redis and in the database, and note whether the database answers."""
         await asyncio.to_thread(broker_reports.record_second, snapshot)  # into Redis
         try:
             await self._store_rows(snapshot)
@@ -159,10 +166,11 @@ class SnapshotReporter:
             self._note_there()
 
     async def _store_rows(self, snapshot: Snapshot) -> None:
+        """Store reports, decisions, losses and refused logons; withdraw an exceeded rollout; reconcile."""
         engine, member, run = self._broker.engine, self._broker.member, self._thread.run
         made, decisions = engine.decisions.made, self._new_decisions(self._kept)
         if self._database.away_since is not None:
-            await self._reconcile()  # first: the operators' word counts before anything is reported
+            await self._reconcile()  # first, because operators' changes apply before anything is reported
         await run(broker_reports.record_report, snapshot)
         await run(broker_reports.record_decisions, decisions, engine.instance, member)
         self._count_dropped("decisions", made - self._kept - len(decisions))
@@ -176,6 +184,7 @@ class SnapshotReporter:
             await self._reconcile()
 
     async def _store_losses(self) -> None:
+        """Store new entries of the loss ledger."""
         ledger, instance = self._broker.engine.ledger, self._broker.engine.instance
         entered, number = ledger.intervals, min(ledger.intervals - self._lost, len(ledger.recent))
         losses = [loss.entry(instance) for loss in list(ledger.recent)[len(ledger.recent) - number :]]
@@ -184,18 +193,18 @@ class SnapshotReporter:
         self._lost = entered
 
     def _count_dropped(self, name: str, number: int) -> None:
-        """Record that the memory had no room for `number` entries while the database was away."""
+        """Record that `number` entries were lost because memory was full while the database was away."""
         if number > 0:
             self._dropped += number
             log.error(
                 "not_in_the_database", entries=name, number=number, why="the database was away too long"
             )
 
-    # How the database is.
+    # State of the database.
 
     @property
     def _waiting(self) -> int:
-        """Decisions, losses and events in memory that the database doesn't have."""
+        """Number of decisions, losses and events in memory that the database doesn't have."""
         engine = self._broker.engine
         decisions = min(engine.decisions.made - self._kept, len(engine.decisions.recent))
         losses = min(engine.ledger.intervals - self._lost, len(engine.ledger.recent))
@@ -203,13 +212,14 @@ class SnapshotReporter:
 
     @property
     def _unstored(self) -> int:
-        """Decisions, losses and events that the memory had no room for, since the start."""
+        """Number of decisions, losses and events lost since the start because memory was full."""
         engine = self._broker.engine
         decisions = max(engine.decisions.made - self._kept - len(engine.decisions.recent), 0)
         losses = max(engine.ledger.intervals - self._lost - len(engine.ledger.recent), 0)
         return self._dropped + decisions + losses + (self.events.dropped if self.events is not None else 0)
 
     def _note_away(self, problem: OperatorError) -> None:
+        """Show and log that the database is away. A repeated problem isn't logged again."""
         before = self._database
         shown = self._from_disk(problem) if before.policy == "disk" else problem
         if before.away_since is None or before.message != shown.sentence:
@@ -221,6 +231,7 @@ class SnapshotReporter:
         return policy_from_disk(self._broker.engine.policy.revision, why)
 
     def _note_there(self) -> None:
+        """Show that the database answers, and log its return."""
         if self._database.away_since is not None:
             log.info("database_back", dropped=self._unstored)
         refused = self._broker.statistics.refused
@@ -231,13 +242,17 @@ class SnapshotReporter:
             self._show(None)
 
     def _show(self, problem: OperatorError | None) -> None:
+        """Show a problem in the status; None removes it."""
         if problem is None:
             self._set(code=DatabaseEntry().code, message="", fix="")
         else:
             self._set(code=problem.code, message=problem.sentence, fix=problem.fix)
 
     def _show_database(self) -> None:
-        """Renew the entry. A call that doesn't end counts as a database that is away."""
+        """Update the `database` entry of the status.
+
+        A call that doesn't return counts as a database that is away.
+        """
         if self._thread.waited_s > ANSWER_TIMEOUT_S:
             self._note_away(_NO_ANSWER)
         lacks, entry = self._broker.lacks_stored_policy, self._database
@@ -253,6 +268,7 @@ class SnapshotReporter:
         self._broker.statistics.database = self._database
 
     async def _store_refused(self, minute: int) -> None:
+        """Store the refused logons of complete minutes. An error puts them back."""
         refusals, instance = self._broker.engine.logons.refusals, self._broker.engine.instance
         if refused := refusals.take(minute):
             try:
@@ -262,13 +278,13 @@ class SnapshotReporter:
                 raise
 
     async def _reconcile(self) -> None:
-        """Run the database's newest revision, if a broker that was away, or a lost message, left us behind."""
+        """Apply the database's newest revision if the broker missed it in an outage or by a lost message."""
         engine, guard = self._broker.engine, self._broker.engine.guard
         wanted = await self._thread.run(policies.policy_orders, engine.instance)
         policy = PolicyDocument.from_dict(wanted["policy"])
         stage = parse_stage(wanted["staged"], self._broker.member)
-        # Whole documents: another database may have another policy under the same number. A database that
-        # lacks the policy in force isn't followed: an operator decides.
+        # Compare whole documents: another database may have another policy under the same number. A
+        # database that lacks the policy in force isn't followed, because an operator must decide.
         if engine.policy != policy or not guard.follows(stage):
             shown = guard.stage.document if guard.stage is not None else engine.policy
             if not await self._thread.run(policies.has_policy, engine.instance, shown.to_dict()):
@@ -279,7 +295,7 @@ class SnapshotReporter:
                 return
             try:
                 await self._broker.apply(policy, stage)
-            except SluiceError as problem:  # the status has it (`refused`); reports go on
+            except SluiceError as problem:  # shown in the status (`refused`); reports continue
                 log.warning(
                     "policy_refused", revision=policy.revision, code=problem.code, why=problem.sentence
                 )
@@ -290,14 +306,14 @@ class SnapshotReporter:
             self._set(policy="database")
 
     async def close(self) -> None:
-        """Store the last decisions; CLOSE_TIMEOUT_S at most."""
+        """Store the last decisions, within `CLOSE_TIMEOUT_S`."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 if self._stored is not None:
                     await asyncio.wait([self._stored])
                 snapshot = self._broker.statistics.snapshot()
                 await self._store(snapshot)
-                with suppress(Exception):  # it was said above if the database is away
+                with suppress(Exception):  # `_store` has logged it if the database is away
                     await self._store_refused(snapshot.at // MINUTE_MS + 1)
         except TimeoutError:
             if self._stored is not None:

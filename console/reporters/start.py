@@ -1,9 +1,9 @@
-"""Orders for a broker's start: the database's, or the policy on the broker's disk.
+"""Orders for a broker's start, from the database or from the policy on the broker's disk.
 
-The latter is used while the database can't be read, or lacks that policy.
+The policy on disk is used while the database can't be read, or if the database lacks that policy.
 
-A broker without either waits for the database: it has nothing to start with, and a default policy would let
-in clients that the operators' policy refuses.
+A broker without either waits for the database. A default policy might admit clients that the operators'
+policy refuses.
 """
 
 from __future__ import annotations
@@ -40,16 +40,19 @@ from console.services.journal_directories import (
 from console.services.policies import has_policy, policy_orders
 
 START_TIMEOUT_S: Final = 15.0
-"""How long a start waits for the database before it takes the stored policy."""
+"""Seconds that a start waits for the database before it uses the policy on disk."""
 RETRY_DELAY_S: Final = 2.0
 REPEAT_LOG_S: Final = 60.0
-"""How often a broker that waits for the database says so."""
+"""Interval of the log line of a broker that waits for the database."""
 log = structlog.get_logger("sluice.start")
 
 
 @dataclass(frozen=True, slots=True)
 class StartOrders:
-    """Policy, directories, and what is known of the log. `database` says how the database is."""
+    """Policy, directories and known facts about the log for a start.
+
+    `database` is the state of the database.
+    """
 
     policy: PolicyDocument
     stage: StagedRevision | None
@@ -58,7 +61,7 @@ class StartOrders:
     group: KnownGroup
     database: DatabaseEntry
     set_back: SetBack | None = None
-    """Set while the database lacks the stored policy, which is in force then."""
+    """Set if the database lacks the policy on disk, which then is in force."""
 
 
 async def read_start_orders(
@@ -69,9 +72,18 @@ async def read_start_orders(
     on_waiting: Callable[[OperatorError], None],
     timeout_s: float = START_TIMEOUT_S,
 ) -> StartOrders:
-    """Read the database, else the stored policy; wait for the database where there is neither.
+    """Read the orders from the database, or else from disk. Without either, wait for the database.
 
-    `on_waiting` is called once when the wait begins. Raises OperatorError journal_elsewhere, bad_policy.
+    Args:
+        instance: Name of the instance.
+        member: Name of the broker in its group, or "".
+        file: File of the policy on disk.
+        thread: Thread for calls into the database.
+        on_waiting: Called once, when the wait begins.
+        timeout_s: Seconds to wait for each read of the database.
+
+    Raises:
+        OperatorError: `journal_elsewhere` or `bad_policy`.
     """
     stored, damage = await asyncio.to_thread(_load, file)
     waiting_since = said_at = 0.0
@@ -83,9 +95,14 @@ async def read_start_orders(
             away = _named(problem, timeout_s)
         if stored is not None:
             log.error(
-                "policy_from_disk", revision=stored.revision, stored_at=stored.stored_at, file=str(file.path),
-                code=away.code, why=away.sentence, fix=away.fix,
-            )  # fmt: skip
+                "policy_from_disk",
+                revision=stored.revision,
+                stored_at=stored.stored_at,
+                file=str(file.path),
+                code=away.code,
+                why=away.sentence,
+                fix=away.fix,
+            )
             return _from_disk(stored, away)
         now = time.monotonic()
         if not waiting_since:
@@ -94,14 +111,18 @@ async def read_start_orders(
         if not said_at or now - said_at >= REPEAT_LOG_S:
             said_at = now
             log.error(
-                "policy_unavailable", waited_s=round(now - waiting_since), code=away.code, why=away.sentence,
-                stored_policy=damage or "none", fix=away.fix,
-            )  # fmt: skip
+                "policy_unavailable",
+                waited_s=round(now - waiting_since),
+                code=away.code,
+                why=away.sentence,
+                stored_policy=damage or "none",
+                fix=away.fix,
+            )
         await asyncio.sleep(RETRY_DELAY_S)
 
 
 def _load(file: PolicyFile) -> tuple[StoredPolicy | None, str]:
-    """Return the stored policy, or None and why it can't be used ("" where there is none)."""
+    """Return the policy on disk, or None and the reason why it can't be used ("" if there is none)."""
     try:
         return file.load(), ""
     except OperatorError as problem:
@@ -110,6 +131,7 @@ def _load(file: PolicyFile) -> tuple[StoredPolicy | None, str]:
 
 
 def _from_database(instance: str, member: str, stored: StoredPolicy | None) -> StartOrders:
+    """Return the orders from the database, unless it lacks the policy on disk."""
     ordered = policy_orders(instance)
     policy, stage = PolicyDocument.from_dict(ordered["policy"]), parse_stage(ordered["staged"], member)
     known, group = known_log(instance, member), known_group(instance)
@@ -124,7 +146,7 @@ def _from_database(instance: str, member: str, stored: StoredPolicy | None) -> S
 
 
 def _from_set_back(stored: StoredPolicy, revision: int) -> StartOrders:
-    """Return the stored policy for a broker whose database lacks it, and has another one of that revision."""
+    """Return the policy on disk as orders: the database lacks it, and has another one as `revision`."""
     since = stored.set_back.since if stored.set_back is not None else time.time_ns() // 1_000_000
     log.error(
         "policy_set_back", running=stored.revision, stored_at=stored.stored_at, database=revision, fix=FIX
@@ -134,15 +156,21 @@ def _from_set_back(stored: StoredPolicy, revision: int) -> StartOrders:
 
 
 def _from_disk(stored: StoredPolicy, away: OperatorError) -> StartOrders:
+    """Return the policy on disk as orders, for a database that is away."""
     shown = policy_from_disk(stored.revision, away)
     entry = DatabaseEntry(
-        away_since=time.time_ns() // 1_000_000, code=shown.code, message=shown.sentence, fix=shown.fix,
-        policy="disk", policy_stored_at=stored.stored_at,
-    )  # fmt: skip
+        away_since=time.time_ns() // 1_000_000,
+        code=shown.code,
+        message=shown.sentence,
+        fix=shown.fix,
+        policy="disk",
+        policy_stored_at=stored.stored_at,
+    )
     return _from_stored(stored, entry)
 
 
 def _from_stored(stored: StoredPolicy, entry: DatabaseEntry) -> StartOrders:
+    """Return orders with the policy on disk. Raises OperatorError `journal_elsewhere`."""
     policy, default = stored.document, default_directories()
     directories = JournalDirectories(
         Path(policy.instance.journal_directory or default.journal),
@@ -157,7 +185,7 @@ def _from_stored(stored: StoredPolicy, entry: DatabaseEntry) -> StartOrders:
 
 
 def policy_from_disk(revision: int, why: SluiceError) -> OperatorError:
-    """Return the error of a broker that runs the stored policy, because of another one."""
+    """Return the error to show while the policy on disk is in force, with the reason `why`."""
     return OperatorError(
         "policy_from_disk",
         f"Revision {revision} is in force as stored on the broker's disk. {why.sentence}",
@@ -175,6 +203,7 @@ def _unavailable(instance: str, away: OperatorError, damage: str) -> OperatorErr
 
 
 def _named(problem: BaseException, timeout_s: float) -> OperatorError:
+    """Return the operator's error for an exception of the database."""
     if isinstance(problem, TimeoutError):
         return OperatorError(
             "database_away",

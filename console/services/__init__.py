@@ -1,1 +1,5 @@
-"""Writes: one function per operator action. Each validates, changes, tells the broker, and leaves an AuditEvent."""
+"""Writes: one function per operator action.
+
+Each function validates its input, changes the database, sends the change to the broker, and records an
+AuditEvent.
+"""

@@ -1,8 +1,11 @@
-"""The one place where it is decided whether somebody may do something. API, pages and live feed all ask here.
+"""Permission checks.
 
-Every address declares what it needs (`needs` on API views, `@permitted` on pages; a test walks all of them), and the door
-calls `require` with what the request is about. Who holds what are Grant rows; what each role may do is
-console.choices.ROLE_PERMISSIONS; how scopes work is console/access/rights.py.
+API, pages and live feed all use `require_permission` or `is_allowed`; no other module decides.
+
+Each URL declares its permission (`needs` on API views, `@requires_permission` on pages; a test checks all
+URLs). The request handler then calls `require_permission` with the objects of the request. `Grant` rows
+store which role an account has, `console.choices.ROLE_PERMISSIONS` says what a role allows,
+`console/access/rights.py` explains scopes.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ _TRUSTED = (ActorKind.SYSTEM, ActorKind.SCHEDULE, ActorKind.ACTION)
 def is_allowed(
     actor: Actor, permission: Permission, *, instance: str = "", client: str = "", topic: str = ""
 ) -> bool:
-    """Whether the actor may do it. Schedules and the system act for those who set them up, who were asked then."""
+    """Whether the actor has the permission for the given instance, client and topic.
+
+    The system, schedules and actions always have it: the check was made when an operator set them up.
+    """
     if actor.kind in _TRUSTED:
         return True
     return actor.access is not None and actor.access.allows(
@@ -28,10 +34,14 @@ def is_allowed(
 def require_permission(
     actor: Actor, permission: Permission, *, instance: str = "", client: str = "", topic: str = ""
 ) -> None:
-    """Raise OperatorError not_allowed unless the actor may do it.
+    """Raise OperatorError `not_allowed` unless the actor has the permission.
 
-    `instance` is empty for what concerns the whole installation (people, the audit); `client` is a client's name and
-    `topic` a topic or topic pattern, when it is about one.
+    Args:
+        actor: The account or process that acts.
+        permission: The permission needed.
+        instance: Name of the instance; empty for matters of the whole installation (accounts, audit).
+        client: Name of the client concerned, if any.
+        topic: Topic or topic pattern concerned, if any.
     """
     if is_allowed(actor, permission, instance=instance, client=client, topic=topic):
         return

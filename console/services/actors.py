@@ -1,4 +1,7 @@
-"""Who asks for a change: every service that changes something takes an Actor and puts it into the audit."""
+"""The actor of a change.
+
+Every service that changes something takes an `Actor` and records it in the audit.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,11 @@ from console.models import ApiToken, Grant
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who, by what means, from where. `user_id` is the account behind a person or a token."""
+    """Person, token, schedule or process that acts, with its origin.
+
+    `user_id` is the account of a person or of a token's owner, `source` the caller's IP address. `access`
+    is None for an actor without stored permissions, such as the system.
+    """
 
     kind: ActorKind
     name: str
@@ -25,7 +32,7 @@ class Actor:
 
     @property
     def account_id(self) -> int:
-        """`user_id` of an actor that has an account, as every person and token has."""
+        """The id of the actor's account. Only for persons and tokens, which always have one."""
         assert self.user_id is not None
         return self.user_id
 
@@ -34,12 +41,12 @@ SYSTEM = Actor(ActorKind.SYSTEM, "system")
 
 
 def schedule_actor(name: str) -> Actor:
-    """The actor of a run that a schedule started."""
+    """Return the actor of a run that a schedule started."""
     return Actor(ActorKind.SCHEDULE, name)
 
 
 def actor_of(request: Any) -> Actor:
-    """Who sent a request: a page's (Django's) or the API's (DRF's), by session or by token."""
+    """Return the actor of a request: a page's (Django) or the API's (DRF), by session or by token."""
     user, token = getattr(request, "user", None), getattr(request, "auth", None)
     name = (user.get_username() if user is not None else "") or "anonymous"
     kind = ActorKind.PERSON
@@ -56,14 +63,14 @@ def actor_of(request: Any) -> Actor:
 
 
 def require_user(request: Any) -> User:
-    """Return the account that sent a request, a page's or the API's, which only an account may send."""
+    """Return the account that sent a request. Only for views that require a login."""
     user = request.user
     assert isinstance(user, User)
     return user
 
 
 def access_of(user: Any, token: Any = None) -> EffectiveAccess:
-    """What an account may do now; with a token, at most what that was made for. One query."""
+    """Return the permissions that an account has now, limited to the scope of `token` if given. One query."""
     if user is None or not (user.is_authenticated and user.is_active):
         return EffectiveAccess()
     rights = tuple(
@@ -80,7 +87,7 @@ def access_of(user: Any, token: Any = None) -> EffectiveAccess:
 
 
 def access_of_request(request: Any) -> EffectiveAccess:
-    """The same for a request; read once for each, however many ask."""
+    """Return the permissions of a request's account. The first call stores them on the request."""
     base = getattr(request, "_request", request)
     user, token = getattr(request, "user", None), getattr(request, "auth", None)
     key = (getattr(user, "pk", None), getattr(token, "pk", None))

@@ -1,8 +1,9 @@
-"""Alerts: rules over what the broker says of clients, over decisions and over what stands at the top of every page.
+"""Alerts by rules over clients' health, over decisions, and over the system conditions on every page.
 
-`watch` opens and closes them every ten seconds, one for each rule however many clients it is about, so that four hundred stalled
-clients are one message. `send_due_messages` sends what is to be told, each at most MOST_ATTEMPTS times; whoever takes a message up puts its
-next attempt off first, so that one that dies on the way is tried again and none is sent by two at once.
+`evaluate_alerts` opens and closes alerts every ten seconds. A rule has one open alert however many clients
+it matches, so that 400 stalled clients cause one message. `send_due_messages` sends messages, each at most
+`MAX_ATTEMPTS` times. A sender postpones the next attempt before it sends. So a message is retried after a
+crash, and two processes never send the same one.
 """
 
 from __future__ import annotations
@@ -35,19 +36,25 @@ from console.services.bounded_call import call_within
 
 MAX_RULES: Final = 50
 MAX_MEMBERS: Final = 500
-"""Of an alert that are remembered by name."""
+"""Maximum members (clients or conditions) of an alert that are stored by name."""
 MAX_NAMED: Final = 5
 MAX_ATTEMPTS: Final = 6
 FIRST_PAUSE: Final = timedelta(seconds=10)
-"""Before a second attempt; each further pause is three times as long: 10 s, 30 s, and so on to 13 min."""
+"""Pause before the second attempt.
+
+Each further pause is three times as long: 10 s, 30 s, and so on to 13 min.
+"""
 MAX_AT_ONCE: Final = 20
 SENDING_S: Final = 30.0
+"""Time budget of one `send_due_messages` call, in seconds."""
 EMAIL_DEADLINE_S: Final = 30.0
-"""Of one e-mail, from the look-up of the mail server to its last answer."""
+"""Deadline for one e-mail in seconds, from the look-up of the mail server to its last reply."""
 DECISION_LASTS: Final = timedelta(minutes=10)
-"""How long an act on a client counts as going on."""
+"""How long after a decision an alert about it stays open."""
 LIMIT_TIMEOUT_MS: Final = 300_000
+"""Forecast horizon of alerts about limits: a limit reached within this time counts."""
 KEPT: Final = timedelta(days=30)
+"""How long closed alerts are retained."""
 EMAIL, WEBHOOK = "email", "webhook"
 _ASKS = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND)
 _FITS: Mapping[str, Callable[[ClientEntry], bool]] = {
@@ -68,38 +75,51 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     AlertSubject.STANDING: ("stands at the top of every page", "stand at the top of every page"),
 }
 Members = dict[str, float]
-"""Who, and since when."""
+"""Members of an alert by name, with the time since when each matches (seconds since 1970)."""
 
 
 def get_rule(instance: Instance, number: str | int) -> AlertRule:
-    """One rule. Raises OperatorError unknown_alert."""
+    """Return the alert rule with this number. Raises OperatorError `unknown_alert`."""
     text = str(number)
-    found = AlertRule.objects.filter(instance=instance, pk=int(text)).first() if text.isascii() and text.isdigit() and len(text) < 18 else None  # fmt: skip
+    found = (
+        AlertRule.objects.filter(instance=instance, pk=int(text)).first()
+        if text.isascii() and text.isdigit() and len(text) < 18
+        else None
+    )
     if found is None:
         raise OperatorError("unknown_alert", f"There is no alert {text[:50]!r}.", "See the page Alerts.")
     return found
 
 
 def create(actor: Actor, rule: AlertRule) -> AlertRule:
-    """Store a rule that a form has checked."""
+    """Store a rule that a form has validated, and record it in the audit."""
     rule.created_by = actor.name[:200]
     with transaction.atomic():
         rule.save()
-        told = {"about": rule.about, "client": rule.client, "for_s": rule.for_s, "webhook": rule.host, "emails": rule.emails}  # fmt: skip
+        told = {
+            "about": rule.about,
+            "client": rule.client,
+            "for_s": rule.for_s,
+            "webhook": rule.host,
+            "emails": rule.emails,
+        }
         audit.record(actor, "alert.create", f"{rule.instance.name}: alert {rule.name}", after=told)
     return rule
 
 
 def delete(actor: Actor, rule: AlertRule, reason: str) -> None:
-    """Delete a rule with what it told."""
+    """Delete a rule with its alerts and messages."""
     with transaction.atomic():
         audit.record(actor, "alert.delete", f"{rule.instance.name}: alert {rule.name}", reason=reason)
         rule.delete()
 
 
 def evaluate_alerts(now: datetime) -> None:
-    """Open and close alerts by what is the case now. What can't be known (the broker is away, or a member of a group is, which may have
-    the client) changes nothing."""
+    """Open and close the alerts of all rules according to the present state. Called every ten seconds.
+
+    Unknown state changes nothing: while the broker doesn't answer, its rules are skipped. While a member of
+    a group doesn't answer, clients that may be connected there stay in their alert.
+    """
     found: dict[str, Sequence[ClientEntry] | None] = {}
     partly: set[str] = set()
     for rule in AlertRule.objects.select_related("instance").order_by("pk")[:MAX_RULES]:
@@ -120,6 +140,7 @@ def evaluate_alerts(now: datetime) -> None:
 
 
 def _members(rule: AlertRule, clients: Sequence[ClientEntry], now: datetime) -> Members:
+    """Return the clients or conditions that match a rule now, each with the time since when."""
     fits = _FITS.get(rule.about)
     if fits is not None:
         return {one.name: now.timestamp() for one in clients if _meant(rule, one.name) and fits(one)}
@@ -134,11 +155,20 @@ def _members(rule: AlertRule, clients: Sequence[ClientEntry], now: datetime) -> 
 
 
 def _meant(rule: AlertRule, client: str) -> bool:
+    """Whether the rule's client pattern matches the client. An empty pattern matches every client."""
     return not rule.client or name_matches(rule.client, client)
 
 
 def _judge(rule: AlertRule, found: Members, now: datetime, seen: set[str] | None = None) -> None:
-    """Pending, open or over: one row for each rule that isn't over. Who isn't among `seen`, where not everybody was, stays in an open one."""
+    """Update the alert of one rule: create it as pending, open it, change its members, or close it.
+
+    Args:
+        rule: The rule. At most one of its alerts isn't closed.
+        found: Members that match now.
+        now: The present time.
+        seen: Names of all clients of the members that answered, when some didn't; None when all answered.
+            An open alert retains its members that aren't among them.
+    """
     with transaction.atomic():
         alert = Alert.objects.select_for_update().filter(rule=rule, closed_at=None).first()
         if alert is not None and alert.opened_at is not None and seen is not None:
@@ -160,7 +190,10 @@ def _judge(rule: AlertRule, found: Members, now: datetime, seen: set[str] | None
         firing = [name for name, since in alert.members.items() if now.timestamp() - since >= hold]
         if firing:
             alert.sentence = alert_sentence(rule.about, firing, len(found) - len(kept))
-            alert.begun_at = min(alert.begun_at, datetime.fromtimestamp(min(alert.members[name] for name in firing), now.tzinfo))  # fmt: skip
+            alert.begun_at = min(
+                alert.begun_at,
+                datetime.fromtimestamp(min(alert.members[name] for name in firing), now.tzinfo),
+            )
         opens = bool(firing) and alert.opened_at is None
         if opens:
             alert.opened_at = now
@@ -170,7 +203,10 @@ def _judge(rule: AlertRule, found: Members, now: datetime, seen: set[str] | None
 
 
 def alert_sentence(about: str, names: Sequence[str], more: int = 0) -> str:
-    """ "3 clients are stalled: a, b and c"."""
+    """Return an alert's sentence, such as "3 clients are stalled: a, b and c".
+
+    `more` is the number of further members without a name.
+    """
     one, many = _WORDS[about]
     number = len(names) + more
     if number == 1:
@@ -182,6 +218,7 @@ def alert_sentence(about: str, names: Sequence[str], more: int = 0) -> str:
 
 
 def _tell(alert: Alert, now: datetime, *, over: bool) -> None:
+    """Queue one message per address and webhook of the alert's rule. `over`: the alert has closed."""
     rule = alert.rule
     targets = [(EMAIL, one) for one in rule.addresses] + ([(WEBHOOK, rule.webhook)] if rule.webhook else [])
     AlertMessage.objects.bulk_create(
@@ -191,13 +228,17 @@ def _tell(alert: Alert, now: datetime, *, over: bool) -> None:
 
 
 def send_due_messages(now: datetime) -> int:
-    """Send what is due, for SENDING_S at most, and return how many were tried. The next call sends the rest."""
+    """Send due messages for at most `SENDING_S`, and return how many were tried.
+
+    The next call sends the rest.
+    """
     due = AlertMessage.objects.filter(state=MessageState.WAITING, due_at__lte=now).order_by("due_at", "pk")
     tried, began = 0, time.monotonic()
     for message in due.select_related("alert__rule__instance")[:MAX_AT_ONCE]:
         if time.monotonic() - began > SENDING_S:
             break
         pause = FIRST_PAUSE * 3**message.attempts
+        # Claim the message: only one of two senders finds the same number of attempts.
         mine = AlertMessage.objects.filter(
             pk=message.pk, state=MessageState.WAITING, attempts=message.attempts
         ).update(attempts=F("attempts") + 1, due_at=now + pause)
@@ -238,9 +279,14 @@ def _send_email(message: AlertMessage) -> None:
 def _call_webhook(message: AlertMessage) -> None:
     alert, rule = message.alert, message.alert.rule
     body = {
-        "instance": rule.instance.name, "alert": rule.name, "about": rule.about, "state": "over" if message.over else "open",
-        "sentence": alert.sentence, "since": alert.begun_at.isoformat(), "members": sorted(alert.members)[:MAX_MEMBERS],
-    }  # fmt: skip
+        "instance": rule.instance.name,
+        "alert": rule.name,
+        "about": rule.about,
+        "state": "over" if message.over else "open",
+        "sentence": alert.sentence,
+        "since": alert.begun_at.isoformat(),
+        "members": sorted(alert.members)[:MAX_MEMBERS],
+    }
     address = check_address(message.target)
     webhooks.post_webhook(
         address, json.dumps(body).encode(), "application/json", f"alert-message-{message.pk}"
@@ -248,5 +294,5 @@ def _call_webhook(message: AlertMessage) -> None:
 
 
 def delete_old_alerts(now: datetime) -> None:
-    """Alerts that were over long ago."""
+    """Delete alerts that closed more than `KEPT` ago."""
     Alert.objects.filter(closed_at__lt=now - KEPT).delete()

@@ -1,4 +1,4 @@
-"""Writes the audit: one event for each attempt to change something, kept as long as its action's retention says."""
+"""The audit log: one event for each attempt to change something, stored for its action's retention period."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def record(
     result: AuditResult = AuditResult.DONE,
     message: str = "",
 ) -> AuditEvent:
-    """Store one event. Texts longer than their column are cut: an audit must not fail on a long reason."""
+    """Store one event, add it to the audit chain, and schedule its export.
+
+    Texts longer than their column are cut, because a change must not fail for a long reason.
+    """
     now = timezone.now()
     event = AuditEvent(
         actor_kind=actor.kind,
@@ -54,12 +57,15 @@ def record(
 
 
 def _text(text: str, most: int) -> str:
-    """What a column holds of a text: an address may have a NUL in it, which PostgreSQL's don't take."""
+    """Return a text's first `most` characters without NUL. Addresses may have it; PostgreSQL refuses it."""
     return text[:most].replace("\x00", "\ufffd")
 
 
 def event_expiry(action: str, now: datetime) -> datetime | None:
-    """When an event of this action may be forgotten; None is never. The longest prefix of SLUICE_AUDIT_RETENTION_DAYS rules."""
+    """Return the time after which an event of this action may be deleted; None for never.
+
+    The longest matching prefix in SLUICE_AUDIT_RETENTION_DAYS decides; 0 days means never.
+    """
     days = settings.SLUICE_AUDIT_RETENTION_DAYS
     fitting = [
         prefix for prefix in days if action == prefix or action.startswith(f"{prefix}.") or prefix == "*"
@@ -69,17 +75,17 @@ def event_expiry(action: str, now: datetime) -> datetime | None:
 
 
 def mark_read_only(request: Any) -> None:
-    """Say of a POST that it only looks (a plan, a preview): it needs no event unless it was refused."""
+    """Mark a POST as read-only (a plan, a preview). It gets an audit event only if it is refused."""
     getattr(request, "_request", request).sluice_changes_nothing = True
 
 
 def mark_audited_elsewhere(request: Any) -> None:
-    """Say of a refusal that another event counts for it too: whoever guesses can't fill the database."""
+    """Mark a refused request as counted by another event, so that guesses can't fill the database."""
     getattr(request, "_request", request).sluice_counted_elsewhere = True
 
 
 def record_request(request: HttpRequest, response: HttpResponse) -> None:
-    """Write the event of a write request, unless a service wrote one with its request id."""
+    """Record a write request, unless it is marked or a service recorded an event with its request id."""
     status = response.status_code
     if status < HTTPStatus.BAD_REQUEST and getattr(request, "sluice_changes_nothing", False):
         return
@@ -90,18 +96,21 @@ def record_request(request: HttpRequest, response: HttpResponse) -> None:
         return
     kind = "api" if request.path.startswith("/api/") else "page"
     record(
-        actor, f"{kind}.{str(request.method).lower()}", request.path, result=_result_of(status, actor),
+        actor,
+        f"{kind}.{str(request.method).lower()}",
+        request.path,
+        result=_result_of(status, actor),
         message="" if status < HTTPStatus.BAD_REQUEST else f"{status} {_why(response)}".strip(),
-    )  # fmt: skip
+    )
 
 
 def delete_expired(now: datetime) -> int:
-    """Delete events past their retention, some at a time; the database refuses to delete any other. Returns how many."""
+    """Delete events past their retention, at most `FORGET_AT_ONCE` per call, and return how many."""
     chosen = (
         AuditEvent.objects.filter(expires_at__lte=now).order_by("expires_at").values_list("pk", flat=True)
     )
     expired = AuditEvent.objects.filter(pk__in=list(chosen[:FORGET_AT_ONCE]))
-    # Past ImmutableQuerySet, which is there for everybody else.
+    # A raw delete bypasses ImmutableQuerySet. The database itself refuses to delete unexpired events.
     gone = int(expired._raw_delete(expired.db) or 0)
     if gone:
         audit_chain.delete_expired_links()
@@ -110,7 +119,8 @@ def delete_expired(now: datetime) -> int:
 
 def _result_of(status: int, actor: Actor) -> AuditResult:
     if actor.user_id is None and status == HTTPStatus.FOUND:
-        return AuditResult.DENIED  # a page sent a stranger to the login
+        # A page redirected an anonymous request to the login.
+        return AuditResult.DENIED
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS):
         return AuditResult.DENIED
     return AuditResult.FAILED if status >= HTTPStatus.BAD_REQUEST else AuditResult.DONE

@@ -1,8 +1,8 @@
-"""The audit as a chain of hashes: every event's over its content and the former's, so that none can be changed, taken out or put in
-without everything behind it showing it.
+"""Hash chain over the audit: each link hashes its event's content and the previous link.
 
-Who may write to the database can also make the whole chain anew. Against that the events leave with their digests
-(console/services/audit_export.py): what a log host has received must be found here.
+Changing, removing or inserting an event breaks the chain from there on. A person who can write to the
+database can also rebuild the whole chain. Against that, exported events carry their digests
+(console/services/audit_export.py): every digest that a log host has received must be found here.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ FIELDS = (
     "request_id",
 )
 AT_ONCE = 2_000
+"""Links that `verify_chain` reads per query."""
 
 
 class ChainBreak(NamedTuple):
-    """Where the chain doesn't hold."""
+    """First position at which the chain is broken: number of the link, event and reason."""
 
     number: int
     event_id: int
@@ -42,7 +43,7 @@ class ChainBreak(NamedTuple):
 
 
 class ChainReport(NamedTuple):
-    """What a look through the chain found; `broken` is the first, None when it holds."""
+    """Result of a check of the whole chain. `broken` is the first break, or None."""
 
     events: int
     links: int
@@ -51,20 +52,24 @@ class ChainReport(NamedTuple):
 
 
 def append_link(event: AuditEvent) -> AuditChainLink:
-    """Link an event that has just been stored, in the same transaction."""
+    """Link an event that was just stored. Call it in the same transaction, which locks the chain's head."""
     AuditChainHead.objects.get_or_create(only=1)
     head = AuditChainHead.objects.select_for_update().get(only=1)
     content = event_digest(event)
     link = AuditChainLink.objects.create(
-        number=head.number + 1, event_id=event.pk, content=content, former=head.digest,
-        digest=link_digest(head.digest, content), expires_at=event.expires_at,
-    )  # fmt: skip
+        number=head.number + 1,
+        event_id=event.pk,
+        content=content,
+        former=head.digest,
+        digest=link_digest(head.digest, content),
+        expires_at=event.expires_at,
+    )
     AuditChainHead.objects.filter(only=1).update(number=link.number, digest=link.digest)
     return link
 
 
 def event_digest(event: Any) -> str:
-    """SHA-256 over what an event says, the same whatever database has kept it."""
+    """Return the SHA-256 of an event's content, which doesn't depend on the kind of database."""
     said = {name: _plain(getattr(event, name)) for name in FIELDS}
     said |= {"id": event.pk, "at": _moment(event.at), "expires_at": _moment(event.expires_at)}
     text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -72,12 +77,12 @@ def event_digest(event: Any) -> str:
 
 
 def link_digest(former: str, content: str) -> str:
-    """A link's digest."""
+    """Return the digest of a link: SHA-256 over the previous link's digest and the event's."""
     return hashlib.sha256(f"{former}\n{content}".encode()).hexdigest()
 
 
 def verify_chain(now: datetime) -> ChainReport:
-    """Look through the whole chain, some events at a time."""
+    """Check the whole chain, `AT_ONCE` links at a time, and return the result."""
     head = AuditChainHead.objects.filter(only=1).first()
     number, digest, events, links = None, None, 0, 0
     for some in _chunks():
@@ -113,7 +118,10 @@ def verify_chain(now: datetime) -> ChainReport:
 
 
 def delete_expired_links() -> int:
-    """Delete links from the beginning whose events have all expired and gone; the next one's `former` stays as the anchor."""
+    """Delete the oldest links up to the first whose event still exists, and return how many.
+
+    The next link's `former` remains as the anchor of the chain.
+    """
     oldest = (
         AuditChainLink.objects.filter(Exists(AuditEvent.objects.filter(pk=OuterRef("event_id"))))
         .order_by("number")
@@ -125,6 +133,12 @@ def delete_expired_links() -> int:
 def _wrong(
     link: AuditChainLink, event: AuditEvent | None, number: int | None, digest: str | None, now: datetime
 ) -> str:
+    """Return why a link is invalid, or "".
+
+    `number` and `digest` are those of the previous link; None for the first.
+
+    A missing event is valid once its retention has passed.
+    """
     if number is not None and link.number != number + 1:
         return f"link {number + 1} is missing"
     if digest is not None and link.former != digest:
@@ -158,7 +172,7 @@ def _moment(at: datetime | None) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """JSON as databases give it back: keys are texts, and a whole float may come as an integer."""
+    """Return a JSON value as every database returns it: keys are texts, whole floats are integers."""
     if isinstance(value, dict):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

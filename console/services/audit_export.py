@@ -1,6 +1,7 @@
-"""Sends audit events to where this machine's administrators have no say: a syslog host (RFC 5424), or a webhook.
+"""Export of audit events to a place that this machine's administrators don't control.
 
-Each event is a Celery task that is tried again some times and then given up, with a line in the log; the database has it whatever happens.
+Destinations are a syslog host (RFC 5424) and a webhook. Each event is a Celery task with `MAX_TRIES` tries;
+after the last one the event is given up with a line in the log. The database has every event in any case.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from console.services.bounded_call import CallSockets, call_within
 
 TASK = "console.tasks.export_audit"
 DEADLINE_S = 10.0
-"""Of one whole call."""
+"""Seconds for one whole call."""
 MAX_TRIES = 6
 FIRST_WAIT_S = 5
-"""Doubled at each try: five tries again within three minutes."""
+"""Seconds before the first retry. Each further wait is twice as long: five retries within three minutes."""
 MAX_BYTES = 8_192
-"""Of one syslog message; what is longer has its before and after left out."""
+"""Maximum size of one syslog message. A larger one is sent without the event's `before` and `after`."""
 AUDIT_FACILITY, NOTICE, WARNING = 13, 5, 4
 
 logger = logging.getLogger(__name__)
 
 
 def is_configured() -> bool:
-    """Whether events go anywhere."""
+    """Whether a destination for audit events is configured."""
     return bool(settings.SLUICE_AUDIT_SYSLOG or settings.SLUICE_AUDIT_WEBHOOK)
 
 
 def schedule_export(event: AuditEvent) -> None:
-    """Hand an event to a worker when it is stored for good."""
+    """Queue an event for export once its transaction is committed."""
     if is_configured():
         transaction.on_commit(lambda: _enqueue(event.pk))
 
@@ -57,7 +58,12 @@ def _enqueue(event_id: int) -> None:
 
 
 def export_event(event_id: int) -> None:
-    """Send an event to every place that is set. Raises OSError or OperatorError."""
+    """Send an event to every configured destination. Does nothing for an unknown event.
+
+    Raises:
+        OSError: a destination can't be reached.
+        OperatorError: the webhook refused the event.
+    """
     event = AuditEvent.objects.filter(pk=event_id).first()
     link = AuditChainLink.objects.filter(event_id=event_id).first()
     if event is None or link is None:
@@ -70,16 +76,21 @@ def export_event(event_id: int) -> None:
 
 
 def export_document(event: AuditEvent, link: AuditChainLink) -> dict[str, Any]:
-    """An event with its place in the chain."""
+    """Return an event with its position in the audit chain, as destinations receive it."""
     at = event.at.astimezone(UTC).isoformat(timespec="microseconds")
     return {
-        "id": event.pk, "at": at, **{name: getattr(event, name) for name in FIELDS},
-        "instance": settings.SLUICE_INSTANCE, "number": link.number, "former": link.former, "digest": link.digest,
-    }  # fmt: skip
+        "id": event.pk,
+        "at": at,
+        **{name: getattr(event, name) for name in FIELDS},
+        "instance": settings.SLUICE_INSTANCE,
+        "number": link.number,
+        "former": link.former,
+        "digest": link.digest,
+    }
 
 
 def format_syslog(event: AuditEvent, told: dict[str, Any]) -> bytes:
-    """RFC 5424: facility 13 (log audit), the event as JSON."""
+    """Return an event as a syslog message (RFC 5424): facility 13 (log audit), body in JSON."""
     priority = AUDIT_FACILITY * 8 + (NOTICE if event.result == AuditResult.DONE else WARNING)
     at = event.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     host, word = _word(socket.gethostname(), 255), _word(event.action, 32)
@@ -114,6 +125,7 @@ def _to_webhook(place: str, told: dict[str, Any]) -> None:
 
 
 def _word(text: str, most: int) -> str:
+    """Return `text` as a syslog header field: printable ASCII, at most `most` characters, "-" when empty."""
     return "".join(sign for sign in text if "!" <= sign <= "~")[:most] or "-"
 
 

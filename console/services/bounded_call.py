@@ -1,7 +1,7 @@
-"""Calls of other hosts with one deadline: name look-up, handshake, request and every byte of the answer.
+"""Calls of other hosts with one deadline for everything: name look-up, handshake, request and answer.
 
-A time-out of a socket is of each read. A host that sends a byte now and then keeps within it for ever. So the
-call is made in a thread, and its caller gives it up: the sockets are shut down, which ends the thread as well.
+The time-out of a socket applies to each read: a host that sends one byte now and then never exceeds it.
+So the call runs in a thread. At the deadline the caller shuts down the call's sockets, which ends the thread.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from typing import Final, Generic, TypeVar, cast
 from broker_core.errors import OperatorError
 
 LOOK_INTERVAL_S: Final = 0.25
+"""Interval at which a waiting caller runs its `check`."""
 MAX_LEFT: Final = 16
-"""Calls of one process that were given up and haven't ended, as in a look-up of a name; then none is begun."""
+"""Maximum abandoned calls per process that haven't ended, for example in a name look-up.
+
+At the limit new calls fail.
+"""
 T = TypeVar("T")
 _left: set[threading.Thread] = set()
 
 
 class CallSockets:
-    """The sockets of one call. They can be shut down from another thread, also during a TLS handshake."""
+    """Sockets of one call. Another thread can shut them down, even during a TLS handshake."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
@@ -32,30 +36,35 @@ class CallSockets:
         self._given_up = False
 
     def left_s(self) -> float:
-        """Return the seconds until the deadline. Raises TimeoutError when there are none."""
+        """Return the seconds until the deadline. Raises TimeoutError after it."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("timed out")
         return left
 
     def connect(self, host: str, port: int) -> socket.socket:
-        """Connect within the deadline. Raises OSError."""
+        """Open a TCP connection within the deadline, and return it.
+
+        Raises:
+            OSError: the connection failed; TimeoutError after the deadline or `give_up`.
+        """
         made = socket.create_connection((host, port), self.left_s())
         with self._lock:
             if self._given_up:
                 made.close()
                 raise TimeoutError("timed out")
-            self._open.append(made.dup())  # TLS takes the first one's descriptor away
+            # A duplicate of the descriptor: wrapping in TLS detaches the first one.
+            self._open.append(made.dup())
         return made
 
     def give_up(self) -> None:
-        """Shut down whatever is open; nothing is opened any more."""
+        """Shut down all open connections, and refuse new ones. Callable from another thread."""
         with self._lock:
             self._given_up = True
         self.close()
 
     def close(self) -> None:
-        """Close the second handles."""
+        """Close the duplicated descriptors; after `give_up`, shut their connections down first."""
         with self._lock:
             opened, self._open = self._open, []
         for one in opened:
@@ -66,7 +75,7 @@ class CallSockets:
 
 
 class _CallResult(Generic[T]):
-    """The result of a call, or what it raised."""
+    """Return value or exception of a call that runs in another thread."""
 
     def __init__(self) -> None:
         self.value: T | None = None
@@ -75,9 +84,17 @@ class _CallResult(Generic[T]):
 
 
 def call_within(seconds: float, call: Callable[[CallSockets], T], check: Callable[[], object] = bool) -> T:
-    """Return what `call` returns, or raise what it raises. `check` is called often meanwhile, and may raise.
+    """Run `call` in a thread, and return its value or raise its exception.
 
-    Raises TimeoutError at the deadline, and OperatorError call_refused when too many calls hang already.
+    Args:
+        seconds: Time limit for the whole call.
+        call: Function that opens its connections through the `CallSockets` it receives.
+        check: Called every `LOOK_INTERVAL_S` while the caller waits. An exception that it raises ends the
+            wait.
+
+    Raises:
+        TimeoutError: the deadline passed.
+        OperatorError: `call_refused` when `MAX_LEFT` abandoned calls still hang.
     """
     _left.difference_update([thread for thread in _left if not thread.is_alive()])
     if len(_left) >= MAX_LEFT:

@@ -1,4 +1,4 @@
-"""Mail whose connection can be given up, as `bounded_call` gives up calls of other hosts."""
+"""Mail over SMTP with one deadline for the whole call; see `bounded_call`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from console.services.bounded_call import CallSockets
 
 
 class _BoundedSmtp(smtplib.SMTP):
-    """An SMTP session on one of a call's sockets."""
+    """SMTP session whose connection `CallSockets` can shut down."""
 
     def __init__(self, sockets: CallSockets, *args: Any, **options: Any) -> None:
         self._sockets = sockets
@@ -26,7 +26,7 @@ class _BoundedSmtp(smtplib.SMTP):
 
 
 class _BoundedSmtpSsl(_BoundedSmtp, smtplib.SMTP_SSL):
-    """An SMTP session over TLS from the beginning, on one of a call's sockets."""
+    """SMTP session over TLS from the first byte, whose connection `CallSockets` can shut down."""
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
         plain = super()._get_socket(host, port, timeout)
@@ -34,7 +34,7 @@ class _BoundedSmtpSsl(_BoundedSmtp, smtplib.SMTP_SSL):
 
 
 class _BoundedBackend(EmailBackend):
-    """Django's SMTP backend within one call's deadline."""
+    """Django's SMTP backend, limited by the deadline of one call."""
 
     def __init__(self, sockets: CallSockets) -> None:
         super().__init__()
@@ -48,7 +48,12 @@ class _BoundedBackend(EmailBackend):
 
 
 def send(sockets: CallSockets, message: EmailMessage) -> None:
-    """Send a message by the mail server that is set. Raises OSError, or smtplib.SMTPException."""
+    """Send a message through the configured mail server.
+
+    Raises:
+        OSError: the connection failed or the deadline passed.
+        smtplib.SMTPException: the server refused the message.
+    """
     backend = get_connection()
     message.connection = _BoundedBackend(sockets) if isinstance(backend, EmailBackend) else backend
     message.send()

@@ -1,7 +1,8 @@
-"""Stores what brokers report: the revision they run, samples of their clients, and their decisions.
+"""Storage of brokers' reports: the running revision, samples of clients and resources, decisions.
 
-`record_report` is called each second with the broker's snapshot. Most calls do nothing: the revision is stored when it
-changes or each ten seconds, and so are samples. A client that is idle and stays idle is sampled once a minute.
+`record_report` is called each second with a broker's snapshot. Most calls write nothing: revision and
+samples are stored every 10 s, a new revision immediately. A client that stays idle is sampled once a
+minute.
 """
 
 from __future__ import annotations
@@ -34,21 +35,23 @@ IDLE_SAMPLE_MS = 60_000
 
 @dataclass(slots=True)
 class _ReportCache:
-    """What this process already stored of one instance, so that most reports need no database."""
+    """Facts that this process already stored of one instance, so that most reports need no query."""
 
     instance_id: int
     revision: tuple[int, bool] = (-1, False)
     """Revision that is in force, and whether the database lacks it."""
     slot: int = -1
-    idle_since: dict[str, int] = field(default_factory=dict)  # client → slot of its last stored idle sample
+    """Newest slot of 10 s whose samples are stored, as ms since 1970."""
+    idle_since: dict[str, int] = field(default_factory=dict)
+    """Slot (ms since 1970) of each idle client's last stored sample, by client name."""
 
 
-# One entry for each instance that reports into this process, which is one in practice.
+# By instance and member. In practice one process reports one instance.
 _heard: dict[tuple[str, str], _ReportCache] = {}
 
 
 def record_report(snapshot: Snapshot) -> None:
-    """Store what is due of a broker's snapshot."""
+    """Store the parts of a broker's snapshot that are due. Does nothing for an unknown instance."""
     status, at_ms = snapshot.status, snapshot.at
     key = (status.instance, status.member)
     heard = _heard.get(key)
@@ -60,7 +63,8 @@ def record_report(snapshot: Snapshot) -> None:
     _fresh_connection()
     instance = Instance.objects.filter(name=status.instance).first()
     if instance is None:
-        return  # the policy was never asked for: the broker isn't one of this database's
+        # No broker has asked this database for the instance's policy: it isn't one of this database's.
+        return
     if heard is None or heard.instance_id != instance.pk:
         heard = _heard[key] = _ReportCache(instance.pk)
     record_revision(instance, status.revision, _moment(at_ms), status.pid, status.member, set_back=set_back)
@@ -83,9 +87,18 @@ def record_revision(
     *,
     set_back: bool = False,
 ) -> RevisionReport:
-    """Store which revision a broker runs. A row per revision and process; the same one again moves `seen_at`.
+    """Store which revision a broker runs.
 
-    `set_back`: the broker keeps a policy that this database lacks, whatever revision has its number here.
+    There is one row per revision and process. Later reports of the same revision update its `seen_at`.
+
+    Args:
+        instance: The broker's instance.
+        number: Number of the revision.
+        now: Time of the report.
+        pid: Process id of the broker; None when the report lacks it.
+        member: Name of the broker in its group, or "".
+        set_back: Whether the broker runs a policy that this database lacks, although a revision may have
+            its number.
     """
     rows = RevisionReport.objects.filter(instance=instance, member=member)
     newest = rows.order_by("-seen_at", "-id").first()
@@ -96,13 +109,27 @@ def record_revision(
         return newest
     known = newest.pid if newest is not None else 0
     return RevisionReport.objects.create(
-        instance=instance, member=member, number=number, set_back=set_back, pid=known if pid is None else pid,
-        reported_at=now, seen_at=now,
-    )  # fmt: skip
+        instance=instance,
+        member=member,
+        number=number,
+        set_back=set_back,
+        pid=known if pid is None else pid,
+        reported_at=now,
+        seen_at=now,
+    )
 
 
 def record_samples(instance: Instance, heard: _ReportCache, clients: Sequence[ClientEntry], slot: int) -> int:
-    """Store a sample of every client that isn't idle, was not idle before, or wasn't stored for a minute."""
+    """Store a sample of each client, and return how many.
+
+    A client that was idle at its last stored sample and still is gets one only every `IDLE_SAMPLE_MS`.
+
+    Args:
+        instance: The broker's instance.
+        heard: Facts stored before; the times of idle samples in it are updated.
+        clients: Clients of the broker's snapshot.
+        slot: Time of the samples in ms since 1970, rounded down to `SAMPLE_MS`.
+    """
     rows, idle = [], {}
     for client in clients:
         name, resting = client.name, _is_idle(client)
@@ -119,7 +146,7 @@ def record_samples(instance: Instance, heard: _ReportCache, clients: Sequence[Cl
 
 
 def record_resources(instance: Instance, snapshot: Snapshot, slot: int) -> None:
-    """Store a sample of the instance, each transport and each pool."""
+    """Store a sample of the instance, each transport and each pool. `slot` is in ms since 1970."""
     rows = [
         ResourceSample(
             instance=instance, member=snapshot.status.member, kind=kind, at=_moment(slot), **asdict(place)
@@ -130,14 +157,17 @@ def record_resources(instance: Instance, snapshot: Snapshot, slot: int) -> None:
 
 
 def record_second(snapshot: Snapshot) -> None:
-    """Put this second into Redis. What Redis doesn't take is lost, and only that: the samples are in the database."""
+    """Write this second's figures into Redis.
+
+    Does nothing while Redis is away: the database has the samples, only the last minutes' charts get a gap.
+    """
     status, second = snapshot.status, snapshot.at // 1000
     clients = (("client", client) for client in snapshot.clients)
     with suppress(redis.RedisError):
         if not status.member:
             seconds_ring.write_second(status.instance, second, chain(clients, resource_points(snapshot)))
             return
-        # A client has one history, on whichever member it is; of places each member has its own.
+        # A client has one history, whichever member it is connected to. Each member has its own resources.
         seconds_ring.write_second(status.instance, second, clients)
         seconds_ring.write_second(
             format_broker_name(status.instance, status.member), second, resource_points(snapshot)
@@ -147,7 +177,7 @@ def record_second(snapshot: Snapshot) -> None:
 def record_decisions(
     decisions: Sequence[DecisionEntry], instance_name: str | None = None, member: str = ""
 ) -> int:
-    """Store a broker's decisions."""
+    """Store a broker's decisions, and return how many."""
     if not decisions:
         return 0
     _fresh_connection()
@@ -158,7 +188,10 @@ def record_decisions(
 
 
 def _fresh_connection() -> None:
-    """Callers are threads that live for weeks, without the requests at whose ends Django drops dead connections."""
+    """Close dead database connections before use.
+
+    Callers are threads that live for weeks, without the requests at whose end Django closes such connections.
+    """
     if not connection.in_atomic_block:
         close_old_connections()
 
@@ -171,10 +204,17 @@ def _is_idle(client: ClientEntry) -> bool:
 
 def _sample(instance: Instance, client: ClientEntry, slot: int) -> ClientSample:
     return ClientSample(
-        instance=instance, client=client.name, at=_moment(slot), state=client.delivery.value,
-        lag_messages=client.lag_messages, lag_bytes=client.lag_bytes, lag_ms=client.lag_ms,
-        outbox_bytes=client.outbox_bytes, spool_bytes=client.spool_bytes, rate_out_messages=client.rate_out_messages,
-    )  # fmt: skip
+        instance=instance,
+        client=client.name,
+        at=_moment(slot),
+        state=client.delivery.value,
+        lag_messages=client.lag_messages,
+        lag_bytes=client.lag_bytes,
+        lag_ms=client.lag_ms,
+        outbox_bytes=client.outbox_bytes,
+        spool_bytes=client.spool_bytes,
+        rate_out_messages=client.rate_out_messages,
+    )
 
 
 def _decision(instance: Instance, member: str, decision: DecisionEntry) -> Decision:

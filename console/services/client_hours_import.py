@@ -1,7 +1,9 @@
-"""Takes the hours that the pipeline's `client-history` wrote to the lake into the database, for ranges longer than minutes are kept.
+"""Import of hourly client history from the lake into the database, for ranges older than the stored minutes.
 
-The lake's files are the truth; a file is read when its stamp isn't the one it was read with. Bounded: the worst clients of
-each hour, some files a call, and what is past its retention isn't read.
+The pipeline's job `client-history` writes one Parquet file per day and instance. The files are
+authoritative. A file is read again when its stamp (modification time, size, inode) differs from the
+imported one. Limits: the `MAX_CLIENTS` worst clients of each hour, `MAX_FILES` files per instance and call.
+Files past the retention are skipped.
 """
 
 from __future__ import annotations
@@ -20,18 +22,24 @@ from console.models import ClientHour, ImportedLakeFile, Instance
 from console.queries.pipeline_history import read_hours
 
 MAX_FILES = 4
-"""Taken in by one call; the next takes the next. A file is one day's."""
+"""Maximum files that one call imports per instance. Each file covers one day; the next call continues."""
 MAX_CLIENTS = 1_000
-"""Of one hour, the worst."""
+"""Maximum clients stored per hour, the worst first."""
 _SAME = (
-    "connected_ms", "lag_messages_mean", "delivered_messages", "delivered_bytes", "rate_max", "offline_episodes", "offline_ms",
-)  # fmt: skip
+    "connected_ms",
+    "lag_messages_mean",
+    "delivered_messages",
+    "delivered_bytes",
+    "rate_max",
+    "offline_episodes",
+    "offline_ms",
+)
 _PEAKS = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
 _ACTS = ("warned", "offlined", "disconnected", "other_acts")
 
 
 def import_new_hours(now: datetime) -> int:
-    """Take in what is new, the newest day first; returns how many rows. Calling it twice does no harm."""
+    """Import new or changed files, newest day first, and return the number of rows written. Idempotent."""
     oldest = f"day={(now - timedelta(days=settings.SLUICE_HOUR_RETENTION_DAYS)).date().isoformat()}"
     shelf, taken = Path(settings.SLUICE_LAKE_DIRECTORY) / "client_history", 0
     for instance in Instance.objects.all():
@@ -48,7 +56,10 @@ def import_new_hours(now: datetime) -> int:
 
 
 def _stamp(path: Path) -> str:
-    """Taken before the file is read: one that is replaced meanwhile is read again. "" when it is gone."""
+    """Return a file's version, or "" when the file doesn't exist.
+
+    Call it before reading the file, so that a replacement during the read causes another import.
+    """
     try:
         found = path.stat()
     except OSError:
@@ -57,10 +68,11 @@ def _stamp(path: Path) -> str:
 
 
 def _take(instance: Instance, path: Path, stamp: str) -> int:
+    """Import one file in place of its earlier rows, and return the number of rows."""
     table, made = read_hours(path), 0
     for at, rows in _by_hour(table):
         fresh = [_row(instance, at, row) for row in rows]
-        # An hour at a time, so that no other writer waits long.
+        # One transaction per hour keeps the time short during which other writers wait.
         with transaction.atomic():
             ClientHour.objects.filter(instance=instance, at=at).delete()
             ClientHour.objects.bulk_create(fresh, batch_size=500, ignore_conflicts=True)
@@ -72,6 +84,7 @@ def _take(instance: Instance, path: Path, stamp: str) -> int:
 
 
 def _by_hour(table: pa.Table) -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
+    """Yield each hour of a table with its worst clients, at most `MAX_CLIENTS`."""
     if not table.num_rows:
         return
     worst = [("offline_ms", "descending"), ("lag_ms_max", "descending"), ("delivered_messages", "descending")]
@@ -82,7 +95,12 @@ def _by_hour(table: pa.Table) -> Iterator[tuple[datetime, list[dict[str, Any]]]]
 
 def _row(instance: Instance, at: datetime, row: dict[str, Any]) -> ClientHour:
     return ClientHour(
-        instance=instance, client=row["client"][:64], at=at, transport=row["transport"][:64],
-        state="offlined" if row["offline_ms"] else "live", acts=sum(row[name] for name in _ACTS),
-        **{name: row[name] for name in _SAME}, **{name: row[f"{name}_max"] for name in _PEAKS},
-    )  # fmt: skip
+        instance=instance,
+        client=row["client"][:64],
+        at=at,
+        transport=row["transport"][:64],
+        state="offlined" if row["offline_ms"] else "live",
+        acts=sum(row[name] for name in _ACTS),
+        **{name: row[name] for name in _SAME},
+        **{name: row[f"{name}_max"] for name in _PEAKS},
+    )

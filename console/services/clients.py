@@ -1,4 +1,4 @@
-"""What an operator does to a client: disconnect it, with a reason that the client is told; pause, resume, offline it."""
+"""Operators' commands for a client: disconnect, pause, resume, offline; delete a durable subscription."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from console.services.actors import Actor
 
 
 def disconnect(actor: Actor, name: str, reason: str, instance_name: str | None = None) -> DisconnectReply:
-    """Disconnect a client. Raises OperatorError unknown_client, reason_needed, or BrokerUnavailable."""
+    """Disconnect a client. The broker sends the reason to the client.
+
+    Raises:
+        OperatorError: `unknown_client` or `reason_needed`.
+        BrokerUnavailable: the broker doesn't answer.
+    """
     instance, why = instance_named(instance_name), reason.strip()
     target = f"{instance.name}: client {name}"
     if not why:
@@ -48,15 +53,17 @@ ACTS: Mapping[str, type[Act]] = {
     "resume": requests.ResumeClient,
     "offline": requests.OfflineClient,
 }
-"""What an operator does to a connected client, by word."""
+"""Request class of each command for a connected client, by the command's name in addresses and forms."""
 
 
 def act_on_client(
     actor: Actor, asked: Act, reason: str = "", instance_name: str | None = None
 ) -> PauseReply | OfflineReply:
-    """Pause, resume (one subscription, or all) or offline a client.
+    """Pause a client, resume it (one subscription or all), or offline it.
 
-    Raises OperatorError unknown_client, unknown_subscription, not_live or disk_full, or BrokerUnavailable.
+    Raises:
+        OperatorError: `unknown_client`, `unknown_subscription`, `not_live` or `disk_full`.
+        BrokerUnavailable: the broker doesn't answer.
     """
     instance, why = instance_named(instance_name), reason.strip()[:500]
     target, word = f"{instance.name}: client {asked.name}", requests.request_name(asked)
@@ -73,7 +80,12 @@ def act_on_client(
 
 
 def delete_durable(actor: Actor, client: str, name: str, instance_name: str | None = None) -> DurableName:
-    """Delete a durable subscription: nothing is kept for it any more. Raises OperatorError unknown_durable, or BrokerUnavailable."""
+    """Delete a durable subscription: the broker removes its position and no longer retains records for it.
+
+    Raises:
+        OperatorError: `unknown_durable`.
+        BrokerUnavailable: the broker doesn't answer.
+    """
     instance = instance_named(instance_name)
     target = f"{instance.name}: durable subscription {name} of {client}"
     try:

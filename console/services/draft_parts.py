@@ -1,4 +1,4 @@
-"""The parts of a draft that its page edits one by one: entries of lists by their place, transports by their name."""
+"""Parts of a draft that its page edits one by one: list entries by index, transports by name."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ OF_ACCESS = ("users", "entitlements")
 
 
 def list_entries(draft: PolicyDraft, part: str) -> list[dict[str, Any]]:
-    """The entries of one list."""
+    """Return the entries of one list of the draft."""
     holder = draft.document.get("access") or {} if part in OF_ACCESS else draft.document
     return list(holder.get(part) or [])
 
 
 def entry_at(draft: PolicyDraft, part: str, place: int) -> dict[str, Any]:
-    """One entry. Raises OperatorError unknown_entry."""
+    """Return the entry at index `place` of one list. Raises OperatorError `unknown_entry`."""
     entries = list_entries(draft, part)
     if place >= len(entries):
         raise OperatorError(
@@ -33,7 +33,7 @@ def entry_at(draft: PolicyDraft, part: str, place: int) -> dict[str, Any]:
 
 
 def transport_named(draft: PolicyDraft, name: str) -> dict[str, Any]:
-    """One transport. Raises OperatorError unknown_transport."""
+    """Return the draft's transport of that name. Raises OperatorError `unknown_transport`."""
     for transport in draft.document.get("transports") or []:
         if transport["name"] == name:
             return dict(transport)
@@ -43,7 +43,10 @@ def transport_named(draft: PolicyDraft, name: str) -> dict[str, Any]:
 def save_entry(
     actor: Actor, draft: PolicyDraft, part: str, place: int | None, entry: Mapping[str, Any], version: int
 ) -> PolicyDraft:
-    """Change an entry, or add one at the end (`place` None). Raises what `save` raises."""
+    """Change the entry at index `place` of one list, or append one if `place` is None.
+
+    Raises like `save_changes`.
+    """
     entries = list_entries(draft, part)
     if place is None:
         entries.append(dict(entry))
@@ -54,7 +57,10 @@ def save_entry(
 
 
 def delete_entry(actor: Actor, draft: PolicyDraft, part: str, place: int, version: int) -> PolicyDraft:
-    """Delete an entry; what then contradicts itself is said by the preview. Raises OperatorError draft_changed."""
+    """Delete an entry.
+
+    The preview reports contradictions that this causes. Raises OperatorError `draft_changed`.
+    """
     entries = list_entries(draft, part)
     entry_at(draft, part, place)
     del entries[place]
@@ -62,7 +68,11 @@ def delete_entry(actor: Actor, draft: PolicyDraft, part: str, place: int, versio
 
 
 def transport_settings(document: Mapping[str, Any], name: str) -> list[str]:
-    """What of a document is for one transport alone, and goes nowhere without it: its limits, rules, entries, entitlements."""
+    """Return phrases for the settings that apply to one transport only.
+
+    Limits, rules, entries and entitlements are included. These settings are lost when the transport is
+    removed.
+    """
     found = []
     for one in document.get("transports") or []:
         limits = [value for part in ("pool", "client_policy") for value in (one.get(part) or {}).values()]
@@ -88,9 +98,10 @@ def transport_settings(document: Mapping[str, Any], name: str) -> list[str]:
 
 
 def save_changes(actor: Actor, draft: PolicyDraft, changes: Mapping[str, Any], version: int) -> PolicyDraft:
-    """Lay a form's changes over a draft. A form brings no new problem: bad_policy names those it would.
+    """Merge a form's changes into a draft, unless they would add a problem.
 
-    Raises also OperatorError draft_changed.
+    Raises:
+        OperatorError: `bad_policy` with the new problems, or `draft_changed`.
     """
     before = set(publish_problems(draft.document))
     new = [
@@ -102,7 +113,7 @@ def save_changes(actor: Actor, draft: PolicyDraft, changes: Mapping[str, Any], v
 
 
 def publish_problems(document: Mapping[str, Any]) -> list[str]:
-    """Why a document can't be published."""
+    """Return the reasons why a document can't be published."""
     try:
         policy = PolicyDocument.from_dict({**document, "revision": 1})
     except OperatorError as problem:

@@ -1,4 +1,7 @@
-"""Drafts: edit → preview → publish. A draft may be wrong while it is worked on; only publishing insists."""
+"""Drafts of policies: edit, preview, publish.
+
+A draft may be invalid; only publishing requires a valid policy.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,9 @@ from console.services import audit, policies, rollouts
 from console.services.actors import Actor
 
 MAX_DRAFTS = 100
-"""Of one instance."""
+"""Maximum drafts per instance."""
 MAX_CHARACTERS = 4 * 1024 * 1024
-"""Of a draft's document as JSON."""
+"""Maximum characters of a draft's document as JSON."""
 OBJECTS = ("instance", "pool", "client_policy", "access")
 LISTS = ("transports", "rules", "xap", "activemq", "qpid", "quotas", "destinations")
 EDITABLE = ("instance", "pool", "client_policy", *LISTS, "access")
@@ -38,13 +41,14 @@ EDITABLE = ("instance", "pool", "client_policy", *LISTS, "access")
 
 @dataclass(frozen=True, slots=True)
 class DraftPreview:
-    """What publishing would do.
+    """Effect that publishing a document would have.
 
-    problems     why it can't be published; then there is no `effect`
-    findings     what is allowed and unwise
-    differences  against the newest revision
-    effect       whom it touches, by the running broker: clients, touched, acted_on, cut_off, and how many of each
-    away         why there is no effect, or of a group why it lacks the clients of `members`
+    problems     reasons why it can't be published; then there is no `effect`
+    findings     settings that are allowed but unwise
+    differences  differences from the newest revision
+    effect       effect computed by the running broker: clients, touched, acted_on, cut_off, and their counts
+    away         reason why there is no effect, or why it lacks the clients of some members of a group
+    members      members whose clients the effect lacks
     """
 
     problems: list[str]
@@ -56,7 +60,7 @@ class DraftPreview:
 
     @property
     def unknown(self) -> str:
-        """Sentence about the clients whose part isn't known; "" when all is known."""
+        """Sentence about clients for which the effect isn't known; "" when it is known for all."""
         if not self.away:
             return ""
         where = f" on {', '.join(self.members)}" if self.members else ""
@@ -71,9 +75,10 @@ def create_draft(
     revision: int | None = None,
     instance_name: str | None = None,
 ) -> PolicyDraft:
-    """Make a draft of the newest revision, of a document, or of an older revision.
+    """Create a draft from the newest revision, a given document, or an older revision.
 
-    Raises OperatorError bad_policy, outside_roots or too_many_drafts.
+    Raises:
+        OperatorError: `bad_policy`, `outside_roots` or `too_many_drafts`.
     """
     instance = read.instance_named(instance_name)
     newest = policies.newest_revision(instance)
@@ -99,7 +104,7 @@ def create_draft(
 
 
 def draft_numbered(number: int, *, lock: bool = False) -> PolicyDraft:
-    """One draft. Raises OperatorError unknown_draft."""
+    """Return the draft with this id; `lock` locks its row. Raises OperatorError `unknown_draft`."""
     rows = PolicyDraft.objects.select_related("instance")
     draft = (rows.select_for_update(of=("self",)) if lock else rows).filter(pk=number).first()
     if draft is None:
@@ -115,10 +120,19 @@ def edit_draft(
     title: str | None = None,
     expected_version: int | None = None,
 ) -> PolicyDraft:
-    """Lay changes over a draft's document: objects key by key, lists whole.
+    """Merge changes into a draft's document: objects key by key, lists as a whole.
 
-    Raises OperatorError bad_policy, draft_changed or outside_roots. A password or token that reads "set"
-    stays what it is in the draft, or in the newest revision.
+    A password or token that reads "set" keeps its value from the draft or the newest revision.
+
+    Args:
+        actor: The operator.
+        number: Id of the draft.
+        changes: Changed parts of the document.
+        title: New title; None or blank leaves it.
+        expected_version: Version that the operator has read; None skips the check.
+
+    Raises:
+        OperatorError: `bad_policy`, `draft_changed` or `outside_roots`.
     """
     with transaction.atomic():
         draft = _expected(draft_numbered(number, lock=True), expected_version)
@@ -141,7 +155,7 @@ def edit_draft(
 
 
 def delete(actor: Actor, number: int, *, expected_version: int | None = None, reason: str = "") -> None:
-    """Throw a draft away."""
+    """Delete a draft. Raises OperatorError `unknown_draft` or `draft_changed`."""
     with transaction.atomic():
         draft = _expected(draft_numbered(number, lock=True), expected_version)
         audit.record(
@@ -155,15 +169,20 @@ def delete(actor: Actor, number: int, *, expected_version: int | None = None, re
 
 
 def preview(draft: PolicyDraft, rollout: rollouts.RolloutPlan | None = None) -> DraftPreview:
-    """What publishing a draft would do, for the clients that are connected now; with `rollout` for some of them first.
-    Raises OperatorError bad_rollout."""
+    """Return the effect of publishing a draft on the clients connected now.
+
+    `rollout` previews a staged rollout. Raises OperatorError `bad_rollout`.
+    """
     return preview_document(draft.instance, draft.document, rollout)
 
 
 def preview_document(
     instance: Instance, document: Mapping[str, Any], rollout: rollouts.RolloutPlan | None = None
 ) -> DraftPreview:
-    """What publishing a document would do. Raises as `preview`."""
+    """Return the effect of publishing a document on the clients connected now.
+
+    Raises OperatorError `bad_rollout`.
+    """
     if rollout is not None:
         rollouts.validate(rollout)
     newest = policies.newest_revision(instance)
@@ -192,13 +211,17 @@ def preview_document(
 
 
 def _staged(instance: Instance, plan: rollouts.RolloutPlan, document: dict[str, Any]) -> StagedRollout:
+    """Return an unsaved rollout of an unsaved revision, for a preview."""
     rollout = rollouts.planned(instance, plan)
     rollout.revision = PolicyRevision(instance=instance, number=document["revision"], document=document)
     return rollout
 
 
 def restrict_preview(preview: DraftPreview, patterns: list[str] | None) -> DraftPreview:
-    """The preview as somebody sees who may see only clients of these name patterns (None: all); it counts everybody."""
+    """Return a preview that lists only clients matching `patterns`; None means all.
+
+    The counts cover every client.
+    """
     if patterns is None or preview.effect is None:
         return preview
     touched = [
@@ -238,29 +261,42 @@ def publish(
     rollout: rollouts.RolloutPlan | None = None,
     guard: policies.Guard | None = None,
 ) -> policies.PolicyChange:
-    """Make a draft the policy, for everybody or for some first; the draft is gone then.
+    """Make a draft the policy, for all clients or in a staged rollout, and delete the draft.
 
-    `guard` may refuse it. Raises OperatorError revision_changed when somebody published since the draft was
-    made, bad_policy, and what `guard` raises.
+    Args:
+        actor: The operator.
+        number: Id of the draft.
+        reason: Reason for the audit.
+        expected_version: Version of the draft that the operator has read; None skips the check.
+        rollout: First clients of a staged rollout; None for all clients.
+        guard: Called before anything is stored; raises to refuse.
+
+    Raises:
+        OperatorError: `revision_changed` when another revision was published since the draft was created,
+            `bad_policy`, and any error of `guard`.
     """
     draft = _expected(draft_numbered(number), expected_version)
     instance, base = draft.instance, draft.base
-    # Only one of two that publish at once finds the revision it expects.
+    # The draft's base is the expected revision, so that one of two concurrent publications fails.
     if rollout is not None:
         change = rollouts.start(
             actor, instance, draft.document, rollout, reason=reason, expected_revision=base, guard=guard
         )
     else:
         change = policies.publish(
-            actor, draft.document, reason=reason, instance_name=instance.name, expected_revision=base,
+            actor,
+            draft.document,
+            reason=reason,
+            instance_name=instance.name,
+            expected_revision=base,
             guard=guard,
-        )  # fmt: skip
+        )
     draft.delete()
     return change
 
 
 def merge_changes(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A document with changes laid over it. Transports are met by name, and one that is given as null is taken away."""
+    """Return a document with changes merged in. Transports are matched by name; null removes a transport."""
     made = dict(document)
     for key, value in changes.items():
         if key == "transports" and isinstance(value, Mapping):
@@ -273,6 +309,7 @@ def merge_changes(document: Mapping[str, Any], changes: Mapping[str, Any]) -> di
 
 
 def _transports(listed: Any, changes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the transports with changes by name merged in. Raises OperatorError `bad_policy`."""
     whole = isinstance(listed, list) and all(
         isinstance(one, Mapping) and isinstance(one.get("name"), str) for one in listed
     )
@@ -290,7 +327,11 @@ def _transports(listed: Any, changes: Mapping[str, Any]) -> list[dict[str, Any]]
 
 
 def _checked(document: Mapping[str, Any], instance: Instance) -> dict[str, Any]:
-    """A draft may hold wrong settings, and nothing that is no setting at all."""
+    """Return the editable parts of a document. Setting values may be invalid, but unknown parts are refused.
+
+    Raises:
+        OperatorError: `bad_policy`.
+    """
     if unknown := [key for key in document if key not in (*EDITABLE, "revision")]:
         raise OperatorError(
             "bad_policy", f"A policy has no part {unknown[0]!r}.", f"The parts are {', '.join(EDITABLE)}."
@@ -313,7 +354,10 @@ def _checked(document: Mapping[str, Any], instance: Instance) -> dict[str, Any]:
 
 
 def _misshapen(document: Mapping[str, Any]) -> str:
-    """The first part that isn't an object, or a list of objects, where a policy has one. Values may be wrong all the same."""
+    """Return the name of the first part with a wrong JSON type, or "".
+
+    A part must be an object or a list of objects, as in a policy. The values of its settings aren't checked.
+    """
     access = document.get("access") or {}
     for key in OBJECTS:
         if not isinstance(document.get(key) or {}, Mapping):
@@ -337,6 +381,7 @@ def _misshapen(document: Mapping[str, Any]) -> str:
 
 
 def _expected(draft: PolicyDraft, version: int | None) -> PolicyDraft:
+    """Return the draft. Raises OperatorError `draft_changed` if it has another version than expected."""
     if version is not None and version != draft.version:
         raise OperatorError(
             "draft_changed",

@@ -1,4 +1,4 @@
-"""Carries out a run in a worker, whatever its kind, and stores how it ended."""
+"""Execution of a run of any kind in a worker, including storage of its result."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ PERFORM: dict[str, Callable[[ActionRun, RunProgress], dict[str, Any]]] = {
 
 
 def execute_run(run_id: UUID | str) -> ActionRun | None:
-    """Take up a run and end it; None when another worker has it, or it was cancelled.
+    """Claim a run, perform it and store its outcome; return None for a cancelled or already claimed run.
 
-    A run that must wait for another before a later step is returned as it waits. Its plan isn't checked anew.
+    An action whose next step must wait for another run is put back and returned in the state waiting. Its
+    plan isn't checked again when it continues.
     """
     waiting = ActionRun.objects.select_related("instance").filter(pk=run_id, state=RunState.WAITING).first()
     if waiting is not None and runs.is_elsewhere(waiting):
-        runs.enqueue(waiting)  # a broker on another machine asked for it, and didn't know whose it is
+        # A broker on another machine requested the run, and didn't know which worker can perform it.
+        runs.enqueue(waiting)
         return None
     run = runs.claim_run(run_id, timezone.now())
     if run is None:

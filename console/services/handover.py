@@ -1,4 +1,4 @@
-"""Handover: up to which moment somebody has seen what happened."""
+"""Shift handover: the time up to which each operator has seen the events of an instance."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from console.models import ShiftHandover
 from console.services.actors import Actor
 
 FIRST_LOOK = timedelta(hours=8)
-"""What somebody is told of who never said that they had seen anything: a shift."""
+"""Period shown to an operator without a stored time: one shift."""
 
 
 def last_seen(actor: Actor, now: datetime) -> datetime:
-    """The moment; for whoever never said so, a shift ago."""
+    """Return the time up to which the operator has seen events; by default the full hour a shift ago."""
     found = ShiftHandover.objects.filter(user_id=actor.account_id).first()
     return (
         found.seen_until
@@ -22,5 +22,5 @@ def last_seen(actor: Actor, now: datetime) -> datetime:
 
 
 def record_seen(actor: Actor, now: datetime) -> None:
-    """They have seen everything until now."""
+    """Record that the operator has seen all events up to `now`."""
     ShiftHandover.objects.update_or_create(user_id=actor.account_id, defaults={"seen_until": now})

@@ -1,6 +1,7 @@
-"""Where an instance's segments are: JournalDirectory and JournalArchiveDirectory of its policy, or the installation's.
+"""Directories of an instance's segments, and stored facts about its log.
 
-And how what is in them is read, for whoever looks without a broker.
+JournalDirectory and JournalArchiveDirectory of the policy name the directories; without them the
+installation's settings apply. Commands that read the log without a broker find here how bodies are decoded.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from console.models import GroupMember, Instance, PolicyRevision
 
 
 class JournalDirectories(NamedTuple):
-    """Where live segments are written, and where archived ones go."""
+    """Directories of an instance's live segments and of its archived segments."""
 
     journal: Path
     archive: Path
 
 
 def default_directories() -> JournalDirectories:
-    """The installation's, where a policy says nothing."""
+    """Return the installation's directories, which apply where a policy names none."""
     return JournalDirectories(
         Path(settings.SLUICE_JOURNAL_DIRECTORY), Path(settings.SLUICE_ARCHIVE_DIRECTORY)
     )
 
 
 def directories_for(instance_name: str) -> JournalDirectories:
-    """Those of the policy that is wanted; the defaults for a name that has none yet."""
+    """Return the directories that the desired policy names; the defaults for an unknown instance."""
     instance = Instance.objects.filter(name=instance_name).first()
     return (
         default_directories()
@@ -49,7 +50,7 @@ def directories_for(instance_name: str) -> JournalDirectories:
 
 
 def directories_without_database(instance_name: str) -> JournalDirectories:
-    """Return them where there may be no database: then the stored policy's, or the installation's own."""
+    """Return the directories; while the database is away, those of the policy on disk or the defaults."""
     try:
         return directories_for(instance_name)
     except DatabaseError:
@@ -60,7 +61,7 @@ def directories_without_database(instance_name: str) -> JournalDirectories:
 
 
 def known_log_now(instance_name: str, member: str = "") -> KnownLog | None:
-    """Return what the database knows of the log, or while it is away what was stored with the policy."""
+    """Return the log's identity and frontier from the database; while that is away, from the disk."""
     try:
         return known_log(instance_name, member)
     except DatabaseError:
@@ -75,7 +76,10 @@ def _stored_policy(instance_name: str) -> StoredPolicy | None:
 
 
 def decoder_without_database(instance_name: str) -> DecoderOf | None:
-    """How its policy says that bodies are read; None, all as JSON, where there may be no policy or no database."""
+    """Return the decoder of bodies by topic, according to the newest policy.
+
+    None, which means JSON for every topic, without a policy or without the database.
+    """
     try:
         newest = PolicyRevision.objects.filter(instance__name=instance_name).order_by("-number").first()
     except DatabaseError:
@@ -88,15 +92,18 @@ def decoder_without_database(instance_name: str) -> DecoderOf | None:
 
 
 def all_directories() -> set[Path]:
-    """Every directory that holds segments of some instance, or would."""
+    """Return every directory that holds or may hold segments of any instance."""
     wanted = Instance.objects.values_list("journal_directory", "archive_directory")
     return {place for pair in wanted for place in _directories(*pair)} | set(default_directories())
 
 
 def directories_to_open(instance_name: str) -> JournalDirectories:
-    """The same for a broker that starts. Raises OperatorError journal_elsewhere when its log stands where it was.
+    """Return the directories for a broker that starts, unless its log is in an earlier directory.
 
-    Opening an empty directory instead would give the sequences of bookmarks that clients hold to other records.
+    Opening an empty directory instead would assign sequences of existing bookmarks to other records.
+
+    Raises:
+        OperatorError: `journal_elsewhere`.
     """
     wanted = directories_for(instance_name)
     if find_segment_files(wanted.journal, instance_name, wanted.archive):
@@ -114,17 +121,18 @@ def elsewhere(instance_name: str, wanted: Path, found: Path) -> OperatorError:
         f"The policy says that the journal of {instance_name} is in {wanted},"
         f" and its segments are in {found}.",
         f"Move the files that begin with {instance_name}. from there, or take the setting back.",
-        wanted=str(wanted), found=str(found),
-    )  # fmt: skip
+        wanted=str(wanted),
+        found=str(found),
+    )
 
 
 def policy_file(instance_name: str) -> PolicyFile:
-    """Return the file in which this installation's broker stores its policy."""
+    """Return the file in which this installation's broker stores the instance's policy."""
     return PolicyFile.under(settings.SLUICE_HOME, instance_name)
 
 
 def known_log(instance_name: str, member: str = "") -> KnownLog | None:
-    """What was last heard of an instance's log, of a group of that member's; None for one that this database doesn't know."""
+    """Return the last reported log of an instance, or of one member of its group; None for an unknown one."""
     if member:
         copy = GroupMember.objects.filter(instance__name=instance_name, name=member).first()
         return None if copy is None else KnownLog(copy.log, copy.frontier)
@@ -133,7 +141,7 @@ def known_log(instance_name: str, member: str = "") -> KnownLog | None:
 
 
 def known_group(instance_name: str) -> KnownGroup:
-    """Return the logs that the instance, or any member of its group, has had, and their newest record."""
+    """Return every log that the instance or a member of its group has had, and their newest sequence."""
     copies = list(GroupMember.objects.filter(instance__name=instance_name).values_list("log", "frontier"))
     alone = Instance.objects.filter(name=instance_name).exclude(log=None).values_list("log", "frontier")
     found = [*copies, *alone]
@@ -144,7 +152,11 @@ def known_group(instance_name: str) -> KnownGroup:
 
 
 def accept_log(instance_name: str, log: UUID, frontier: int, member: str = "") -> None:
-    """Record in the database and beside the stored policy that an operator has made `log` the instance's."""
+    """Record an operator's decision that `log` is the instance's log.
+
+    The database and the file of the policy on disk both store it. Does nothing where the file or the
+    database is unavailable.
+    """
     with suppress(OperatorError, OSError):
         policy_file(instance_name).save_log(log, frontier)
     with suppress(DatabaseError):
@@ -152,7 +164,10 @@ def accept_log(instance_name: str, log: UUID, frontier: int, member: str = "") -
 
 
 def record_log(instance_name: str, log: UUID, frontier: int, member: str = "") -> None:
-    """Note what an instance's log is and how far it goes. It is compared with what the broker finds when it starts."""
+    """Store the identity and the frontier of an instance's log.
+
+    A starting broker compares them with its files.
+    """
     if member:
         instance = Instance.objects.filter(name=instance_name).first()
         if instance is not None:
@@ -165,7 +180,7 @@ def record_log(instance_name: str, log: UUID, frontier: int, member: str = "") -
 
 
 def _earlier(instance_name: str) -> list[Path]:
-    """Every directory that a revision ever named, and the default's."""
+    """Return every directory that any revision named, and the defaults."""
     documents = PolicyRevision.objects.filter(instance__name=instance_name).values_list(
         "document__instance__journal_directory", "document__instance__archive_directory"
     )

@@ -1,7 +1,8 @@
-"""Journal actions: plan, ask for, and carry out archive, compress and remove.
+"""Journal actions: plan, request and perform archive, compress and remove.
 
-The broker alone owns its directory. A worker does the heavy part on a temporary file (copy or compress, then verify)
-and asks the broker to swap it in; the broker refuses if the segment changed meanwhile.
+Only the broker changes its directory. A worker copies or compresses a segment into a temporary file and
+verifies that. Then it asks the broker to swap the file in. The broker refuses if the segment has changed
+meanwhile.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _WORDS: dict[RunKind, JournalAction] = {
     RunKind.COMPRESS: "compress",
     RunKind.REMOVE: "remove",
 }
-"""Actions as requests to the broker name them."""
+"""The broker's name of each action in requests."""
 SWAP_TIMEOUT_S = 60.0
 PREPARED_FOLDER = "{instance}.prepared"
 
@@ -40,9 +41,20 @@ PREPARED_FOLDER = "{instance}.prepared"
 def plan(
     action: str, age: str | int, instance_name: str | None = None, *, in_lake: bool = False, member: str = ""
 ) -> dict[str, Any]:
-    """What an action would do to the journal (in a group: the member's, or the first's): segments chosen, segments skipped and why, and bytes. Changes nothing.
+    """Return the plan of a journal action: segments chosen, segments skipped with reasons, bytes.
 
-    With `in_lake` only what the lake has is removed: here by the names and counts of its files, at the run by checksums.
+    Changes nothing.
+
+    Args:
+        action: `archive`, `compress` or `remove`.
+        age: Minimum age of a segment, in seconds or as text such as `7d`.
+        instance_name: The instance; None means the current one.
+        in_lake: Choose only segments that the lake has completely. The plan compares names and counts of
+            the lake's files; the run compares checksums.
+        member: Member of the group whose journal is meant; the first one by default.
+
+    Raises:
+        OperatorError: `unknown_action`, and errors of the lake check.
     """
     kind, age_s = _kind(action), parse_age(age)
     name = instance_named(instance_name).name
@@ -54,7 +66,11 @@ def plan(
 
 
 def _in_lake(made: dict[str, Any], instance_name: str, *, quick: bool) -> dict[str, Any]:
-    """The plan without the segments that the lake doesn't have. OperatorError lake_damaged, other_log."""
+    """Return the plan without the segments that the lake lacks.
+
+    `quick` compares names and counts of the lake's files; otherwise checksums. Raises OperatorError
+    `lake_damaged` or `other_log`.
+    """
     if not made["segments"]:
         return made
     through = pipeline.lake_complete_upto(instance_name, made["segments"][-1]["last_sequence"], quick=quick)
@@ -83,7 +99,10 @@ def request(
     in_lake: bool = False,
     member: str = "",
 ) -> ActionRun:
-    """Ask for an action on the sealed segments older than `age`; a worker carries it out, in a group that of the member's machine."""
+    """Request an action on sealed segments older than `age`.
+
+    A worker performs it; in a group, on the member's machine.
+    """
     kind, age_s = _kind(action), parse_age(age)
     instance = instance_named(instance_name)
     parameters = {"age": format_age(age_s), "age_s": age_s} | ({"in_lake": True} if in_lake else {})
@@ -95,7 +114,7 @@ def request(
 
 
 def perform_run(run: ActionRun, progress: RunProgress) -> dict[str, Any]:
-    """Carry out a run in a worker. The plan is made anew: what the run was asked for with may be days old."""
+    """Perform a run in a worker. The plan is made again, because the stored one may be days old."""
     whose = run.member or members_of(run.instance.name)[0]
     link = link_to(run.instance.name, whose)
     age_s = parse_age(run.parameters.get("age_s", run.parameters.get("age", "")))
@@ -116,7 +135,11 @@ def perform_run(run: ActionRun, progress: RunProgress) -> dict[str, Any]:
 
 
 def _remove(run: ActionRun, link: RequestChannel, age_s: int, progress: RunProgress) -> dict[str, Any]:
-    """Note what each file is before anything goes: should this worker die in between, the run still tells."""
+    """Remove the segments of the run's plan, and return the receipt.
+
+    Size and checksum of each file are stored in the run before the first removal, in case the worker dies
+    in between.
+    """
     assert run.plan is not None
     segments = run.plan["segments"]
     for number, segment in enumerate(segments):
@@ -128,13 +151,14 @@ def _remove(run: ActionRun, link: RequestChannel, age_s: int, progress: RunProgr
     gone = link.call(requests.RemoveJournals(names=names, age_s=age_s), timeout_s=SWAP_TIMEOUT_S)
     receipt = removal_receipt(run.instance.name, segments, gone)
     progress.log(
-        f"removed {len(names)} segments: {receipt['gone']['from']} to {receipt['gone']['to']} can't be replayed"
+        f"removed {len(names)} segments: "
+        f"{receipt['gone']['from']} to {receipt['gone']['to']} can't be replayed"
     )
     return {"segments": names, "bytes": receipt["bytes"], "receipt": receipt}
 
 
 def removal_receipt(instance: str, segments: list[dict[str, Any]], gone: RemovalReply) -> dict[str, Any]:
-    """What a removal took, for good: each file with size and checksum, and the interval of bookmarks that is gone."""
+    """Return the receipt of a removal: its files with checksums, and the removed interval of bookmarks."""
     sizes = dict(zip(gone.names, gone.sizes, strict=True))
     kept = ("name", "records", "first_sequence", "last_sequence", "sha256")
     return {
@@ -150,6 +174,7 @@ def removal_receipt(instance: str, segments: list[dict[str, Any]], gone: Removal
 def _prepare_and_swap(
     run: ActionRun, link: RequestChannel, chosen: list[Any], progress: RunProgress
 ) -> dict[str, Any]:
+    """Write a replacement file for each segment, and have the broker swap it in. Return the segments done."""
     paths = {entry.name: Path(entry.path) for entry in link.call(requests.ListJournals())}
     done: list[dict[str, Any]] = []
     for number, entry in enumerate(chosen):
@@ -159,7 +184,7 @@ def _prepare_and_swap(
             prepared = folder / (f"{name}.gz" if run.kind == RunKind.COMPRESS else name)
             facts = _prepare(run.kind, paths[name], prepared, progress)
             progress.check()
-            # From here the broker has the file: it renames it into place, or refuses and leaves it to us.
+            # From here the broker owns the file: it renames it into place, or refuses and leaves it to us.
             action: SwapAction = "compress" if run.kind == RunKind.COMPRESS else "archive"
             swap = requests.SwapJournal(action=action, name=name, prepared=str(prepared))
             link.call(swap, timeout_s=SWAP_TIMEOUT_S)
@@ -169,7 +194,7 @@ def _prepare_and_swap(
 
 
 def _prepare(kind: str, source: Path, prepared: Path, progress: RunProgress) -> dict[str, Any]:
-    """Make the file that will take the segment's place, and read it back before the broker is asked to use it."""
+    """Write the file that replaces a segment, and verify it by reading it back, before the broker uses it."""
     if kind == RunKind.ARCHIVE:
         digest = segment_copies.copy_segment(source, prepared, progress.set_fraction)
         return {"bytes": prepared.stat().st_size, "sha256": digest}
@@ -179,9 +204,10 @@ def _prepare(kind: str, source: Path, prepared: Path, progress: RunProgress) -> 
 
 @contextmanager
 def _prepared_folder(run: ActionRun, source: Path) -> Iterator[Path]:
-    """A folder of this run's in the directory where the file will stay, since a swap is a rename; gone at the end.
+    """Provide an empty folder of this run in the segment's target directory, and remove it at the end.
 
-    What runs left that were killed goes too; the broker ignores the folder.
+    The same directory is needed because the broker's swap is a rename. Folders of runs that no longer run
+    are removed too. The broker ignores these folders.
     """
     assert run.plan is not None
     home = Path(run.plan["archive_directory"]) if run.kind == RunKind.ARCHIVE else source.parent
@@ -196,7 +222,7 @@ def _prepared_folder(run: ActionRun, source: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # another run's folder stands in it
+        with suppress(OSError):  # the folder of another run is inside
             shelf.rmdir()
 
 

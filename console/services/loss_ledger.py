@@ -1,4 +1,4 @@
-"""Stores what brokers have entered into their loss ledgers, and forgets what is past its retention."""
+"""Storage of brokers' loss ledgers, and deletion of entries past their retention."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FORGET_AT_ONCE = 20_000
 
 
 def record_losses(losses: Sequence[LossEntry], instance_name: str, member: str = "") -> int:
-    """Store intervals."""
+    """Store a broker's losses (client, cause, interval of sequences), and return how many."""
     if not losses:
         return 0
     if not connection.in_atomic_block:
-        close_old_connections()  # the caller is a thread that lives for weeks
+        close_old_connections()  # the caller is a thread that lives for weeks, outside of requests
     instance = Instance.objects.get(name=instance_name)
     LossRecord.objects.bulk_create([_loss(instance, member, loss) for loss in losses], batch_size=500)
     return len(losses)
@@ -27,14 +27,27 @@ def record_losses(losses: Sequence[LossEntry], instance_name: str, member: str =
 
 def _loss(instance: Instance, member: str, loss: LossEntry) -> LossRecord:
     return LossRecord(
-        instance=instance, member=member, at=datetime.fromtimestamp(loss.at / 1_000, UTC), client=loss.client,
-        subscription=loss.subscription, topic=loss.topic, cause=loss.cause, rule=loss.rule, messages=loss.messages,
-        bytes=loss.bytes, unjournaled=loss.unjournaled, first=loss.first, last=loss.last,
-    )  # fmt: skip
+        instance=instance,
+        member=member,
+        at=datetime.fromtimestamp(loss.at / 1_000, UTC),
+        client=loss.client,
+        subscription=loss.subscription,
+        topic=loss.topic,
+        cause=loss.cause,
+        rule=loss.rule,
+        messages=loss.messages,
+        bytes=loss.bytes,
+        unjournaled=loss.unjournaled,
+        first=loss.first,
+        last=loss.last,
+    )
 
 
 def delete_old(now: datetime) -> int:
-    """Delete decisions and losses older than SLUICE_DECISION_RETENTION_DAYS, some at a time."""
+    """Delete decisions and losses older than SLUICE_DECISION_RETENTION_DAYS, and return how many.
+
+    At most `FORGET_AT_ONCE` rows of a table per call.
+    """
     oldest = now - timedelta(days=settings.SLUICE_DECISION_RETENTION_DAYS)
     deleted = 0
     for model in (Decision, LossRecord):

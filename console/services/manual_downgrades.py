@@ -1,4 +1,7 @@
-"""Who is waited for, by hand: members of a group, and sync destinations, which are called `link.` and their name."""
+"""Manual downgrades: operators decide which members and sync destinations acknowledgements wait for.
+
+Targets are members of a group, by their names, and sync destinations, as `link.NAME`.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,16 @@ LINK_CHANGES: Mapping[str, type[DowngradeLink | UpgradeLink]] = {
 
 
 def is_link(name: str) -> bool:
-    """Whether that is a destination's link, and no member."""
+    """Whether the name is that of a link to a destination, and not of a member."""
     return name.startswith(LINK_PREFIX)
 
 
 def resolve_name(instance_name: str, name: str) -> str:
-    """Whom an operator means at a terminal: a member by its name, else a link, with or without `link.` before it. BrokerUnavailable."""
+    """Return the full name of a member or link as an operator typed it; the prefix `link.` may be missing.
+
+    Raises:
+        BrokerUnavailable: no broker answers.
+    """
     try:
         members = [one.name for one in current_group(instance_name).members]
     except OperatorError as problem:
@@ -47,14 +54,20 @@ def resolve_name(instance_name: str, name: str) -> str:
 
 
 def change_member(brokers: RequestChannel, change: str, name: str, by: str) -> GroupStatus:
-    """Of a group. OperatorError no_group, unknown_member; BrokerUnavailable."""
+    """Downgrade or upgrade a member of a group, and return the group's new status.
+
+    Raises:
+        OperatorError: `no_group` or `unknown_member`.
+        BrokerUnavailable: no broker answers.
+    """
     return brokers.call(CHANGES[change](name=name, by=by))
 
 
 def forget_member(instance_name: str, name: str, by: str) -> list[BrokerAnswer[GroupStatus]]:
-    """Have each broker forget a member that was removed for good; return each one's answer.
+    """Ask each broker to forget a member that was removed permanently, and return each broker's answer.
 
-    Raises what a broker refused, where none did it: OperatorError unknown_member, member_in_use and no_group.
+    Raises:
+        OperatorError: when all brokers refuse: `unknown_member`, `member_in_use` or `no_group`.
     """
     told = ask_all_brokers(instance_name, ForgetMember(name=name, by=by))
     refused = [one.error for one in told if one.error is not None]
@@ -64,14 +77,22 @@ def forget_member(instance_name: str, name: str, by: str) -> list[BrokerAnswer[G
 
 
 def change_link(brokers: RequestChannel, change: str, name: str, by: str) -> LinkList:
-    """Of `link.NAME`. OperatorError unknown_member; BrokerUnavailable."""
+    """Downgrade or upgrade the link to a destination (`link.NAME`), and return all links.
+
+    Raises:
+        OperatorError: `unknown_member`.
+        BrokerUnavailable: no broker answers.
+    """
     return brokers.call(LINK_CHANGES[change](name=name.removeprefix(LINK_PREFIX), by=by))
 
 
 def change_member_or_link(
     brokers: RequestChannel, change: str, name: str, by: str
 ) -> MemberEntry | LinkEntry:
-    """Either, as it stands then. Raises as both."""
+    """Downgrade or upgrade a member or a link, and return its new state.
+
+    Raises like the two functions above.
+    """
     if is_link(name):
         links = change_link(brokers, change, name, by).links
         return next(one for one in links if one.client == name)

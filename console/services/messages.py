@@ -1,4 +1,4 @@
-"""Publishing a message as an operator."""
+"""Publishing of a message by an operator."""
 
 from __future__ import annotations
 
@@ -24,9 +24,14 @@ MAX_BODY = 1024 * 1024
 def publish(
     actor: Actor, topic: str, data: Json, reason: str = "", instance_name: str | None = None
 ) -> PublishReply:
-    """Publish one JSON message. Raises OperatorError bad_topic, message_too_large, or BrokerUnavailable.
+    """Publish one JSON message through a broker.
 
-    The audit has its size, not its content, which may be nobody's business who reads audits.
+    The audit event has the message's size, not its content: readers of the audit may not be allowed to read
+    it.
+
+    Raises:
+        OperatorError: `bad_topic` or `message_too_large`.
+        BrokerUnavailable: no broker answers.
     """
     return _publish(
         actor, PublishMessage(topic=topic, data=data), len(orjson.dumps(data)), topic, reason, instance_name
@@ -36,13 +41,13 @@ def publish(
 def publish_bytes(
     actor: Actor, topic: str, body: bytes, reason: str = "", instance_name: str | None = None
 ) -> PublishReply:
-    """The same with any bytes."""
+    """Publish one message with any bytes as its body; otherwise like `publish`."""
     asked = PublishRawMessage(topic=topic, body=base64.b64encode(body).decode())
     return _publish(actor, asked, len(body), topic, reason, instance_name)
 
 
 def publish_problem(topic: str, size: int) -> SluiceError | None:
-    """Why a message of so many bytes can't be published to a topic by hand."""
+    """Return the reason why an operator can't publish a message of `size` bytes to a topic, or None."""
     if topic.startswith(OWN):
         return OperatorError(
             "bad_topic", "Topics that begin with $ are the broker's own.", "Choose another topic."
@@ -68,6 +73,7 @@ def _publish(
     reason: str,
     instance_name: str | None,
 ) -> PublishReply:
+    """Publish a message through the broker, and record success or refusal in the audit."""
     instance = instance_named(instance_name)
     target = f"{instance.name}: topic {topic}"
     problem = publish_problem(topic, size)

@@ -1,6 +1,9 @@
-"""Logging in at an OpenID provider (SLUICE_OIDC_ISSUER): the protocol is Authlib's (`openid_client`), the account is ours.
+"""Login at an OpenID provider (SLUICE_OIDC_ISSUER).
 
-The provider says who somebody is, never what they may do: an account that it brings has no role until an administrator gives it one.
+`openid_client` speaks the protocol; this module finds the account.
+
+The provider identifies a person and grants nothing: a new account has no role until an administrator
+assigns one.
 """
 
 from __future__ import annotations
@@ -20,26 +23,34 @@ from console.services.actors import SYSTEM
 
 
 def is_configured() -> bool:
-    """Whether there is a provider."""
+    """Whether an OpenID provider is configured."""
     return bool(settings.SLUICE_OIDC_ISSUER)
 
 
 def begin(request: Any, back: str) -> Any:
-    """The redirect to the provider. Raises oidc_failed."""
-    from console.services import openid_client  # what it needs is installed where a provider is configured
+    """Return the redirect to the provider.
+
+    `back` is the address to which the provider returns. Raises `oidc_failed`.
+    """
+    # Imported late: its dependencies are only installed where a provider is configured.
+    from console.services import openid_client
 
     return openid_client.begin(request, back)
 
 
 def finish(request: Any) -> Mapping[str, Any]:
-    """What the provider's signed token says of who came back. Raises oidc_failed."""
+    """Return the claims of the provider's signed token for a returning user. Raises `oidc_failed`."""
     from console.services import openid_client
 
     return openid_client.finish(request)
 
 
 def account_of(claims: Mapping[str, Any]) -> Any:
-    """The account of a subject; made when it comes for the first time. Raises name_taken, bad_name, account_closed."""
+    """Return the account of the token's subject; create it at the first login.
+
+    Raises:
+        OperatorError: `name_taken`, `bad_name` or `account_closed`.
+    """
     issuer, subject = str(claims.get("iss") or settings.SLUICE_OIDC_ISSUER), str(claims["sub"])
     known = ExternalIdentity.objects.select_related("user").filter(issuer=issuer, subject=subject).first()
     user = known.user if known is not None else _new_account(issuer, subject, claims)
@@ -49,6 +60,11 @@ def account_of(claims: Mapping[str, Any]) -> Any:
 
 
 def _new_account(issuer: str, subject: str, claims: Mapping[str, Any]) -> Any:
+    """Create an account without a role for a subject of the provider, and record it in the audit.
+
+    Raises:
+        OperatorError: `name_taken` or `bad_name`.
+    """
     users = get_user_model()
     name = str(claims.get(settings.SLUICE_OIDC_NAME_CLAIM) or subject)
     try:
@@ -63,7 +79,7 @@ def _new_account(issuer: str, subject: str, claims: Mapping[str, Any]) -> Any:
         )
     with transaction.atomic():
         if users.objects.filter(username__iexact=name).exists():
-            # Somebody at the provider may choose a name; an account that is there is never theirs for that.
+            # Users may choose their name at the provider: it must never give access to an existing account.
             raise OperatorError(
                 "name_taken",
                 f"There is an account {name!r} here that isn't the provider's.",

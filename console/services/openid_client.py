@@ -1,6 +1,7 @@
-"""The OpenID Connect protocol, by Authlib: sent to the provider, and what its signed token says of who comes back.
+"""OpenID Connect through Authlib: redirects to the provider, and checks the signed token of a returning user.
 
-Imported only where a provider is configured (`checks.check_oidc`): what it needs stands in requirements-oidc.txt.
+Imported only where a provider is configured (`checks.check_oidc`): requirements-oidc.txt lists its
+dependencies.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _FAILURES = (AuthlibBaseError, JoseError, requests.RequestException, ValueError,
 
 
 def begin(request: Any, back: str) -> Any:
-    """The redirect to the provider: with state, nonce and PKCE, which the session keeps. Raises oidc_failed."""
+    """Return the redirect to the provider. The session stores state, nonce and the PKCE verifier.
+
+    `back` is the address to which the provider returns. Raises OperatorError `oidc_failed`.
+    """
     try:
         return _provider().authorize_redirect(request, back)
     except _FAILURES as problem:
@@ -30,7 +34,10 @@ def begin(request: Any, back: str) -> Any:
 
 
 def finish(request: Any) -> Mapping[str, Any]:
-    """What the provider's signed token says of who came back. Raises oidc_failed."""
+    """Return the claims of the provider's signed token for a returning user.
+
+    Raises OperatorError `oidc_failed`.
+    """
     client = _provider()
     try:
         token = client.authorize_access_token(request)

@@ -30,7 +30,11 @@ MAX_TOKEN_AGE = timedelta(days=366)
 
 
 def create_account(actor: Actor, name: str) -> tuple[User, str]:
-    """Make an account with a random one-time password, which is returned and not kept anywhere. Raises name_taken."""
+    """Create an account with a random password, and return both. The password is stored only as a hash.
+
+    Raises:
+        OperatorError: `name_taken`.
+    """
     users = get_user_model()
     with transaction.atomic():
         if users.objects.filter(username=name).exists():
@@ -46,7 +50,14 @@ def create_account(actor: Actor, name: str) -> tuple[User, str]:
 
 
 def create_operator(name: str, actor: Actor = SYSTEM, role: Role = Role.ADMINISTRATOR) -> tuple[User, str]:
-    """Make an account with a role everywhere, for `manage.py createoperator`. Raises name_taken."""
+    """Create an account with a role on everything, for `manage.py createoperator`.
+
+    Returns:
+        The account and its random password, which is stored only as a hash.
+
+    Raises:
+        OperatorError: `name_taken`.
+    """
     with transaction.atomic():
         user, password = create_account(actor, name)
         Grant.objects.create(user=user, role=role, created_by=actor.name[:200])
@@ -55,7 +66,7 @@ def create_operator(name: str, actor: Actor = SYSTEM, role: Role = Role.ADMINIST
 
 
 def reset_password(name: str, actor: Actor = SYSTEM) -> str:
-    """Give an operator a new random password, which is returned and not kept anywhere."""
+    """Set a new random password for an operator, and return it. Raises OperatorError `unknown_operator`."""
     with transaction.atomic():
         user = get_user_model().objects.select_for_update().filter(username=name).first()
         if user is None:
@@ -70,9 +81,12 @@ def reset_password(name: str, actor: Actor = SYSTEM) -> str:
 
 
 def remove_second_factor(name: str, reason: str, actor: Actor = SYSTEM) -> None:
-    """Switch off an operator's second factor from the host, for somebody who lost the authenticator app.
+    """Remove an operator's second factor.
 
-    Raises OperatorError unknown_operator, reason_needed or second_factor_missing.
+    A command on the host calls this when the authenticator app is lost.
+
+    Raises:
+        OperatorError: `unknown_operator`, `reason_needed` or `second_factor_missing`.
     """
     if not reason.strip():
         raise OperatorError("reason_needed", "A reason is required: it goes into the audit.", "Say why.")
@@ -88,14 +102,14 @@ def remove_second_factor(name: str, reason: str, actor: Actor = SYSTEM) -> None:
 
 
 def change_password(actor: Actor, form: Any) -> None:
-    """Store somebody's own new password: `form` is a valid PasswordChangeForm. Their other sessions end."""
+    """Store the account's new password from a valid PasswordChangeForm. The account's other sessions end."""
     with hashing_slot(), transaction.atomic():
         form.save()
         audit.record(actor, "operator.change_password", f"operator {form.user.get_username()}")
 
 
 def has_operator() -> bool:
-    """Whether somebody can log in and let others in."""
+    """Whether an active, unrestricted administrator exists, who can log in and give others access."""
     found = Grant.objects.filter(role=Role.ADMINISTRATOR, instance=None, client_pattern="", topic_pattern="")
     return found.filter(user__is_active=True).exists()
 
@@ -110,14 +124,26 @@ def create_token(
     networks: Sequence[str] = (),
     now: datetime | None = None,
 ) -> tuple[ApiToken, str]:
-    """Make a token; returns its row and the whole token, which can't be shown again.
+    """Create an API token, and return its row and its text. The text can't be shown again.
 
-    Raises OperatorError bad_lifetime, bad_scope, bad_networks, or not_allowed for a scope beyond what the account may do.
+    Args:
+        actor: The operator, for the audit.
+        user: Account that owns the token.
+        name: Label of the token.
+        lifetime: At most `MAX_TOKEN_AGE`.
+        scope: Permissions of the token.
+        networks: Addresses or networks from which it may be used; empty for everywhere.
+        now: The present time; by default the clock's.
+
+    Raises:
+        OperatorError: `bad_lifetime`, `bad_scope`, `bad_networks`, or `not_allowed` for a scope beyond the
+            account's own permissions.
     """
     if not timedelta(0) < lifetime <= MAX_TOKEN_AGE:
         raise OperatorError(
             "bad_lifetime", "A token's lifetime is at most 366 days.", "Give an age between 1 s and 366d."
         )
+    # `wanted` lacks permissions that tokens can't have: then it is shorter than the scope, which is refused.
     wanted = [str(one) for one in TOKEN_PERMISSIONS if one in scope]
     if not wanted or len(wanted) != len(set(scope)):
         raise OperatorError(
@@ -138,6 +164,7 @@ def create_token(
         raise OperatorError(
             "bad_networks", " ".join(problem.messages), "Write them like 10.1.0.0/16 or 10.1.2.3."
         ) from problem
+    # The prefix finds the row; only a digest of the secret is stored.
     prefix, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
     with transaction.atomic():
         token = ApiToken.objects.create(
@@ -159,7 +186,7 @@ def create_token(
 
 
 def revoke_token(actor: Actor, token: ApiToken, now: datetime | None = None) -> None:
-    """End a token at once."""
+    """Make a token invalid immediately."""
     with transaction.atomic():
         token.revoked_at = now or timezone.now()
         token.save(update_fields=["revoked_at"])
@@ -167,7 +194,7 @@ def revoke_token(actor: Actor, token: ApiToken, now: datetime | None = None) -> 
 
 
 def find_token(text: str, now: datetime | None = None) -> ApiToken | None:
-    """The valid token that this text is, or None. Compares in constant time."""
+    """Return the valid token with this text, or None. Records its use. Compares in constant time."""
     scheme, _, rest = text.partition("_")
     prefix, _, secret = rest.partition("_")
     if scheme != "slc" or not secret:
@@ -183,12 +210,15 @@ def find_token(text: str, now: datetime | None = None) -> ApiToken | None:
 
 
 def is_address_allowed(token: ApiToken, address: str) -> bool:
-    """Whether a token may be used from there."""
+    """Whether a token may be used from this IP address."""
     return not token.networks or is_in_networks(address, parse_networks(token.networks))
 
 
 def store_token_uses() -> int:
-    """Take over from Redis when tokens were last used; returns how many. What Redis loses meanwhile isn't known of."""
+    """Move the times of tokens' last use from Redis to the database, and return how many.
+
+    Times that Redis loses before that stay unknown.
+    """
     try:
         found = last_used.take_token_uses()
     except redis.RedisError:

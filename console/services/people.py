@@ -1,4 +1,4 @@
-"""People: their accounts, the roles that were granted to them, and the tokens they made. For administrators."""
+"""People: their accounts and roles. Used by administrators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from console.services.actors import Actor
 
 
 def get_person(name: str) -> User:
-    """The account. Raises OperatorError unknown_person."""
+    """Return the account of this name. Raises OperatorError `unknown_person`."""
     found = get_user_model().objects.filter(username=name).first()
     if found is None:
         raise OperatorError(
@@ -28,7 +28,10 @@ def get_person(name: str) -> User:
 
 
 def create(actor: Actor, name: str) -> tuple[User, str]:
-    """Make an account without any role, and its first password, which is returned and not kept anywhere."""
+    """Create an account without a role, and return it with its random first password.
+
+    The password is stored only as a hash. Raises OperatorError `bad_name` or `name_taken`.
+    """
     try:
         get_user_model().username_validator(name)
     except ValidationError as problem:
@@ -45,11 +48,20 @@ def grant(
     client_pattern: str = "",
     topic_pattern: str = "",
 ) -> Grant:
-    """Give somebody a role. Raises OperatorError bad_grant, unknown_instance, name_taken (they have it)."""
+    """Give an account a role, limited to an instance, a client pattern or a topic pattern if given.
+
+    Raises:
+        OperatorError: `bad_grant`, `unknown_instance`, or `name_taken` when the account has that role
+            already.
+    """
     made = Grant(
-        user=user, role=role, instance=instance_named(instance) if instance else None,
-        client_pattern=client_pattern, topic_pattern=topic_pattern, created_by=actor.name[:200],
-    )  # fmt: skip
+        user=user,
+        role=role,
+        instance=instance_named(instance) if instance else None,
+        client_pattern=client_pattern,
+        topic_pattern=topic_pattern,
+        created_by=actor.name[:200],
+    )
     try:
         made.full_clean(validate_constraints=False)
         with transaction.atomic():
@@ -66,7 +78,7 @@ def grant(
 
 
 def revoke(actor: Actor, found: Grant) -> None:
-    """Take a role away. Raises OperatorError last_administrator."""
+    """Remove a role from an account. Raises OperatorError `last_administrator`."""
     with transaction.atomic():
         user, facts = found.user, _facts(found)
         found.delete()
@@ -75,7 +87,11 @@ def revoke(actor: Actor, found: Grant) -> None:
 
 
 def set_active(actor: Actor, user: User, active: bool) -> None:
-    """Close an account, which ends its sessions and tokens at once, or open it again. Raises last_administrator."""
+    """Close an account, which ends its sessions and tokens immediately, or open it again.
+
+    Raises:
+        OperatorError: `last_administrator`.
+    """
     with transaction.atomic():
         before, user.is_active = user.is_active, active
         user.save(update_fields=["is_active"])
@@ -86,7 +102,10 @@ def set_active(actor: Actor, user: User, active: bool) -> None:
 
 
 def _keep_an_administrator() -> None:
-    """Called inside the transaction, which is taken back by the error."""
+    """Raise OperatorError `last_administrator` unless one is left.
+
+    The error rolls the caller's transaction back.
+    """
     if not operators.has_operator():
         raise OperatorError(
             "last_administrator",
@@ -101,6 +120,8 @@ def _target(user: Any) -> str:
 
 def _facts(one: Grant) -> dict[str, str]:
     return {
-        "role": one.role, "instance": one.instance.name if one.instance else "",
-        "client_pattern": one.client_pattern, "topic_pattern": one.topic_pattern,
-    }  # fmt: skip
+        "role": one.role,
+        "instance": one.instance.name if one.instance else "",
+        "client_pattern": one.client_pattern,
+        "topic_pattern": one.topic_pattern,
+    }

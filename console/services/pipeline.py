@@ -1,6 +1,7 @@
-"""Pipeline jobs: asking for one, and running it as a process of its own (`python -m pipeline NAME`).
+"""Pipeline jobs: requests for a job, and its execution as a separate process (`python -m pipeline NAME`).
 
-Spark takes a JVM and hundreds of megabytes; a process apart gives them back when the job ends, whatever happened.
+Spark takes a JVM and hundreds of megabytes. A separate process returns that memory when the job ends,
+however it ends.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ from console.services.run_progress import RunProgress
 from console.units.ages import parse_age
 
 LISTEN_S = 1.0
+"""Seconds that the worker waits for output before the next heartbeat."""
 STOP_TIMEOUT_S = 15.0
+"""Seconds between SIGTERM and SIGKILL for a job that is stopped."""
 QUICK_S = 60.0
+"""Time limit in seconds for a lake check by names and counts."""
 INSTALLATIONS = ("home", "instance", "journal", "archive", "lake", "master", "json")
-"""Options of every job that aren't for a request to choose."""
+"""Options that every job has and the installation sets; requests can't give them."""
 JUDGES = frozenset({"capacity"})
-"""Jobs that compare with a policy: the newest revision, unless one is named."""
+"""Jobs that compare recorded traffic with a policy: by default the newest revision."""
 CHECK_S = 4 * 3_600.0
-"""A lake of a terabyte is read within that."""
+"""Time limit in seconds for a lake check by checksums. A lake of 1 TB takes less."""
 
 
 def request(
@@ -48,13 +52,16 @@ def request(
     instance_name: str | None = None,
     once: runs.IdempotencyKey | None = None,
 ) -> ActionRun:
-    """Ask for a pipeline job; a worker starts it."""
+    """Request a pipeline job, which a worker then starts.
+
+    Raises OperatorError `unknown_job` or `bad_option`.
+    """
     parameters = {"job": job, "options": _checked(job, options or {})}
     return runs.request(actor, instance_named(instance_name), RunKind.PIPELINE, parameters, once=once)
 
 
 def job_command(run: ActionRun) -> list[str]:
-    """The job's command line."""
+    """Return the command line of a run's job. Writes the newest policy for jobs that need one (`JUDGES`)."""
     options = _checked(run.parameters.get("job", ""), run.parameters.get("options") or {})
     words = [sys.executable, "-m", "pipeline", run.parameters["job"], "--json"]
     if run.parameters["job"] in JUDGES and "policy" not in options:
@@ -67,7 +74,7 @@ def job_command(run: ActionRun) -> list[str]:
 
 
 def journal_retention_s(instance: Instance) -> int | None:
-    """After how many seconds the soonest of its scheduled actions removes journals; None where none does."""
+    """Return the shortest age in seconds at which a scheduled action removes journals; None without one."""
     found = []
     for action in Action.objects.filter(instance=instance, enabled=True):
         if any(trigger["on"] == "schedule" for trigger in action.when):
@@ -78,7 +85,12 @@ def journal_retention_s(instance: Instance) -> int | None:
 
 
 def perform_run(run: ActionRun, progress: RunProgress) -> dict[str, Any]:
-    """Run the job to its end; what it reports becomes the run's. Raises the job's error, or pipeline_failed."""
+    """Run the job to its end, and return its result. Log and progress go into the run.
+
+    Raises:
+        OperatorError: the error that the job reported, or `pipeline_failed`.
+        RunCancelled: the run was cancelled; the job's processes are stopped.
+    """
     progress.step(0, 1, f"pipeline {run.parameters['job']}")
     process = subprocess.Popen(
         job_command(run),
@@ -87,7 +99,7 @@ def perform_run(run: ActionRun, progress: RunProgress) -> dict[str, Any]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # Spark starts a JVM below it: stopping means the whole group
+        start_new_session=True,  # Spark starts a JVM as a child: stopping must reach the whole process group
     )
     report = JobReport(progress)
     try:
@@ -98,9 +110,16 @@ def perform_run(run: ActionRun, progress: RunProgress) -> dict[str, Any]:
 
 
 def lake_complete_upto(instance_name: str, last: int, *, quick: bool) -> int:
-    """The newest record so that the lake has all that the log holds up to it. Raises the job's error, or pipeline_failed.
+    """Return the newest sequence up to which the lake has every record of the log.
 
-    With `quick` by the names and counts of its files, else by reading them and comparing checksums.
+    Args:
+        instance_name: The instance.
+        last: Sequence at which the check ends.
+        quick: Compare names and counts of the lake's files; otherwise read the files and compare checksums.
+
+    Raises:
+        OperatorError: the error that the check reported, or `pipeline_failed`.
+        subprocess.TimeoutExpired: the check took longer than `QUICK_S` or `CHECK_S`.
     """
     words = [sys.executable, "-m", "pipeline", "lake-check", "--json", f"--end={last}"]
     done = subprocess.run(
@@ -121,7 +140,8 @@ def lake_complete_upto(instance_name: str, last: int, *, quick: bool) -> int:
     if done.returncode or "through" not in told:
         raise OperatorError(
             "pipeline_failed",
-            f"lake-check ended with code {done.returncode}: {done.stderr[-300:].strip() or 'it said nothing'}",
+            f"lake-check ended with code {done.returncode}: "
+            f"{done.stderr[-300:].strip() or 'it said nothing'}",
             "Run `manage.py pipeline run lake-check`.",
             returncode=done.returncode,
         )
@@ -129,7 +149,10 @@ def lake_complete_upto(instance_name: str, last: int, *, quick: bool) -> int:
 
 
 class JobReport:
-    """What a job says: a JSON object a line is its report, anything else (Spark's warnings) goes to the log."""
+    """Reader of a job's output.
+
+    Lines with a JSON object are reports; all others (Spark's warnings) go to the log.
+    """
 
     def __init__(self, progress: RunProgress) -> None:
         self._progress = progress
@@ -138,7 +161,7 @@ class JobReport:
         self._last = ""
 
     def line(self, text: str) -> None:
-        """Take one line of output."""
+        """Process one line of output. Raises RunCancelled."""
         try:
             told = json.loads(text)
             event = told.pop("event")
@@ -157,7 +180,7 @@ class JobReport:
             self._error = told
 
     def outcome(self, returncode: int) -> dict[str, Any]:
-        """The job's result. Raises its error."""
+        """Return the job's result. Raises OperatorError: the job's error, or `pipeline_failed`."""
         if self._error:
             told = self._error
             raise OperatorError.from_dict(
@@ -174,7 +197,7 @@ class JobReport:
 
 
 def _environment(instance_name: str, actor: str = "") -> dict[str, str]:
-    """The job works on the same directories as the instance, however they were set."""
+    """Return the job's environment variables, which name the instance's directories."""
     places = journal_directories.directories_for(instance_name)
     return {
         **os.environ,
@@ -189,7 +212,10 @@ def _environment(instance_name: str, actor: str = "") -> dict[str, str]:
 
 
 def _follow(process: subprocess.Popen[bytes], report: JobReport, progress: RunProgress) -> None:
-    """Read the output until it ends, and say each second that the worker lives."""
+    """Read the job's output until it ends, with a heartbeat at least every `LISTEN_S`.
+
+    Raises RunCancelled.
+    """
     assert process.stdout is not None
     descriptor, rest = process.stdout.fileno(), b""
     os.set_blocking(descriptor, False)
@@ -211,7 +237,7 @@ def _follow(process: subprocess.Popen[bytes], report: JobReport, progress: RunPr
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the job's process group if it still runs: first asked, then made to."""
+    """Stop the job's process group if it still runs: SIGTERM, then SIGKILL after `STOP_TIMEOUT_S`."""
     if process.stdout is not None:
         process.stdout.close()
     if process.poll() is not None:
@@ -225,19 +251,24 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _checked(job: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """Options of that job, none of which can be taken for another word of the command line."""
+    """Check a job's options, and return them as texts that are safe in a command line.
+
+    Raises:
+        OperatorError: `unknown_job` or `bad_option`.
+    """
     known = PipelineJobs().names()
     if job not in known:
         raise OperatorError(
             "unknown_job", f"There is no pipeline job {job[:50]!r}.", f"Use {' or '.join(known)}."
         )
     for name, value in options.items():
-        # Of an own job only the job knows; it refuses what it doesn't have. Directories stay the installation's matter.
+        # A custom job checks its own options. Directories are never a request's choice.
         takes = {one.name: one for one in JOB_OPTIONS.get(job, ())}
         if not (name in takes if job in JOB_OPTIONS else _named(name)):
             told = ", ".join(takes) or "its own options"
             raise OperatorError("bad_option", f"{job} has no option {name[:50]!r} here.", f"It takes {told}.")
-        own_file = name == "policy" and job in JOB_OPTIONS and "/" in str(value)  # by their names alone
+        # Requests name policies in the lake's folder, never files.
+        own_file = name == "policy" and job in JOB_OPTIONS and "/" in str(value)
         if own_file or isinstance(value, bool) or not isinstance(value, (str, int)) or not _plain(str(value)):
             raise OperatorError(
                 "bad_option",
@@ -255,8 +286,11 @@ def _checked(job: str, options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def backtest(actor: Actor, draft: PolicyDraft, options: Mapping[str, str]) -> ActionRun:
-    """Ask for a back-test of a draft beside the newest revision. The job finds both in the lake's folder of policies, without
-    anybody's secrets."""
+    """Request a back-test that compares a draft with the newest revision on recorded traffic.
+
+    Both policies are written without users' secrets into the lake's folder of policies, where the job reads
+    them.
+    """
     newest = newest_revision(draft.instance)
     names = _shelve(
         {f"draft-{draft.pk}-{draft.version}": draft.document, f"revision-{newest.number}": newest.document}
@@ -266,7 +300,10 @@ def backtest(actor: Actor, draft: PolicyDraft, options: Mapping[str, str]) -> Ac
 
 
 def _shelve(documents: Mapping[str, Any]) -> str:
-    """Put policies where jobs find them by their names, without anybody's secrets; returns the names."""
+    """Write policies without their access part into the lake's folder of policies, and return their names.
+
+    Jobs find policies there by name, without users' secrets. The names are joined with commas.
+    """
     shelf = Path(settings.SLUICE_LAKE_DIRECTORY) / "policies"
     shelf.mkdir(parents=True, exist_ok=True)
     for name, document in documents.items():
@@ -278,17 +315,18 @@ def _shelve(documents: Mapping[str, Any]) -> str:
 
 
 def parse_options(text: str) -> dict[str, str]:
-    """Options as a form has them, one a line: `name=value`."""
+    """Return options from the text of a form: one `name=value` per line."""
     pairs = (line.partition("=") for line in text.splitlines() if line.strip())
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _named(name: str) -> bool:
+    """Whether the text can be the name of a custom job's option."""
     return (
         name.replace("-", "").isalnum() and name.isascii() and name[:1] != "-" and name not in INSTALLATIONS
     )
 
 
 def _plain(value: str) -> bool:
-    """It is handed over as `--name=value`, one word and by no shell."""
+    """Whether a value is safe in `--name=value`: one word without blanks. No shell interprets it."""
     return bool(value) and len(value) <= MAX_TEXT and value.isprintable() and " " not in value

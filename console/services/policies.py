@@ -1,7 +1,9 @@
-"""Changes of policies. Each edits the desired rows, stores them as a new immutable revision, and tells the broker.
+"""Changes of policies.
 
-The database is what counts: a broker that can't be told now loads the newest revision when it returns, and `reconcile`
-asks a running one again.
+Each function edits the desired rows, stores them as a new immutable revision, and sends it to the broker.
+
+The database is authoritative. A broker that can't be reached loads the newest revision when it returns;
+`reconcile` sends the revision to a running broker again.
 """
 
 from __future__ import annotations
@@ -40,32 +42,43 @@ from console.services.actions.defaults import make_defaults
 from console.services.actors import SYSTEM, Actor
 
 First = Callable[[PolicyRevision, PolicyRevision], None]
+"""Called with the new revision and the previous one, in the transaction that stores the new one."""
 Guard = Callable[[Instance, Mapping[str, Any]], None]
 """Called with the document that would become the policy, before anything is stored. Raises to refuse it."""
 OF_A_TRANSPORT = tuple(field for field in read.TRANSPORT_COLUMNS if field not in ("name", "kind"))
+"""Fields of a transport that a change may set."""
 PATH_MAX: Final = 4_096
-"""Characters of a directory's path, as Linux has it."""
+"""Maximum characters of a directory's path on Linux."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """What came of an edit: the new revision, and whether the running broker took it up (`problem` says why not)."""
+    """Result of a change: the new revision, and whether the running brokers have applied it.
+
+    `problem` says why a broker hasn't.
+    """
 
     revision: PolicyRevision
     applied: bool
     problem: str = ""
     findings: tuple[PolicyFinding, ...] = ()
-    """What is allowed and unwise."""
+    """Settings of the new policy that are allowed but unwise."""
 
 
 def document_in_force(instance_name: str) -> dict[str, Any]:
-    """The policy document an instance shall run; makes the defaults the first time."""
+    """Return the policy document that an instance must run.
+
+    Creates an unknown instance with the default policy.
+    """
     document: dict[str, Any] = newest_revision(ensure_instance(instance_name)).document
     return document
 
 
 def newest_revision(instance: Instance) -> PolicyRevision:
-    """The revision that is wanted. Raises OperatorError unknown_revision when the database has lost them all."""
+    """Return the newest revision, which brokers must run.
+
+    Raises OperatorError `unknown_revision` if there is none.
+    """
     newest = read.newest_revision(instance)
     if newest is None:
         raise OperatorError("unknown_revision", f"{instance.name} has no revision.", "Restore the database.")
@@ -75,7 +88,7 @@ def newest_revision(instance: Instance) -> PolicyRevision:
 def has_policy(instance_name: str, document: Mapping[str, Any]) -> bool:
     """Return whether the database has a policy, as the revision of its number or of a later one.
 
-    If not, the broker that runs it was ordered to by another database, or by this one before it was restored.
+    If not, the policy comes from another database, or from this one before a backup was restored.
     """
     rows = PolicyRevision.objects.filter(instance__name=instance_name, number__gte=document["revision"])
     documents = rows.order_by("number").values_list("document", flat=True)
@@ -90,7 +103,7 @@ def _is_stored_as(document: Mapping[str, Any], stored: Mapping[str, Any]) -> boo
 
 
 def policy_orders(instance_name: str) -> dict[str, Any]:
-    """What a broker is told to run: `policy`, and in a staged rollout `staged` with the clients it is for first."""
+    """Return orders for a broker: the `policy`, and in a staged rollout `staged` with its first clients."""
     instance = ensure_instance(instance_name)
     newest, rollout = newest_revision(instance), read.running_rollout(instance)
     if rollout is None or rollout.revision_id != newest.pk:
@@ -114,7 +127,10 @@ def staged_orders(
 
 
 def ensure_instance(name: str) -> Instance:
-    """The instance of that name; makes it with the default policy as revision 1, and its weekly archive, if new."""
+    """Return the instance of that name.
+
+    If it is new, create it with the default policy and a weekly archive action.
+    """
     found = Instance.objects.filter(name=name).first()
     if found is not None:
         return found
@@ -135,9 +151,19 @@ def change_transport(
     expected_revision: int | None = None,
     guard: Guard | None = None,
 ) -> PolicyChange:
-    """Change one transport: where it listens, who may log on, and what differs in `pool` and `client_policy`.
+    """Change one transport: its listener, its authentication, and its own `pool` and `client_policy`.
 
-    Raises OperatorError rollout_running while a staged rollout runs, and unknown_transport.
+    Args:
+        actor: The operator.
+        name: Name of the transport.
+        changes: Changed settings.
+        reason: Reason for the audit.
+        instance_name: The instance; None means the current one.
+        expected_revision: Revision that the operator has read; None skips the check.
+        guard: Called before anything is stored; raises to refuse.
+
+    Raises:
+        OperatorError: `unknown_transport`, `rollout_running`, `revision_changed` or `bad_policy`.
     """
 
     def edit(instance: Instance) -> None:
@@ -154,9 +180,15 @@ def change_transport(
         policy_rows.edit_limits(instance, transport, changes)
 
     return _change(
-        actor, "transport.change", f"transport {name}", edit, reason, instance_name, expected_revision,
+        actor,
+        "transport.change",
+        f"transport {name}",
+        edit,
+        reason,
+        instance_name,
+        expected_revision,
         guard=guard,
-    )  # fmt: skip
+    )
 
 
 def change_instance_policy(
@@ -168,10 +200,14 @@ def change_instance_policy(
     expected_revision: int | None = None,
     guard: Guard | None = None,
 ) -> PolicyChange:
-    """Change the instance's `pool`, `client_policy`, and in `instance` what is journaled and the journal's files.
+    """Change the instance's limits, journal settings, access, and lists of entries.
 
-    The lists `xap`, `activemq`, `qpid` and `rules`, and `access`, are replaced whole; a password or token that reads
-    "set" stays as it is. Raises OperatorError rollout_running while a staged rollout runs.
+    `changes` may have `pool`, `client_policy`, `instance` (journal settings), `access` and the lists. The
+    lists (`xap`, `activemq`, `qpid`, `rules` and others) and `access` are replaced as a whole. A password
+    or token that reads "set" keeps its value. Arguments as for `change_transport`.
+
+    Raises:
+        OperatorError: `rollout_running`, `revision_changed` or `bad_policy`.
     """
 
     def edit(instance: Instance) -> None:
@@ -205,9 +241,12 @@ def restore(
     first: First | None = None,
     guard: Guard | None = None,
 ) -> PolicyChange:
-    """Make an older revision the policy again, as a new revision. A transport that it doesn't know is switched off.
+    """Make an older revision the policy again, as a new revision.
 
-    `first` as of `publish`. Raises OperatorError unknown_revision, revision_withdrawn, or revision_changed.
+    A transport that the older revision lacks is disabled. `first` is used as by `publish`.
+
+    Raises:
+        OperatorError: `unknown_revision`, `revision_withdrawn`, `revision_changed` or `bad_policy`.
     """
 
     def edit(instance: Instance) -> None:
@@ -228,9 +267,10 @@ def restore(
 
 
 def refuse_during_rollout(instance: Instance) -> None:
-    """Raise OperatorError rollout_running while a staged rollout runs.
+    """Raise OperatorError `rollout_running` while a staged rollout runs.
 
-    A partial change is based on the newest revision, the staged one: every client would get that with it.
+    A partial change is based on the newest revision. In a rollout that is the staged one, so the change
+    would put it in force for every client.
     """
     rollout = read.running_rollout(instance)
     if rollout is not None:
@@ -243,7 +283,7 @@ def refuse_during_rollout(instance: Instance) -> None:
 
 
 def refuse_withdrawn(instance: Instance, number: int) -> None:
-    """Raise OperatorError revision_withdrawn when a staged rollout of that revision returned by itself."""
+    """Raise OperatorError `revision_withdrawn` if a staged rollout of the revision was withdrawn."""
     why = read.revision_numbered(instance, number).withdrawn
     if why:
         raise OperatorError(
@@ -263,9 +303,20 @@ def publish(
     first: First | None = None,
     guard: Guard | None = None,
 ) -> PolicyChange:
-    """Make a whole document the policy, as a new revision: of a draft, or of an import.
+    """Make a whole document the policy, as a new revision.
 
-    `first` is called with the revision and the one before, in the same transaction and before the broker is told.
+    Args:
+        actor: The operator.
+        document: The document, from a draft or an import.
+        reason: Reason for the audit.
+        instance_name: The instance; None means the current one.
+        expected_revision: Revision that the operator has read; None skips the check.
+        first: Called with the new revision and the previous one, in the same transaction and before brokers
+            get it.
+        guard: Called before anything is stored; raises to refuse.
+
+    Raises:
+        OperatorError: `revision_changed`, `bad_policy`, and any error of `guard`.
     """
 
     def edit(instance: Instance) -> None:
@@ -279,9 +330,9 @@ def publish(
 
 
 def apply_at_broker(revision: PolicyRevision, *, decided: bool = False) -> PolicyChange:
-    """Ask the running broker, of a group each, to take up a revision, and store what it reports.
+    """Ask the running brokers to apply a revision, and store the revision that each reports.
 
-    `decided`: an operator has preferred it to a policy that a broker kept.
+    `decided`: an operator prefers this revision to a policy that a broker has stored and the database lacks.
     """
     instance, problems = revision.instance, []
     order = ApplyPolicy(**orders_as_request(policy_orders(instance.name)), decided=decided)
@@ -298,7 +349,7 @@ def apply_at_broker(revision: PolicyRevision, *, decided: bool = False) -> Polic
 
 
 def orders_as_request(ordered: Mapping[str, Any]) -> dict[str, Any]:
-    """Orders as the fields of a request to apply or to preview them."""
+    """Return orders as the fields of a request to apply or to preview them."""
     staged = ordered["staged"]
     return {
         "policy": _raw(ordered["policy"]),
@@ -311,11 +362,15 @@ def _raw(document: Mapping[str, Any]) -> msgspec.Raw:
 
 
 def reconcile() -> list[PolicyChange]:
-    """Tell every broker that reports another revision than the one wanted. Called each minute."""
+    """Send the newest revision to each broker that reports another one, and return the results.
+
+    Called each minute.
+    """
     behind = [
-        state["instance"] for state in read.installation_policy_status()
+        state["instance"]
+        for state in read.installation_policy_status()
         if state["running"] is not None and state["running"] != state["wanted"]
-    ]  # fmt: skip
+    ]
     newest = (read.newest_revision(read.instance_named(name)) for name in dict.fromkeys(behind))
     return [apply_at_broker(one) for one in newest if one is not None]
 
@@ -323,14 +378,17 @@ def reconcile() -> list[PolicyChange]:
 def store_revision(
     instance: Instance, document: Mapping[str, Any], number: int, actor: Actor, reason: str
 ) -> PolicyRevision:
-    """Store a document unchanged as that revision, under the instance's lock. The editable rows stay."""
+    """Store a document unchanged as the revision of that number. The editable rows stay.
+
+    Call it under the instance's lock.
+    """
     return _store(instance, {**document, "revision": number}, actor, reason)
 
 
 def store_rows(instance: Instance, newest: PolicyRevision, actor: Actor, reason: str) -> PolicyRevision:
-    """Store the editable rows as the revision after `newest`; return that where they are equal.
+    """Store the editable rows as the next revision, and return it; return `newest` if nothing differs.
 
-    Call it under the instance's lock. Raises OperatorError bad_policy.
+    Call it under the instance's lock. Raises OperatorError `bad_policy`.
     """
     document = read.desired_document(instance, newest.number + 1)
     _reviewed(document)
@@ -348,7 +406,10 @@ def _change(
     first: First | None = None,
     guard: Guard | None = None,
 ) -> PolicyChange:
-    """Edit under the instance's lock; one revision and one audit event in the same transaction; then tell."""
+    """Edit under the instance's lock, store revision and audit event, then send the revision to the brokers.
+
+    Revision and audit event are one transaction. An edit without effect stores nothing.
+    """
     name = ensure_instance(instance_name or current_instance.instance_name()).name
     if guard is not None:
         expected_revision = _ask_guard(guard, name, edit, expected_revision)
@@ -374,9 +435,10 @@ def _change(
 def _ask_guard(
     guard: Guard, name: str, edit: Callable[[Instance], None], expected_revision: int | None
 ) -> int:
-    """Call `guard` with the document that an edit would make, and return the revision that it is based on.
+    """Call `guard` with the document that an edit would make, and return the number of the base revision.
 
-    The edit is rolled back: a guard may ask the broker, which takes too long for the instance's lock.
+    The edit is rolled back first: a guard may ask the broker, which takes too long to hold the instance's
+    lock.
     """
     with transaction.atomic():
         instance, before, document, _ = _edited(name, edit, expected_revision)
@@ -389,9 +451,10 @@ def _ask_guard(
 def _edited(
     name: str, edit: Callable[[Instance], None], expected_revision: int | None
 ) -> tuple[Instance, PolicyRevision, dict[str, Any], list[PolicyFinding]]:
-    """Lock the instance and edit its rows. Return it, its newest revision, the new document and its findings.
+    """Lock the instance, edit its rows, and return instance, newest revision, new document and its findings.
 
-    Raises OperatorError revision_changed, bad_policy, and what `edit` raises.
+    Raises:
+        OperatorError: `revision_changed`, `bad_policy`, and any error of `edit`.
     """
     instance = Instance.objects.select_for_update().get(name=name)
     before = newest_revision(instance)
@@ -408,7 +471,7 @@ def _edited(
 
 
 def end_rollout(instance: Instance, number: int) -> None:
-    """End the rollout of a staged revision whose place revision `number` takes."""
+    """Stop the rollout of a staged revision that revision `number` replaces."""
     rollout = read.running_rollout(instance)
     if rollout is not None:
         rollout.state, rollout.ended_at = RolloutState.STOPPED, timezone.now()
@@ -417,7 +480,10 @@ def end_rollout(instance: Instance, number: int) -> None:
 
 
 def _reviewed(document: Mapping[str, Any]) -> list[PolicyFinding]:
-    """What is unwise in a document. Raises OperatorError bad_policy when it can't be used, or contradicts itself."""
+    """Return the unwise settings of a document.
+
+    Raises OperatorError `bad_policy` for an invalid or contradictory one.
+    """
     policy = PolicyDocument.from_dict(document)
     findings = review_policy(policy)
     if refused := publish_problems(policy, findings):
@@ -426,7 +492,10 @@ def _reviewed(document: Mapping[str, Any]) -> list[PolicyFinding]:
 
 
 def publish_problems(policy: PolicyDocument, findings: list[PolicyFinding]) -> list[str]:
-    """Why a document that can be read can't be published: its contradictions, and what is wrong with its access, destinations and places."""
+    """Return the reasons why a valid document can't be published.
+
+    Reasons are contradictions, and errors in its access, destinations and directories.
+    """
     contradictions = [f"{one.where}: {one.sentence}" for one in findings if one.severity is Severity.REFUSE]
     found = access_problems(policy) + destination_problems(policy)
     return (
@@ -442,17 +511,17 @@ def publish_problems(policy: PolicyDocument, findings: list[PolicyFinding]) -> l
 
 
 def misplaced(setting: str, path: str) -> list[str]:
-    """Return why a policy may not name this directory, by itself, as sentences that begin with the setting."""
+    """Return the problems of a policy's directory, as sentences that begin with the setting's name."""
     if len(path) > PATH_MAX:
         return [f"{setting}: more than {PATH_MAX} characters"]
     return misplaced_paths([(setting, Path(path))], settings.SLUICE_DIRECTORY_ROOTS, _reserved_directories())
 
 
 def refuse_newly_misplaced(document: Mapping[str, Any], *known: Mapping[str, Any]) -> None:
-    """Raise OperatorError outside_roots when a document names a directory that it may not.
+    """Raise OperatorError `outside_roots` if a document names a directory outside the allowed ones.
 
-    The document's values need not be valid. A directory that a `known` document names already is accepted,
-    so that everything else can still be changed.
+    The document's values may be invalid otherwise. A directory that a `known` document already names is
+    accepted, so that other settings can still be changed.
     """
     before = {one for other in known for one in _named_directories(other)}
     named = [one for one in _named_directories(document) if one not in before]
@@ -461,6 +530,7 @@ def refuse_newly_misplaced(document: Mapping[str, Any], *known: Mapping[str, Any
 
 
 def _named_directories(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield setting and path of each directory that a document names."""
     instance, pool = document.get("instance"), document.get("pool")
     parts = [("instance", instance, "journal_directory"), ("instance", instance, "archive_directory")]
     parts.append(("pool", pool, "message_disk_path"))
@@ -491,12 +561,13 @@ def same_policy(document: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 
 
 def _unchanged(newest: PolicyRevision) -> PolicyChange:
-    """An edit that changes nothing makes no revision."""
+    """Return the result of an edit that changed nothing, for which no revision is made."""
     running = read.policy_status(newest.instance)
     return PolicyChange(newest, running["converged"], running["why"])
 
 
 def _store(instance: Instance, document: dict[str, Any], actor: Actor, reason: str) -> PolicyRevision:
+    """Save a document as a revision, unconditionally. The caller holds the instance's lock."""
     user = get_user_model().objects.filter(pk=actor.user_id).first() if actor.user_id else None
     revision = PolicyRevision(
         instance=instance,
@@ -511,6 +582,7 @@ def _store(instance: Instance, document: dict[str, Any], actor: Actor, reason: s
 
 
 def _make_instance(name: str) -> Instance:
+    """Create an instance with the default policy as revision 1 and the weekly archive action."""
     document = default_policy(
         name,
         tcp_port=settings.SLUICE_TCP_PORT,

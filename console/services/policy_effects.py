@@ -1,6 +1,6 @@
-"""Effects of putting a policy in force, and the warnings that must be confirmed first.
+"""Effects of putting a policy in force, and the warnings that an operator must confirm first.
 
-Pages (`pending_changes.kinds` and `.control`) and API (`api.confirmation`) both ask here.
+Used by pages (`pending_changes.kinds` and `.control`) and by the API (`api.confirmation`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from console.units.format import humanise_sentence, size
 class PolicyChangeEffect:
     """Effect of a policy that isn't in force yet.
 
-    lines     what happens at once, worst first
-    changes   what differs for clients
-    headline  its first words; "" when nothing happens at once
+    lines     immediate effects, worst first
+    changes   differences for clients
+    headline  short form of the first effect; "" without an immediate effect
     warnings  sentences that must be confirmed before the policy is put in force
-    severe    clients are cut off, acted on, or left without records
+    severe    whether clients are disconnected, acted on, or lose records
     """
 
     lines: list[policy_effect.EffectLine] = field(default_factory=list)
@@ -38,7 +38,7 @@ class PolicyChangeEffect:
 
 
 def effect_of_publishing(found: DraftPreview, document: Mapping[str, Any]) -> PolicyChangeEffect:
-    """Return the effect of a document that becomes the policy, with warnings about its settings first."""
+    """Return the effect of publishing a document. Warnings about its settings come first."""
     unwise = [
         humanise_sentence(f"{one.where}: {one.sentence}")
         for one in found.findings
@@ -48,7 +48,7 @@ def effect_of_publishing(found: DraftPreview, document: Mapping[str, Any]) -> Po
 
 
 def effect_of_ending_rollout(found: DraftPreview, document: Mapping[str, Any]) -> PolicyChangeEffect:
-    """Return the effect of a stored revision that every client gets. Its settings were confirmed before."""
+    """Return the effect of giving every client a stored revision, whose settings were confirmed before."""
     return _effect(found, document, [])
 
 
@@ -72,9 +72,9 @@ def _signals(document: Mapping[str, Any]) -> dict[str, str]:
 def beyond_the_machine(
     document: Mapping[str, Any], memory: int | None = None, disk: int | None = None
 ) -> list[str]:
-    """Return a sentence for each limit that this machine can't reach, so that no client ever exceeds it.
+    """Return a sentence for each limit above what this machine has. No client can ever exceed such a limit.
 
-    `memory` and `disk` are bytes; None: those of this machine.
+    `memory` and `disk` are in bytes; None means those of this machine.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if memory is None else memory
     disk = shutil.disk_usage(settings.SLUICE_SPOOL_DIRECTORY.parent).total if disk is None else disk

@@ -1,4 +1,4 @@
-"""Policies as files, for the command, the API and the page alike: YAML of our own, and other brokers' configurations."""
+"""Policies as files, for command, API and page: Sluice's own YAML, and configurations of other brokers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from console.services.policy_import import ImportReport
 YAML = "yaml"
 SYSTEMS = (YAML, *policy_import.READERS)
 MAX_BYTES = 4 * 1024 * 1024
-"""Of a file of our own, which may name many users."""
+"""Maximum characters of a YAML file, which may have many users."""
 MAX_NAMED = 10
-"""Topics in a warning."""
+"""Maximum topics that a warning names."""
 MAX_SENT = policy_import.MAX_TEXT
-"""Characters of a file that is pasted, uploaded or sent by the API."""
+"""Maximum characters of a file that an operator pastes, uploads or sends through the API."""
 
 
 _DECLARED: Final = re.compile(rb"""<\?xml[^>]{0,80}?\sencoding\s*=\s*["']([\w-]{1,20})["']""")
@@ -43,9 +43,12 @@ _LATIN: Final = {
 
 
 def decode_file(data: bytes) -> str:
-    """Return a file's text: UTF-8, UTF-16 by its mark, or the Latin encoding that its XML declaration names.
+    """Return a file's text.
 
-    Raises OperatorError bad_import.
+    The encoding is UTF-8, UTF-16 with a byte order mark, or the Latin encoding that an XML declaration names.
+
+    Raises:
+        OperatorError: `bad_import`.
     """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
@@ -64,9 +67,9 @@ def decode_file(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ParsedPolicyFile:
-    """Result of reading a file: a whole policy document, and what became of each setting (nothing for YAML).
+    """Result of reading a file: a whole policy document, and the outcome for each setting (none for YAML).
 
-    `warnings` are sentences on topics that the document would take out of the journaled ones.
+    `warnings` are sentences about journaled topics that the document would no longer journal.
     """
 
     document: dict[str, Any]
@@ -76,7 +79,7 @@ class ParsedPolicyFile:
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """What an import made: a draft, actions that are switched off, and what became of each setting of the file."""
+    """Result of an import: a draft, disabled actions, and the outcome for each setting of the file."""
 
     draft: PolicyDraft
     actions: list[Action]
@@ -85,9 +88,12 @@ class ImportResult:
 
 
 def parse_file(instance: Instance, system: str, text: str) -> ParsedPolicyFile:
-    """Read a file: YAML stands for itself, another system's is laid over the newest revision.
+    """Read a policy file.
 
-    Raises OperatorError bad_import, and nothing_imported.
+    YAML is a whole policy; settings of another system are merged into the newest revision.
+
+    Raises:
+        OperatorError: `bad_import` or `nothing_imported`.
     """
     newest = policies.newest_revision(instance).document
     if system == YAML:
@@ -108,14 +114,16 @@ def parse_file(instance: Instance, system: str, text: str) -> ParsedPolicyFile:
 
 
 def _laid_beside(newest: list[dict[str, Any]], imported: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the newest revision's rules but those with an imported one's name, and the imported ones."""
+    """Return the newest revision's rules and the imported ones, which replace rules of equal name."""
     names = {rule["name"] for rule in imported}
     return [*(rule for rule in newest if rule.get("name") not in names), *imported]
 
 
 def _narrowed(newest: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Say which topics that are journaled now a document no longer journals; nothing of one that can't be
-    read."""
+    """Return a warning if a document no longer journals topics that are journaled now.
+
+    No warning for a document that can't be read.
+    """
     try:
         before = PolicyDocument.from_dict(dict(newest)).instance
         after = JournaledTopics(PolicyDocument.from_dict(dict(document)).instance)
@@ -137,24 +145,27 @@ def _narrowed(newest: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[s
 
 
 def _keep_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None:
-    """Leave out transports on ports of others that there are: which of the two is meant, only the operator knows."""
+    """Skip imported transports on a port of an existing transport with another name.
+
+    Only the operator can decide which of the two is meant.
+    """
     ports = {transport["port"]: transport["name"] for transport in newest["transports"]}
     for transport in list(imported.document.get("transports", ())):
         name, port = transport["name"], transport["port"]
         if (other := ports.get(port, name)) != name:
             imported.document["transports"].remove(transport)
             imported.undo_part(
-                f"transport {name}", f"Port {port} is that of the transport {other}: name this one so in the file to change "
+                f"transport {name}",
+                f"Port {port} is that of the transport {other}: name this one so in the file to change "
                 "that one, or give one of them another port.",
-            )  # fmt: skip
+            )
     if not imported.document.get("transports", True):
         del imported.document["transports"]
         imported.undo_part("transports", "None of the file's transports is taken over.")
 
 
 def _leave_out_misplaced(imported: ImportReport) -> None:
-    """Leave out directories that a policy may not name here: another machine's paths mean nothing on this
-    one."""
+    """Skip directories that a policy may not name here: paths of another machine mean nothing on this one."""
     found = imported.document
     named = [("instance", "instance", setting) for setting in ("journal_directory", "archive_directory")]
     named.append(("pool", "pool", "message_disk_path"))
@@ -174,7 +185,11 @@ def _leave_out_misplaced(imported: ImportReport) -> None:
 
 
 def make_draft(actor: Actor, instance: Instance, system: str, text: str, *, title: str = "") -> ImportResult:
-    """A draft of a file, and its actions switched off. Raises bad_import, nothing_imported, and what making a draft raises."""
+    """Create a draft and disabled actions from a file.
+
+    Raises:
+        OperatorError: `bad_import`, `nothing_imported`, and the errors of `create_draft`.
+    """
     loaded = parse_file(instance, system, text)
     with transaction.atomic():
         actions = make_actions(actor, instance, system, loaded.imported)
@@ -185,9 +200,10 @@ def make_draft(actor: Actor, instance: Instance, system: str, text: str, *, titl
 
 
 def make_actions(actor: Actor, instance: Instance, system: str, imported: ImportReport) -> list[Action]:
-    """The actions of a file, switched off; one that can't be made is left out with why.
+    """Create the actions of a file, disabled. An action that can't be created is skipped with its reason.
 
-    Raises OperatorError nothing_imported when none can, and the file has nothing else.
+    Raises:
+        OperatorError: `nothing_imported` if no action can be created and the file has nothing else.
     """
     made = []
     for definition in list(imported.actions):
@@ -202,7 +218,7 @@ def make_actions(actor: Actor, instance: Instance, system: str, imported: Import
 
 
 def dump_yaml(revision: PolicyRevision, *, with_secrets: bool = False) -> str:
-    """A revision as YAML. Hashes of passwords and tokens read "set", unless they are asked for."""
+    """Return a revision as YAML. Hashes of passwords and tokens read "set" unless `with_secrets`."""
     document = revision.document if with_secrets else redact_secrets(revision.document)
     kept = {key: value for key, value in document.items() if key != "revision"}
     title = f"# {revision.instance.name}, revision {revision.number}, by {revision.author}\n"
@@ -210,7 +226,7 @@ def dump_yaml(revision: PolicyRevision, *, with_secrets: bool = False) -> str:
 
 
 def read_yaml(text: str) -> dict[str, Any]:
-    """A document written by `dump`. Raises OperatorError bad_import."""
+    """Return the document in a text of `dump_yaml`. Raises OperatorError `bad_import`."""
     if len(text) > MAX_BYTES:
         raise OperatorError(
             "bad_import",
@@ -218,7 +234,7 @@ def read_yaml(text: str) -> dict[str, Any]:
             "Import only the part with the policy.",
         )
     try:
-        found = yaml.load(text, _NoAliasLoader)  # a SafeLoader that is safer still
+        found = yaml.load(text, _NoAliasLoader)  # a subclass of SafeLoader
         document = json.loads(json.dumps(found, allow_nan=False))
     except yaml.YAMLError as problem:
         raise OperatorError(
@@ -236,10 +252,10 @@ def read_yaml(text: str) -> dict[str, Any]:
 
 
 class _NoAliasLoader(yaml.SafeLoader):
-    """Without aliases: a few lines of them can stand for gigabytes."""
+    """YAML loader without aliases: a few lines of them can expand to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """PyYAML's, but for aliases."""
+        """Compose a node like PyYAML, but refuse aliases."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]  # as in the stubs
             raise yaml.composer.ComposerError(None, None, "aliases aren't taken", event.start_mark)

@@ -1,4 +1,7 @@
-"""The rows operators edit: one way in for forms, API, drafts, restored revisions and imports, with every problem named."""
+"""Writes to the policy's rows. Forms, API, drafts, restored revisions and imports all use these functions.
+
+They run the models' checks and report every problem by name.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,13 @@ ENTITLEMENT_FIELDS = ("who", "transports", "publish", "subscribe", "filter")
 
 
 def write_document(instance: Instance, document: Mapping[str, Any]) -> None:
-    """Make the instance's rows say what a whole document says. Call it in a transaction.
+    """Replace the instance's rows by a whole document. Call it in a transaction.
 
-    A transport that the document doesn't have is switched off: clients and history speak of it by name.
-    Raises OperatorError bad_policy with every problem in details["problems"].
+    A transport that the document lacks is disabled, not deleted, because clients and history refer to it by
+    name.
+
+    Raises:
+        OperatorError: `bad_policy`, with every problem in `details["problems"]`.
     """
     whole = PolicyDocument.from_dict(document).to_dict()
     assign_fields(instance, {**GROUP_SILENT, **whole["instance"]}, read.INSTANCE_FIELDS)
@@ -42,7 +48,7 @@ def write_document(instance: Instance, document: Mapping[str, Any]) -> None:
 
 
 def write_entries(instance: Instance, kind: str, entries: list[dict[str, Any]]) -> None:
-    """Replace one list of entries."""
+    """Replace all entries of one kind. Empty settings are left out."""
     PolicyEntry.objects.filter(instance=instance, kind=kind).delete()
     for place, entry in enumerate(entries):
         kept = {key: value for key, value in entry.items() if value not in (None, "")}
@@ -50,7 +56,7 @@ def write_entries(instance: Instance, kind: str, entries: list[dict[str, Any]]) 
 
 
 def write_access(instance: Instance, access: Mapping[str, Any]) -> None:
-    """Replace the users of transports and what they may do."""
+    """Replace the broker's users and their entitlements."""
     BrokerUser.objects.filter(instance=instance).delete()
     Entitlement.objects.filter(instance=instance).delete()
     for user in access.get("users") or ():
@@ -60,7 +66,11 @@ def write_access(instance: Instance, access: Mapping[str, Any]) -> None:
 
 
 def edit_limits(instance: Instance, transport: Transport | None, changes: Mapping[str, Any]) -> None:
-    """Change what `pool` and `client_policy` set, of the instance or of one transport."""
+    """Change the pool and client limits named in `changes`, for one transport or for the instance (None).
+
+    Raises:
+        OperatorError: `bad_policy`.
+    """
     where = f"transport {transport.name!r}" if transport else "policy"
     for key, model, fields in (
         ("pool", PoolPolicy, read.POOL_FIELDS),
@@ -75,7 +85,11 @@ def edit_limits(instance: Instance, transport: Transport | None, changes: Mappin
 
 
 def check_known_keys(changes: Any, known: tuple[str, ...], where: str) -> None:
-    """Refuse settings that aren't known."""
+    """Check that `changes` is an object whose keys are all in `known`. `where` begins each problem's text.
+
+    Raises:
+        OperatorError: `bad_policy`.
+    """
     if not isinstance(changes, Mapping):
         raise bad_policy_error([f"{where} must be an object"])
     if unknown := [key for key in changes if key not in known]:
@@ -83,7 +97,7 @@ def check_known_keys(changes: Any, known: tuple[str, ...], where: str) -> None:
 
 
 def pick_fields(source: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
-    """What a row takes of an entry; tuples as lists."""
+    """Return the `fields` that `source` has, with tuples as lists, as a row's JSON columns need them."""
     return {
         key: list(value) if isinstance(value := source[key], tuple) else value
         for key in fields
@@ -92,7 +106,11 @@ def pick_fields(source: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str,
 
 
 def assign_fields(row: Any, changes: Mapping[str, Any], fields: tuple[str, ...]) -> None:
-    """Set the fields that are there and save."""
+    """Set the `fields` that `changes` has on a row, and save it.
+
+    Raises:
+        OperatorError: `bad_policy`.
+    """
     for name in fields:
         if name in changes:
             setattr(row, name, changes[name])
@@ -100,7 +118,11 @@ def assign_fields(row: Any, changes: Mapping[str, Any], fields: tuple[str, ...])
 
 
 def save_row(row: Model) -> None:
-    """The one way into these tables: the model's own checks, every problem named."""
+    """Run a row's checks and save it. Every write to the policy's tables goes through this function.
+
+    Raises:
+        OperatorError: `bad_policy`, with every problem named.
+    """
     try:
         row.full_clean()
     except ValidationError as invalid:
@@ -112,7 +134,7 @@ def save_row(row: Model) -> None:
 
 
 def bad_policy_error(problems: list[str]) -> OperatorError:
-    """The error of a policy that can't be used."""
+    """Return the error for a policy that can't be used because of `problems`."""
     return OperatorError(
         "bad_policy",
         "The policy can't be used: " + "; ".join(problem.rstrip(".") for problem in problems) + ".",

@@ -1,4 +1,4 @@
-"""How somebody wants the console."""
+"""Operators' preferences for the console, such as the theme."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from console.services.actors import Actor
 
 
 def preferences_of(user_id: int | None) -> UserPreferences:
-    """Theirs; the defaults for whoever never saved any."""
+    """Return the user's saved preferences, or the defaults."""
     found = UserPreferences.objects.filter(user_id=user_id).first() if user_id is not None else None
     return found if found is not None else UserPreferences()
 
 
 def save(actor: Actor, wanted: Mapping[str, str]) -> None:
-    """Keep them, in place of those before."""
+    """Store the actor's preferences."""
     UserPreferences.objects.update_or_create(user_id=actor.account_id, defaults=dict(wanted))

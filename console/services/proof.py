@@ -1,8 +1,7 @@
-"""Proofs that an account's owner sends a form, not somebody with a stolen session.
+"""Checks that a form comes from the account's owner, and not from a thief of the session.
 
-One law for every form that compares a password or a code: ask the lock first, compare second, count a failure
-third.
-A locked name therefore gets the same answer to a right and to a wrong secret.
+Every form that compares a password or a code follows one order: ask the login lock, compare, count a
+failure. So a locked name gets the same answer to a right and to a wrong secret.
 """
 
 from __future__ import annotations
@@ -33,9 +32,12 @@ _SALT = "console.second-factor"
 
 @contextmanager
 def counted_guess(request: HttpRequest, name: str) -> Iterator[None]:
-    """Ask the lock of a name before the block compares a secret, and count a wrong one as a failed login.
+    """Guard a block that compares a secret: refuse a locked name first, count a wrong secret afterwards.
 
-    Raises OperatorError locked, and whatever the block raises; `bad_password` and `bad_code` are counted.
+    A `bad_password` or `bad_code` that the block raises counts as a failed login of `name`.
+
+    Raises:
+        OperatorError: `locked`; also any error that the block raises.
     """
     refuse_if_locked(request, name)
     try:
@@ -47,7 +49,10 @@ def counted_guess(request: HttpRequest, name: str) -> Iterator[None]:
 
 
 def refuse_if_locked(request: HttpRequest, name: str) -> None:
-    """Raise OperatorError locked while too many wrong secrets were sent for this name from this address."""
+    """Raise OperatorError `locked` while too many wrong secrets were sent for this name from this address.
+
+    The refused attempt counts as a failure too.
+    """
     if AxesProxyHandler.is_allowed(request, {"username": name}):
         return
     count_failure(request, name)
@@ -60,8 +65,11 @@ def count_failure(request: HttpRequest, name: str) -> None:
 
 
 def prove_password(request: HttpRequest, password: str) -> None:
-    """Raise OperatorError locked or bad_password unless it is the password of the account that sends the
-    request."""
+    """Check the password of the account that sends the request.
+
+    Raises:
+        OperatorError: `locked` or `bad_password`.
+    """
     user: Any = request.user
     with counted_guess(request, user.get_username()):
         with hashing_slot():
@@ -71,9 +79,10 @@ def prove_password(request: HttpRequest, password: str) -> None:
 
 
 def prove_person(request: HttpRequest, password: str) -> None:
-    """Ask for the sender's own password; for an account without one, for a login of the last minutes.
+    """Require the sender's password or, for an account without one, a recent login (`RECENT_LOGIN_S`).
 
-    Raises OperatorError locked, bad_password or login_too_old.
+    Raises:
+        OperatorError: `locked`, `bad_password` or `login_too_old`.
     """
     if require_user(request).has_usable_password():
         prove_password(request, password)
@@ -86,15 +95,12 @@ def prove_person(request: HttpRequest, password: str) -> None:
 
 
 def sign_device(request: HttpRequest, device_id: int) -> str:
-    """Return the proof that this session gave the password and was shown the key of this device."""
+    """Return a signed proof that this session gave the password and has seen the key of this device."""
     return signing.dumps({"device": device_id, "session": _session_digest(request)}, salt=_SALT)
 
 
 def read_device(request: HttpRequest, proof: str) -> int | None:
-    """Return the device of a proof that this session was given in the last minutes.
-
-    None for any other text.
-    """
+    """Return the device id in a proof that this session received at most `PROOF_S` ago, or None."""
     try:
         found = signing.loads(proof, salt=_SALT, max_age=PROOF_S)
     except signing.BadSignature:

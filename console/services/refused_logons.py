@@ -1,4 +1,4 @@
-"""Brings into the audit which clients' logons brokers refused."""
+"""Audit events of the logons that brokers refused."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ from console.services.actors import Actor
 
 
 def record_refused_logons(refused: Sequence[RefusedLogonEntry], instance: str) -> None:
-    """Store one denied event for each entry; all of them or none."""
+    """Store one denied event per entry, all in one transaction."""
     with transaction.atomic():
         for entry in refused:
             actor = Actor(ActorKind.SYSTEM, f"broker {instance}", source=entry.remote)
             details = {
-                "count": entry.count, "codes": dict(entry.codes), "users": entry.users, "clients": entry.clients,
+                "count": entry.count,
+                "codes": dict(entry.codes),
+                "users": entry.users,
+                "clients": entry.clients,
                 "at_ms": entry.minute * 60_000,
-            }  # fmt: skip
+            }
             audit.record(
-                actor, "logon", f"{instance}: {', '.join(sorted(entry.transports))}", after=details,
-                result=AuditResult.DENIED, message=_sentence(entry),
-            )  # fmt: skip
+                actor,
+                "logon",
+                f"{instance}: {', '.join(sorted(entry.transports))}",
+                after=details,
+                result=AuditResult.DENIED,
+                message=_sentence(entry),
+            )
 
 
 def _sentence(entry: RefusedLogonEntry) -> str:

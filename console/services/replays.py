@@ -1,4 +1,4 @@
-"""What operators do to managed replays, and what brokers report of them."""
+"""Operators' commands for managed replays, and storage of brokers' reports about them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,21 @@ from console.services.actors import Actor
 
 Steering = requests.PauseReplay | requests.ResumeReplay | requests.SetReplayRate | requests.CancelReplay
 STEER: Mapping[str, type[Steering]] = {
-    "pause": requests.PauseReplay, "resume": requests.ResumeReplay, "rate": requests.SetReplayRate,
+    "pause": requests.PauseReplay,
+    "resume": requests.ResumeReplay,
+    "rate": requests.SetReplayRate,
     "cancel": requests.CancelReplay,
-}  # fmt: skip
-"""What operators do, by word."""
+}
+"""Request class of each command for a running replay, by the command's name in addresses and forms."""
 
 
 def create(actor: Actor, asked: requests.CreateReplay, instance_name: str | None = None) -> ReplayEntry:
-    """Make one for a client that will come for it. Raises OperatorError replay_exists and what the broker refuses."""
+    """Create a managed replay for a client, which receives it when it subscribes.
+
+    Raises:
+        OperatorError: `replay_exists`, and other refusals of the broker.
+        BrokerUnavailable: the broker doesn't answer.
+    """
     instance = instance_named(instance_name)
     made = _do(actor, instance, "create", asked)
     record_replays(instance, [made])
@@ -38,7 +45,10 @@ def create(actor: Actor, asked: requests.CreateReplay, instance_name: str | None
 
 
 def control_replay(actor: Actor, asked: Steering, instance_name: str | None = None) -> ReplayEntry:
-    """Pause, resume, re-rate or cancel one. Raises unknown_replay, replay_ended."""
+    """Pause, resume or cancel a replay, or change its rate.
+
+    Raises OperatorError `unknown_replay` or `replay_ended`.
+    """
     instance = instance_named(instance_name)
     word = next(word for word, kind in STEER.items() if isinstance(asked, kind))
     made = _do(actor, instance, word, asked)
@@ -47,7 +57,7 @@ def control_replay(actor: Actor, asked: Steering, instance_name: str | None = No
 
 
 def forget_replay(actor: Actor, name: str, instance_name: str | None = None) -> None:
-    """Take an ended one off the list. Raises unknown_replay, replay_not_ended."""
+    """Remove an ended replay from the list. Raises OperatorError `unknown_replay` or `replay_not_ended`."""
     instance = instance_named(instance_name)
     target, link = _target(instance, name), link_to(instance.name)
     try:
@@ -62,25 +72,40 @@ def forget_replay(actor: Actor, name: str, instance_name: str | None = None) -> 
 def record_replays(
     instance: Instance, replays: Sequence[ReplayEntry], complete: bool = False, member: str = ""
 ) -> None:
-    """Store what a broker says. With `complete` these are all it has: others that weren't ended are gone with its file."""
+    """Store a broker's report of its replays.
+
+    With `complete` the report has all of the broker's replays, so stored ones that are missing in it are
+    deleted.
+    """
     now = datetime.now(UTC)
     rows = [
         ManagedReplay(
-            instance=instance, member=member, name=one.name, client=one.client, topic=one.topic, state=one.state,
-            progress=one.progress, shown=msgspec.to_builtins(one), created_at=_moment(one.created_at), reported_at=now,
+            instance=instance,
+            member=member,
+            name=one.name,
+            client=one.client,
+            topic=one.topic,
+            state=one.state,
+            progress=one.progress,
+            shown=msgspec.to_builtins(one),
+            created_at=_moment(one.created_at),
+            reported_at=now,
         )
         for one in replays
-    ]  # fmt: skip
+    ]
     ManagedReplay.objects.bulk_create(
-        rows, update_conflicts=True, unique_fields=["instance", "name", "created_at"],
+        rows,
+        update_conflicts=True,
+        unique_fields=["instance", "name", "created_at"],
         update_fields=["state", "progress", "shown", "reported_at", *(["member"] if complete else [])],
-    )  # fmt: skip
+    )
     if complete:
         names = [one.name for one in replays]
         ManagedReplay.objects.filter(instance=instance, member=member).exclude(name__in=names).delete()
 
 
 def _do(actor: Actor, instance: Instance, word: str, asked: requests.CreateReplay | Steering) -> ReplayEntry:
+    """Send a request about a replay to the broker, and record success or refusal in the audit."""
     target = _target(instance, asked.name)
     try:
         made = link_to(instance.name).call(asked)

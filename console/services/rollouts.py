@@ -1,10 +1,12 @@
-"""Staged rollouts: a revision is in force for some clients first, and returns when it would act too often.
+"""Staged rollouts: a revision is first in force for some clients, and is withdrawn if it would act too often.
 
-Brokers hold the allowance: the decision beyond it is not carried out, and that broker judges by the revision
-before at once. `check` then restores that revision for everybody. Members of a group get their parts up front.
+Brokers hold the allowance of decisions. A broker doesn't carry out the first decision beyond it, and
+returns to the base revision immediately. `stop_if_exceeded` then restores that revision for every client.
+In a group, each member gets its part of the allowance at the start.
 
-What is staged is what concerns clients: their limits, the presets' entries and the rules. Transports, pools and
-journaled topics are the instance's: they change when the revision is in force everywhere.
+A rollout stages the settings that concern clients: their limits, the presets' entries and the rules.
+Transports, pools and journaled topics belong to the instance: they change when the revision is in force
+everywhere.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from console.units import labels
 from console.units.format import number_exact
 
 ENDED: Final = ("no_rollout", "revision_changed")
-"""Errors of a rollout that somebody else has ended meanwhile."""
+"""Error codes that mean that a rollout was ended concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutPlan:
-    """The first clients, by a name pattern or a share in percent, and the decisions allowed on them."""
+    """First clients of a rollout, by name pattern or share in percent, and its allowance of decisions."""
 
     client: str = ""
     share: int | None = None
@@ -40,11 +42,12 @@ class RolloutPlan:
 
 
 def validate(plan: RolloutPlan) -> None:
-    """Raises OperatorError bad_rollout when a rollout by that plan couldn't begin."""
+    """Raise OperatorError `bad_rollout` if no rollout can start with this plan."""
     _of(plan)
 
 
 def _of(plan: RolloutPlan) -> StagedRollout:
+    """Return an unsaved rollout for a plan. Raises OperatorError `bad_rollout`."""
     rollout = StagedRollout(client=plan.client, share=plan.share, most_decisions=plan.most_decisions)
     try:
         rollout.full_clean(exclude=("instance", "revision", "base"))
@@ -67,7 +70,11 @@ def start(
     expected_revision: int | None,
     guard: policies.Guard | None = None,
 ) -> policies.PolicyChange:
-    """Publish a document for some clients first. Raises OperatorError bad_rollout, and what publishing raises."""
+    """Publish a document for the first clients of a plan.
+
+    Raises:
+        OperatorError: `bad_rollout`, and the errors of `policies.publish`.
+    """
 
     def begin(revision: PolicyRevision, base: PolicyRevision) -> None:
         rollout = planned(instance, plan)
@@ -86,7 +93,7 @@ def start(
 
 
 def planned(instance: Instance, plan: RolloutPlan) -> StagedRollout:
-    """Return a rollout by that plan that isn't stored, with each member's part of the allowance."""
+    """Return an unsaved rollout for a plan, with each member's part of the allowance."""
     rollout = _of(plan)
     rollout.instance = instance
     rollout.allowances = share_out(plan.most_decisions, read.members_heard(instance))
@@ -94,7 +101,10 @@ def planned(instance: Instance, plan: RolloutPlan) -> StagedRollout:
 
 
 def share_out(most: int, members: Sequence[str]) -> dict[str, int]:
-    """Divide an allowance between members; the first by name get what is left over. The parts sum to it."""
+    """Divide an allowance between members.
+
+    The first members by name get one more, so that the parts add up.
+    """
     each, over = divmod(most, len(members))
     return {member: each + (place < over) for place, member in enumerate(sorted(members))}
 
@@ -107,16 +117,18 @@ def promote(
     reason: str = "",
     guard: policies.Guard | None = None,
 ) -> policies.PolicyChange:
-    """Put the staged revision in force everywhere.
+    """Put the staged revision in force for all clients.
 
-    Raises OperatorError no_rollout, revision_changed, and what `guard` raises.
+    Raises:
+        OperatorError: `no_rollout`, `revision_changed`, and any error of `guard`.
     """
     if guard is not None:
         staged = _running(instance, expected_revision).revision
         guard(instance, staged.document)
         expected_revision = staged.number
     with transaction.atomic():
-        Instance.objects.select_for_update().get(pk=instance.pk)  # or the rollout returns meanwhile
+        # Lock the instance, so that the rollout can't be withdrawn meanwhile.
+        Instance.objects.select_for_update().get(pk=instance.pk)
         rollout = _running(instance, expected_revision)
         _end(rollout, RolloutState.PUBLISHED, f"Put in force everywhere by {actor.name}.")
         audit.record(actor, "rollout.promote", str(rollout), reason=reason)
@@ -131,14 +143,14 @@ def stop(
     expected_revision: int | None = None,
     guard: policies.Guard | None = None,
 ) -> policies.PolicyChange:
-    """Give the staged clients back the revision before, as a new revision. Raises as `promote`."""
+    """Stop the rollout: its clients get the base revision again, as a new revision. Raises like `promote`."""
     return _go_back(actor, _running(instance, expected_revision), RolloutState.STOPPED, reason, guard)
 
 
 def stop_if_exceeded(instance: Instance, withdrawn: int = 0) -> policies.PolicyChange | None:
-    """Withdraw a rollout that has used up its allowance, and return the change; else None.
+    """Withdraw a rollout that has used up its allowance, and return the change; otherwise None.
 
-    Called when decisions are reported, with the revision that a broker has withdrawn by itself (0: none).
+    Called when decisions are reported. `withdrawn` is a revision that a broker has withdrawn itself, or 0.
     """
     rollout = read.running_rollout(instance)
     if rollout is None:
@@ -149,13 +161,17 @@ def stop_if_exceeded(instance: Instance, withdrawn: int = 0) -> policies.PolicyC
     try:
         return _go_back(SYSTEM, rollout, RolloutState.RETURNED, _why_withdrawn(rollout, made, held))
     except OperatorError as problem:
-        if problem.code in ENDED:  # an operator was first: what they put in force stays
+        if problem.code in ENDED:
+            # An operator ended the rollout first, and that decision stays.
             return None
         raise
 
 
 def _why_withdrawn(rollout: StagedRollout, made: int, held: Decision | None) -> str:
-    """Say why a rollout returned. `made` lacks acts that aren't reported yet: it is said only if it is too many."""
+    """Return why a rollout was withdrawn.
+
+    `made` lacks decisions that aren't reported yet, so the text has it only if it exceeds the allowance.
+    """
     most = rollout.most_decisions
     allowed = f"{number_exact(most)} decision{'' if most == 1 else 's'}"
     was = "was" if most == 1 else "were"
@@ -173,7 +189,7 @@ def _why_withdrawn(rollout: StagedRollout, made: int, held: Decision | None) -> 
 
 
 def count_decisions(rollout: StagedRollout) -> int:
-    """Return how many decisions the staged revision has carried out, as far as brokers have reported them."""
+    """Return how many decisions of the staged revision brokers have reported as carried out."""
     return sum(read.decisions_by_member(rollout).values())
 
 
@@ -184,10 +200,12 @@ def _go_back(
     why: str,
     guard: policies.Guard | None = None,
 ) -> policies.PolicyChange:
+    """Restore the base revision, and end the rollout with `state` in the same transaction."""
+
     def ended(_revision: PolicyRevision, _before: PolicyRevision) -> None:
         if StagedRollout.objects.get(pk=rollout.pk).state == RolloutState.PUBLISHED:
             raise _no_rollout(rollout.instance)
-        # In the transaction that restores: a staged revision whose rollout is over would be in force everywhere.
+        # In the restoring transaction: a staged revision without a rollout would be in force everywhere.
         _end(rollout, state, why)
         audit.record(actor, f"rollout.{state}", str(rollout), reason=why)
 
@@ -208,6 +226,7 @@ def _end(rollout: StagedRollout, state: RolloutState, why: str) -> None:
 
 
 def _running(instance: Instance, expected_revision: int | None) -> StagedRollout:
+    """Return the running rollout. Raises OperatorError `no_rollout` or `revision_changed`."""
     rollout = read.running_rollout(instance)
     if rollout is None:
         raise _no_rollout(instance)

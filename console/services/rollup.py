@@ -1,4 +1,7 @@
-"""Turns samples of ten seconds into minutes, those of places into hours, and forgets what has been kept long enough. Run each minute."""
+"""Rollup of metrics, once a minute: 10 s samples into minutes, minutes of resources into hours.
+
+Also deletes rows past their retention.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,34 @@ from django.db.models import Avg, Case, IntegerField, Max, QuerySet, Value, When
 from console.models import ClientHour, ClientMinute, ClientSample, ResourceSample
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-# Samples of a minute may arrive late (the reporter tries again while the database is away), so it is rolled up a bit after.
+# The reporter retries while the database is away, so samples may arrive late: the rollup waits for them.
 SETTLED = timedelta(seconds=30)
 MAX_MINUTES = 30
-"""Minutes made up for in one call after nobody rolled up for a while; the next call takes the next."""
+"""Maximum minutes that one call rolls up after an interruption; the next call continues."""
 MAX_HOURS = 24
 FORGET_AT_ONCE = 20_000
 _NUMBERS = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
 _MEANS = ("messages_in", "messages_out", "bytes_in", "bytes_out")
 _PEAKS = (
-    "clients", "offlined", "lag_messages", "memory_used", "memory_limit", "disk_used", "disk_limit",
-    "delay_p50_ms", "delay_p99_ms",
-)  # fmt: skip
+    "clients",
+    "offlined",
+    "lag_messages",
+    "memory_used",
+    "memory_limit",
+    "disk_used",
+    "disk_limit",
+    "delay_p50_ms",
+    "delay_p99_ms",
+)
 _WORST = ("live", "replaying", "draining", "offlined")
 
 
 def roll_up(now: datetime) -> int:
-    """Make the minutes that are over and aren't made yet; returns how many rows. Calling it twice does no harm."""
+    """Roll up all finished minutes and hours that are missing, and return the number of rows. Idempotent.
+
+    One call makes at most `MAX_MINUTES` minutes and `MAX_HOURS` hours. Minutes of the last 30 s wait for
+    late samples.
+    """
     end = (now - SETTLED).replace(second=0, microsecond=0)
     made, start = 0, _unmade(60, 10, MINUTE)
     for _ in range(MAX_MINUTES):
@@ -46,8 +60,15 @@ def roll_up(now: datetime) -> int:
 
 
 def _unmade(seconds: int, finer: int, step: timedelta) -> datetime | None:
-    """The first span of so many seconds that isn't made and has something to be made of: after a night without a broker that
-    isn't the span behind the newest."""
+    """Return the start of the first span that has samples but isn't rolled up yet, or None.
+
+    After hours without a broker, that isn't the span that follows the newest one.
+
+    Args:
+        seconds: Length of the rows to create.
+        finer: Length of the rows they are made from.
+        step: Length of the span, `MINUTE` or `HOUR`.
+    """
     newest = ResourceSample.objects.filter(seconds=seconds).aggregate(at=Max("at"))["at"]
     rows = ResourceSample.objects.filter(seconds=finer, **({"at__gte": newest + step} if newest else {}))
     at = rows.order_by("at").values_list("at", flat=True).first()
@@ -61,7 +82,10 @@ def _unmade(seconds: int, finer: int, step: timedelta) -> datetime | None:
 
 
 def _minute(start: datetime) -> int:
-    """One minute of every client and place, the places last: their rows say that the minute is made."""
+    """Roll up one minute of every client and resource, and return the number of rows.
+
+    The resources come last, because `_unmade` takes their rows as proof that the minute is complete.
+    """
     rank = Case(
         *(When(state=state, then=Value(number)) for number, state in enumerate(_WORST)),
         default=Value(0),
@@ -85,7 +109,10 @@ def _minute(start: datetime) -> int:
 
 
 def _places(start: datetime, span: timedelta, finer: int, seconds: int) -> int:
-    """Means and peaks of every place within a span, of the rows of the finer kind."""
+    """Write means and peaks of every resource over a span, and return the number of rows.
+
+    Rows of `finer` seconds are read, rows of `seconds` written.
+    """
     groups = ResourceSample.objects.filter(seconds=finer, at__gte=start, at__lt=start + span).order_by()
     found = groups.values("instance_id", "member", "kind", "name").annotate(
         **{f"mean_{name}": Avg(name) for name in _MEANS}, **{f"peak_{name}": Max(name) for name in _PEAKS}
@@ -99,11 +126,15 @@ def _places(start: datetime, span: timedelta, finer: int, seconds: int) -> int:
 
 
 def _bare(key: str) -> str:
+    """Return a column's name without the prefix of its aggregate."""
     return key.removeprefix("mean_").removeprefix("peak_")
 
 
 def delete_old_samples(now: datetime) -> int:
-    """Delete samples and minutes past their retention, some at a time so that writers never wait long."""
+    """Delete samples, minutes and hours past their retention, and return the number of rows.
+
+    At most `FORGET_AT_ONCE` rows of a table per call, so that writers never wait long.
+    """
     day = now - timedelta(hours=settings.SLUICE_SAMPLE_RETENTION_HOURS)
     weeks = now - timedelta(days=settings.SLUICE_MINUTE_RETENTION_DAYS)
     months = now - timedelta(days=settings.SLUICE_HOUR_RETENTION_DAYS)
@@ -123,6 +154,5 @@ def delete_old_samples(now: datetime) -> int:
 def _forget(rows: QuerySet[Any]) -> int:
     chosen = rows.order_by("at").values_list("pk", flat=True)[:FORGET_AT_ONCE]
     deleted = rows.model.objects.filter(pk__in=list(chosen))
-    return int(
-        deleted._raw_delete(deleted.db) or 0
-    )  # nothing points at samples: no need to look for what does
+    # A raw delete skips the search for related rows: no table refers to samples.
+    return int(deleted._raw_delete(deleted.db) or 0)

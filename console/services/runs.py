@@ -1,9 +1,10 @@
-"""Runs: asking for one, taking it up in a worker, telling how it goes, and finding those whose worker died.
+"""Runs: requests for a run, its claim by a worker, its end, and detection of runs whose worker died.
 
-A run is taken up by one conditional UPDATE (waiting → running) together with the holds it needs (`RunLock`: one of a kind
-per instance), so a task that the queue delivers twice does nothing the second time, and a run that waits may be queued
-again at any time. An action holds what its current step needs, and waits again before a step that needs what another
-run holds. The end of a run, or of a step, queues those that waited for what it held.
+A worker claims a run with one conditional UPDATE (waiting → running) and creates the locks it needs
+(`RunLock`: one per kind and instance). So a task that the queue delivers twice has no effect the second
+time, and a waiting run can be queued again at any time. The run of an action holds the locks for its
+current step. It waits again before a step whose lock another run holds. The end of a run or step queues the
+runs that wait for its locks.
 """
 
 from __future__ import annotations
@@ -49,21 +50,29 @@ from console.services.run_progress import RunCancelled
 
 EXECUTE_TASK = "console.tasks.execute_run"
 LOST_AFTER = timedelta(minutes=2)
+"""Time without a heartbeat after which a running run is declared lost."""
 QUEUE_AGAIN_AFTER = timedelta(minutes=2)
+"""Age at which a waiting run is queued again, in case its task was lost."""
 MAX_WAITING = 1_000
-"""Waiting runs that are looked at when one ends."""
+"""Maximum waiting runs that are considered when a run ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """An Idempotency-Key and a digest of what was asked with it: the same again gives the run that was made then."""
+    """Idempotency-Key of a request, and a digest of the request.
+
+    A repeated request returns the run made before.
+    """
 
     key: str
     digest: str
 
     @classmethod
     def for_request(cls, key: str, *asked: Any) -> IdempotencyKey | None:
-        """None without a key. Raises OperatorError bad_idempotency_key."""
+        """Return the key with the digest of `asked`, or None without a key.
+
+        Raises OperatorError `bad_idempotency_key`.
+        """
         if not key:
             return None
         if len(key) > 200 or not key.isprintable():
@@ -84,12 +93,24 @@ def request(
     once: IdempotencyKey | None = None,
     **more: Any,
 ) -> ActionRun:
-    """Store a run and queue it, or have it wait for approval. `more` are other columns, such as action and due_at.
+    """Store a run and queue it, or let it wait for approval.
 
-    Every run comes this way: by page, API, schedule, event, publish or repetition.
+    Every run is created here, whether a page, the API, a schedule, an event, a message or a repetition
+    requests it.
 
-    Raises OperatorError plan_needed when somebody asks for what takes something away and has seen no plan,
-    run_in_progress when one of its kind is active (actions' runs wait instead), or idempotency_key_reused.
+    Args:
+        actor: Requester of the run.
+        instance: Instance that the run works on.
+        kind: Kind of the run.
+        parameters: Parameters of that kind.
+        plan: Plan that the requester has seen.
+        plan_hash: Hash of that plan; people and tokens need it for destructive runs.
+        once: Idempotency key of the request.
+        **more: Other columns of the row, such as `action` and `due_at`.
+
+    Raises:
+        OperatorError: `plan_needed` for a destructive run without a plan, `run_in_progress` when one of its
+            kind is active (runs of actions wait instead), or `idempotency_key_reused`.
     """
     if once is not None and (known := find_by_key(actor, once)) is not None:
         return known
@@ -102,11 +123,19 @@ def request(
     needs_approval = more.pop("needs_approval", False) or waits_for_approval(kind, parameters)
     more["causes"] = causes.joined(more.get("causes", ()), causes.of_actor(actor))
     run = ActionRun(
-        instance=instance, kind=kind, parameters=dict(parameters), plan=plan, plan_hash=plan_hash,
+        instance=instance,
+        kind=kind,
+        parameters=dict(parameters),
+        plan=plan,
+        plan_hash=plan_hash,
         state=RunState.APPROVAL if needs_approval else RunState.WAITING,
-        actor=actor.name[:200], actor_kind=actor.kind, actor_user_id=actor.user_id,
-        idempotency_key=once.key if once else "", idempotency_digest=once.digest if once else "", **more,
-    )  # fmt: skip
+        actor=actor.name[:200],
+        actor_kind=actor.kind,
+        actor_user_id=actor.user_id,
+        idempotency_key=once.key if once else "",
+        idempotency_digest=once.digest if once else "",
+        **more,
+    )
     try:
         with transaction.atomic():
             run.save(force_insert=True)
@@ -121,19 +150,23 @@ def request(
 
 
 def is_destructive(kind: str, parameters: Mapping[str, Any], done: int = 0) -> bool:
-    """Whether a run of which so many steps are done takes something away, or cuts somebody off. Pure."""
+    """Whether a run removes something or disconnects clients after its first `done` steps. Pure."""
     return kind == RunKind.REMOVE or definition.is_destructive(parameters.get("steps", [])[done:])
 
 
 def waits_for_approval(kind: str, parameters: Mapping[str, Any]) -> bool:
-    """Whether a second person must approve a run of that kind, or one of whose steps is of such a kind."""
+    """Whether a second person must approve the run, because its kind or a step's kind requires that."""
     words = {str(kind), *(str(step.get("do", "")) for step in parameters.get("steps", ()))}
     return not words.isdisjoint(settings.SLUICE_APPROVE_KINDS)
 
 
 def enqueue(run: ActionRun) -> None:
-    """Hand a waiting run to the workers, of its journal's machine if it is about one; without a queue the run fails at once, and
-    says so. One whose queue nobody serves says that while it waits."""
+    """Send a waiting run to the queue of its workers.
+
+    If the queue can't be reached, the run fails immediately.
+
+    A run whose queue has no worker waits, with an error that says so.
+    """
     queue = queue_for(run)
     try:
         current_app.send_task(EXECUTE_TASK, args=[str(run.pk)], retry=False, ignore_result=True, queue=queue)
@@ -150,10 +183,10 @@ def enqueue(run: ActionRun) -> None:
 
 
 def queue_for(run: ActionRun) -> str:
-    """Return the queue of the machine whose journal a run is about; the usual one for all other runs.
+    """Return the queue of a run: its journal's machine's, or the usual one for runs that need no journal.
 
-    On this machine every worker can work on the journal. So an action that also waits for others, or works
-    long, takes none of the chores' slots.
+    On a single machine every worker can reach the journal. There an action with long steps uses the usual
+    queue, so that it doesn't occupy the few workers for short jobs.
     """
     address = _place_of(run)
     if address is None or (address.path is not None and _is_long(run)):
@@ -166,12 +199,13 @@ def _is_long(run: ActionRun) -> bool:
 
 
 def is_elsewhere(run: ActionRun) -> bool:
-    """Whether a run is about a journal on another machine, whose worker must have it."""
+    """Whether a run needs a journal on another machine, so that only a worker there can perform it."""
     address = _place_of(run)
     return address is not None and address.path is None
 
 
 def _place_of(run: ActionRun) -> BrokerAddress | None:
+    """Return the address of the broker whose journal a run needs, or None."""
     if not needs_journal_worker(run.kind, run.parameters):
         return None
     addresses = addresses_of(run.instance.name)
@@ -179,13 +213,14 @@ def _place_of(run: ActionRun) -> BrokerAddress | None:
 
 
 def needs_journal_worker(kind: str, parameters: Mapping[str, Any]) -> bool:
-    """Whether a run works on segments' files. Pure."""
+    """Whether a run works on segment files. Pure."""
     if kind != RunKind.ACTION:
         return kind in JOURNAL_ACTIONS
     return any(step.get("do") in JOURNAL_ACTIONS for step in parameters.get("steps", ()))
 
 
 def _say_who_serves(run: ActionRun, queue: str) -> None:
+    """Store in a waiting run the error that its queue has no worker, or remove that error."""
     error = None
     if queues_without_worker([queue]):
         name = format_broker_name(run.instance.name, run.member)
@@ -198,7 +233,10 @@ def _say_who_serves(run: ActionRun, queue: str) -> None:
 
 
 def locks_for_run(run: ActionRun) -> set[str]:
-    """Return what a run must hold to go on: its kind, or its action and what its next step needs. Pure."""
+    """Return the locks that a run needs to continue: its kind, or its action and those of its next step.
+
+    Pure.
+    """
     if run.kind != RunKind.ACTION:
         return {run.kind, JOURNAL_FILES} if run.kind in JOURNAL_ACTIONS else {run.kind}
     done = len(run.steps)
@@ -209,9 +247,9 @@ def locks_for_run(run: ActionRun) -> set[str]:
 
 
 def claim_run(run_id: UUID | str, now: datetime) -> ActionRun | None:
-    """Take up a waiting run; None when it isn't waiting any more, or must go on waiting for another's end.
+    """Claim a waiting run with its locks. Return None if it no longer waits, or another run holds a lock.
 
-    A run that was put back keeps the moment of its first start.
+    `started_at` of a run that waited between steps stays the time of its first start.
     """
     try:
         with transaction.atomic():
@@ -228,10 +266,15 @@ def claim_run(run_id: UUID | str, now: datetime) -> ActionRun | None:
 
 
 def prepare_step(run: ActionRun) -> bool:
-    """Give back what a run's next step doesn't need, and take what it needs.
+    """Release the locks that a run's next step doesn't need, and acquire those it needs.
 
-    A webhook thus keeps no other run from the journals. False when another run has it: this run then waits
-    again, and its worker must leave it. Raises Cancelled when it was cancelled.
+    So a step that calls a webhook keeps no other run from the journals.
+
+    Returns:
+        False if another run holds a lock. The run then waits again, and its worker must stop working on it.
+
+    Raises:
+        RunCancelled: the run was cancelled.
     """
     spare = set(RunLock.objects.filter(run=run).values_list("kind", flat=True)) - locks_for_run(run)
     if spare:
@@ -246,14 +289,23 @@ def prepare_step(run: ActionRun) -> bool:
 
 
 def _hold(run: ActionRun) -> None:
-    """Take what a run needs and hasn't yet. Raises IntegrityError when another run has it."""
+    """Create the locks that a run needs and doesn't hold yet.
+
+    Raises IntegrityError if another run holds one.
+    """
     held = set(RunLock.objects.filter(run=run).values_list("kind", flat=True))
     for kind in sorted(locks_for_run(run) - held):
         RunLock.objects.create(instance=run.instance, member=run.member, kind=kind, run=run)
 
 
 def _put_back(run: ActionRun) -> None:
-    """Have a run wait for what another holds. It keeps its action, so that no later run overtakes it."""
+    """Let a run wait for another run's locks.
+
+    It keeps the lock of its action, so that no later run overtakes it.
+
+    Raises:
+        RunCancelled: the run was cancelled.
+    """
     moved = ActionRun.objects.filter(pk=run.pk, state=RunState.RUNNING, cancel_requested=False).update(
         state=RunState.WAITING, log=run.log, steps=run.steps, step="waiting for another run"
     )
@@ -261,13 +313,13 @@ def _put_back(run: ActionRun) -> None:
         raise RunCancelled
     others = RunLock.objects.filter(instance=run.instance, member=run.member).exclude(run=run)
     if not others.filter(kind__in=locks_for_run(run)).exists():
-        enqueue(run)  # the other run ended before this one waited
+        enqueue(run)  # the other run ended before this one began to wait
 
 
 def finish(
     run: ActionRun, state: RunState, *, result: Any = None, error: Mapping[str, Any] | None = None
 ) -> None:
-    """End a running run; a run that was declared lost meanwhile stays so, with its result beside."""
+    """End a running run. A run that was declared lost meanwhile stays lost, and stores the result."""
     now = timezone.now()
     values: dict[str, Any] = {
         "result": result,
@@ -293,7 +345,11 @@ def finish(
 
 
 def cancel(actor: Actor, run: ActionRun, reason: str = "") -> ActionRun:
-    """End a run that waits, or ask a running one to stop after its current step. Raises not_allowed or run_ended."""
+    """Cancel a waiting run, or ask a running one to stop after its current step.
+
+    Raises:
+        OperatorError: `not_allowed` or `run_ended`.
+    """
     access.require_permission(actor, Permission.RUN_ACTIONS, instance=run.instance.name)
     with transaction.atomic():
         stopped = ActionRun.objects.filter(pk=run.pk, state__in=(RunState.WAITING, RunState.APPROVAL)).update(
@@ -316,7 +372,11 @@ def cancel(actor: Actor, run: ActionRun, reason: str = "") -> ActionRun:
 
 
 def approve(actor: Actor, run: ActionRun) -> ActionRun:
-    """Let a run go on that others caused. Raises not_allowed, own_run, not_awaiting or run_in_progress."""
+    """Approve a run that the actor neither requested nor caused, and queue it.
+
+    Raises:
+        OperatorError: `not_allowed`, `own_run`, `not_awaiting` or `run_in_progress`.
+    """
     access.require_permission(actor, Permission.APPROVE, instance=run.instance.name)
     if causes.is_behind(actor, run):
         audit.record(actor, "run.approve", f"{run.instance.name}: run {run.pk}", result=AuditResult.DENIED)
@@ -343,9 +403,12 @@ def approve(actor: Actor, run: ActionRun) -> ActionRun:
 
 
 def repeat(actor: Actor, run: ActionRun, *, plan: Any = None, plan_hash: str = "") -> ActionRun:
-    """Ask again for a run that was lost, failed or cancelled. Steps that were done aren't done again.
+    """Request a lost, failed or cancelled run again. Steps that were done are skipped.
 
-    `plan` and its hash are of the steps that are left. Raises not_allowed, not_repeatable, or as `request`.
+    `plan` and `plan_hash` cover the remaining steps.
+
+    Raises:
+        OperatorError: `not_allowed`, `not_repeatable`, and the errors of `request`.
     """
     access.require_permission(actor, Permission.RUN_ACTIONS, instance=run.instance.name)
     if run.state not in (RunState.LOST, RunState.FAILED, RunState.CANCELLED):
@@ -356,19 +419,30 @@ def repeat(actor: Actor, run: ActionRun, *, plan: Any = None, plan_hash: str = "
         )
     needs_approval = bool(run.approver) or (run.action is not None and run.action.needs_approval)
     return request(
-        actor, run.instance, RunKind(run.kind), run.parameters, plan=plan or run.plan, plan_hash=plan_hash,
-        action=run.action, trigger=run.trigger, member=run.member, steps=done_steps(run), repeats=run,
-        origin=run.first_id, needs_approval=needs_approval, causes=run.causes,
-    )  # fmt: skip
+        actor,
+        run.instance,
+        RunKind(run.kind),
+        run.parameters,
+        plan=plan or run.plan,
+        plan_hash=plan_hash,
+        action=run.action,
+        trigger=run.trigger,
+        member=run.member,
+        steps=done_steps(run),
+        repeats=run,
+        origin=run.first_id,
+        needs_approval=needs_approval,
+        causes=run.causes,
+    )
 
 
 def done_steps(run: ActionRun) -> list[dict[str, Any]]:
-    """The steps of a run that a repetition leaves out."""
+    """Return the steps of a run that a repetition skips."""
     return [step for step in run.steps if step["state"] in ("done", "held")]
 
 
 def mark_lost_runs(now: datetime) -> list[ActionRun]:
-    """Mark runs whose worker fell silent as lost, free what they held, and queue again what has waited long."""
+    """Mark runs without a recent heartbeat as lost, release their locks, and queue old waiting runs again."""
     silent = Q(heard_at__lt=now - LOST_AFTER) | Q(heard_at__isnull=True)
     lost = list(ActionRun.objects.filter(silent, state=RunState.RUNNING).select_related("instance"))
     for run in lost:
@@ -392,7 +466,7 @@ def mark_lost_runs(now: datetime) -> list[ActionRun]:
 
 
 def _release(run: ActionRun, kinds: set[str] | None = None) -> None:
-    """Give back what a run held, of these kinds or all, and queue the oldest of those that wait for it."""
+    """Delete a run's locks, all or those of `kinds`, and queue the oldest runs that wait for them."""
     held = RunLock.objects.filter(run=run)
     if kinds is not None:
         held = held.filter(kind__in=kinds)
@@ -411,7 +485,11 @@ def _release(run: ActionRun, kinds: set[str] | None = None) -> None:
 
 
 def find_by_key(actor: Actor, once: IdempotencyKey) -> ActionRun | None:
-    """The run that this key made before. Raises OperatorError idempotency_key_reused."""
+    """Return the run that an earlier request with this key made, or None.
+
+    Raises:
+        OperatorError: `idempotency_key_reused` if the earlier request differed.
+    """
     known = (
         ActionRun.objects.select_related("instance", "action")
         .filter(actor=actor.name[:200], idempotency_key=once.key)
@@ -440,7 +518,7 @@ def _in_progress(run: ActionRun) -> OperatorError:
 
 
 def _told(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters for the audit: without messages' contents, which don't belong into it."""
+    """Return parameters for the audit: without the bodies of messages, and with shortened variables."""
     variables = parameters.get("variables")
     if not isinstance(variables, Mapping):
         return dict(parameters)

@@ -1,6 +1,6 @@
-"""Codes of an authenticator app (TOTP) as a second factor: each person's own, kept by django-otp.
+"""Codes of an authenticator app (TOTP) as a second factor. django-otp stores one device per account.
 
-A code is good once, and failures make the next try wait (both django-otp's); they also count as failed logins.
+django-otp accepts a code once, and makes each try after a failure wait. The login lock counts failures too.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ MAX_CODE = 10
 
 
 def is_enabled(user: Any) -> bool:
-    """Whether the person has switched it on."""
+    """Whether the account has a confirmed authenticator app."""
     return bool(TOTPDevice.objects.filter(user=user, confirmed=True).exists())
 
 
 def is_required(user: Any) -> bool:
-    """Whether a password alone doesn't let the person in."""
+    """Whether a login of the account needs a code besides the password."""
     return bool(settings.SLUICE_REQUIRE_TOTP) or is_enabled(user)
 
 
 def offer_device(user: Any) -> TOTPDevice:
-    """Make a new key for the person's app; keys that were offered before and not confirmed are void.
+    """Create an unconfirmed device with a new key. Earlier keys that were never confirmed become invalid.
 
-    Raises OperatorError second_factor_on: a key that is in use is switched off first.
+    Raises:
+        OperatorError: `second_factor_on` when a device is in use; switch that off first.
     """
     with transaction.atomic():
         _lock_account(user)
@@ -46,32 +47,36 @@ def offer_device(user: Any) -> TOTPDevice:
 
 
 def find_offered(user: Any, device_id: int | None) -> TOTPDevice | None:
-    """Return the person's device of this number while it isn't confirmed."""
+    """Return the account's device with this id while the device is unconfirmed, or None."""
     return TOTPDevice.objects.filter(user=user, pk=device_id, confirmed=False).first()
 
 
 def otpauth_url(device: TOTPDevice) -> str:
-    """What apps take: otpauth://…"""
+    """Return the `otpauth://` address that authenticator apps read."""
     return str(device.config_url)
 
 
 def qr_code(device: TOTPDevice) -> str:
-    """The same as a QR code, an SVG in a `data:` address. Dark on light in both themes: cameras want it so."""
+    """Return the `otpauth://` address as a QR code: an SVG in a `data:` URL.
+
+    The code is dark on light in both colour themes, because cameras need that.
+    """
     return str(
         segno.make(otpauth_url(device), error="m").svg_data_uri(scale=4, border=3, dark="#000", light="#fff")
     )
 
 
 def format_key(device: TOTPDevice) -> str:
-    """The key as apps take it by hand, in fours."""
+    """Return the device's key in groups of four characters, for typing into an app."""
     text = base64.b32encode(device.bin_key).decode().rstrip("=")
     return " ".join(text[at : at + 4] for at in range(0, len(text), 4))
 
 
 def confirm(actor: Actor, user: Any, device_id: int, code: str) -> None:
-    """Switch an offered device on with a first code of the app.
+    """Confirm an offered device with a first code of the app, and record it in the audit.
 
-    Raises OperatorError bad_code, second_factor_on.
+    Raises:
+        OperatorError: `bad_code` or `second_factor_on`.
     """
     with transaction.atomic():
         _lock_account(user)
@@ -88,7 +93,7 @@ def confirm(actor: Actor, user: Any, device_id: int, code: str) -> None:
 
 
 def check(user: Any, code: str) -> None:
-    """Raise OperatorError bad_code unless it is the app's code of now, for the first time."""
+    """Raise OperatorError `bad_code` unless `code` is the app's current code and was not used before."""
     with transaction.atomic():
         device = TOTPDevice.objects.select_for_update().filter(user=user, confirmed=True).first()
         good = device is not None and _verifies(device, code)
@@ -97,9 +102,9 @@ def check(user: Any, code: str) -> None:
 
 
 def remove(actor: Actor, user: Any, reason: str = "") -> bool:
-    """Switch the second factor off, and return whether it was on.
+    """Remove the account's devices, and return whether the second factor was on.
 
-    Called for the person, for an administrator when the app is lost, and on the host.
+    Callers are the account's owner, an administrator when the app is lost, and a command on the host.
     """
     with transaction.atomic():
         was_on = is_enabled(user)
@@ -112,7 +117,7 @@ def remove(actor: Actor, user: Any, reason: str = "") -> bool:
 
 
 def _lock_account(user: Any) -> None:
-    """Hold the account's row until the transaction ends, so that two devices are never confirmed at once."""
+    """Lock the account's row until the transaction ends, so that two devices can't both be confirmed."""
     get_user_model().objects.select_for_update().get(pk=user.pk)
 
 

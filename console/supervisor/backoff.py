@@ -1,4 +1,4 @@
-"""How long to wait before a child that died is started again. Pure."""
+"""Wait before a child that died is restarted. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RestartBackoff:
-    """Exponential back-off. All times in seconds.
+    """Exponential back-off. All times are in seconds.
 
-    first_s    the wait after the first failure
-    factor     each further failure in a row waits this many times longer
-    most_s     no wait is longer
-    stable_s   a child that ran this long before it died starts again from `first_s`
+    first_s    wait after the first failure
+    factor     each further consecutive failure multiplies the wait by this
+    most_s     maximum wait
+    stable_s   a child that ran this long before it died counts as recovered: the wait is `first_s` again
     """
 
     first_s: float = 0.5
@@ -21,14 +21,14 @@ class RestartBackoff:
     stable_s: float = 60.0
 
     def failures_after(self, failures: int, ran_s: float) -> int:
-        """Failures in a row, counting the one that just happened after `ran_s` seconds of running."""
+        """Return the number of consecutive failures, including the latest after `ran_s` seconds."""
         return 1 if ran_s >= self.stable_s else failures + 1
 
     def delay_s(self, failures: int) -> float:
-        """The wait before the next start, after this many failures in a row (at least one)."""
+        """Return the wait before the next start, after `failures` consecutive failures (at least one)."""
         delay = self.first_s
         for _ in range(failures - 1):
             delay *= self.factor
-            if delay >= self.most_s:  # stop early: a child may have failed a hundred thousand times
+            if delay >= self.most_s:  # ends early: `failures` may be very large
                 break
         return min(delay, self.most_s)

@@ -1,4 +1,4 @@
-"""One child process: started, asked until ready, started again when it dies, brought down by steps."""
+"""Lifecycle of one child process: start, readiness checks, restart after its death, stop by signals."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from console.supervisor.child_specs import ChildSpec
 from console.supervisor.logs import ChildLog
 
 ASK_INTERVAL_S = 0.25
+"""Interval between readiness checks of a child."""
 _PR_SET_PDEATHSIG = 1
 try:
     _libc = ctypes.CDLL(None)
@@ -26,16 +27,19 @@ except OSError:
 
 
 def set_parent_death_signal() -> None:
-    """In the child, before exec: ask for SIGTERM when the supervisor is killed and can't send it (Linux)."""
+    """Ask the kernel (Linux) for SIGTERM when the parent dies. Runs in the child before exec.
+
+    A supervisor that is killed can't send the signal itself.
+    """
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
 class ChildOutput:
-    """A pipe from a child to its log.
+    """Pipe from a child to its log.
 
-    Not asyncio's own: with that, a process counts as running for as long as anything holds its output open, so a worker
-    that was killed while its pool lives on would never be missed.
+    asyncio's own pipes don't fit. With those a process counts as running while any process holds its output
+    open. So a killed worker whose pool lives on would go unnoticed.
     """
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
@@ -46,12 +50,12 @@ class ChildOutput:
         self._loop.add_reader(self._read_end, self._read)
 
     def started(self) -> None:
-        """The child has its end; ours would keep the pipe from ending."""
+        """Close this process's write end after the child's start. Otherwise the pipe would never end."""
         os.close(self.write_end)
         self.write_end = -1
 
     def close(self) -> None:
-        """Take what is there still, and give the pipe back."""
+        """Read the remaining output, and close the pipe."""
         while self._read():
             pass
         self._loop.remove_reader(self._read_end)
@@ -60,6 +64,7 @@ class ChildOutput:
             self.started()
 
     def _read(self) -> bool:
+        """Read one chunk into the log, and return whether there was any."""
         try:
             chunk = os.read(self._read_end, 65536)
         except BlockingIOError:
@@ -67,16 +72,18 @@ class ChildOutput:
         if chunk:
             self._write(chunk)
         else:
-            self._loop.remove_reader(self._read_end)  # every holder has closed it
+            self._loop.remove_reader(self._read_end)  # all write ends are closed
         return bool(chunk)
 
 
 class ChildProcess:
-    """Keeps one process running until told to stop.
+    """Supervision of one process: restarts it after each death until it is asked to stop.
 
-    ready   set while it is ready; done: set when it will never run again; stopping: set to stop it
-    say     tells the operator a sentence
-    hurry   set when the operator doesn't want to wait: every step of stopping is then cut short
+    ready     event that is set while the process is ready
+    done      event that is set when the process will never run again
+    stopping  event that the owner sets to stop the process
+    say       function that shows a sentence to the operator
+    hurry     event that the owner sets to cut every wait of a stop short
     """
 
     def __init__(
@@ -103,7 +110,7 @@ class ChildProcess:
         self._backoff = backoff or RestartBackoff()
 
     async def keep_running(self) -> None:
-        """Run, and run again after each death, until `stopping` is set or the work is done."""
+        """Run the process, restarting it after each death, until `stopping` is set or its work is done."""
         failures = 0
         while not self.stopping.is_set():
             began = time.monotonic()
@@ -120,7 +127,10 @@ class ChildProcess:
         self.done.set()
 
     async def _run_once(self) -> str:
-        """One life of the process; returns how it ended, in words."""
+        """Run the process once, and return how it ended, in words.
+
+        Kills the rest of its process group afterwards.
+        """
         started_at = time.time()
         output = ChildOutput(self._log.write)
         try:
@@ -141,7 +151,7 @@ class ChildProcess:
             stopping.cancel()
             self.ready.clear()
             self.pid = None
-            _signal_group(process.pid, signal.SIGKILL)  # what it left behind, e.g. Celery's pool
+            _signal_group(process.pid, signal.SIGKILL)  # remaining descendants, such as Celery's pool
             output.close()
         return describe_exit(await exited)
 
@@ -154,15 +164,19 @@ class ChildProcess:
             stdout=output.write_end,
             stderr=asyncio.subprocess.STDOUT,
             umask=PRIVATE_UMASK,
-            # A session of its own: Ctrl-C reaches the supervisor alone, which stops all in order.
+            # Own session: Ctrl-C reaches only the supervisor, which stops all children in order.
             start_new_session=True,
-            # One async-signal-safe system call, so it is safe although ready checks use threads.
+            # A single async-signal-safe system call, hence safe although readiness checks use threads.
             preexec_fn=set_parent_death_signal,
         )
         output.started()
         return process
 
     async def _ask_until_ready(self, started_at: float) -> None:
+        """Check until the process is ready.
+
+        Show the last lines of its log if that takes longer than `ready_s`.
+        """
         began = time.monotonic()
         told = False
         while self.spec.ready is not None and not await self.spec.ready(started_at):
@@ -176,7 +190,10 @@ class ChildProcess:
         self.ready.set()
 
     async def _bring_down(self, process: asyncio.subprocess.Process, exited: asyncio.Task[int]) -> None:
-        """Climb the ladder until it is gone. The signal goes to the process; SIGKILL to its whole group."""
+        """Send the signals of `stop` in turn until the process exits.
+
+        SIGKILL goes to its whole process group.
+        """
         for step in self.spec.stop:
             if step.signal == signal.SIGKILL:
                 self.killed = True
@@ -202,7 +219,7 @@ class ChildProcess:
 
 
 def describe_exit(code: int) -> str:
-    """An exit status in words: `code 1`, or the signal's name."""
+    """Return an exit status in words: `code 1`, or the signal's name."""
     if code >= 0:
         return f"code {code}"
     try:
@@ -212,7 +229,7 @@ def describe_exit(code: int) -> str:
 
 
 async def wait_or_timeout(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for the event, but no longer than this; whether it came."""
+    """Wait at most `seconds` for the event, and return whether it was set."""
     try:
         async with asyncio.timeout(seconds):
             return await event.wait()

@@ -1,4 +1,4 @@
-"""The children as data: command, needs, how to ask if ready, how to stop. In the order they start. Pure."""
+"""Specifications of the child processes: command, dependencies, readiness check, signals to stop. Pure."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from console.supervisor import readiness
 from console.supervisor.redis_source import RedisSource
 
 Ready = Callable[[float], Awaitable[bool]]
-"""Asked with the wall-clock time the child was started at; answers whether it is ready."""
+"""Readiness check: gets the wall-clock time of the child's start, and returns whether the child is ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopStep:
-    """One rung of the ladder that brings a child down: a signal, and how long it may then take, in seconds."""
+    """Step of stopping a child: a signal, and the seconds that the child then has to exit."""
 
     signal: signal.Signals
     wait_s: float
 
 
 GENTLE = (StopStep(signal.SIGTERM, 10.0), StopStep(signal.SIGKILL, 5.0))
+"""Default steps to stop a child."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """One process.
+    """Specification of one child process.
 
     needs     names of children that must be ready first
-    ready     asked every quarter second until it says yes; None: ready as soon as it runs
-    ready_s   after this long without a yes the operator is told, with the child's last lines
-    once      when it ends with code 0 it has done its work and is not started again
+    ready     readiness check, called every quarter of a second; None: ready as soon as it runs
+    ready_s   seconds without readiness after which the operator sees the child's last lines
+    once      exit code 0 means that its work is done: no restart
     """
 
     name: str
@@ -49,7 +50,7 @@ class ChildSpec:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What the children's command lines are made from."""
+    """Facts about the installation from which the children's command lines are made."""
 
     python: str
     home: Path
@@ -60,22 +61,26 @@ class Installation:
     redis: RedisSource
     web_tls: TlsSettings | None = None
     queue: str = ""
-    """Where the console is on another machine: the queue of this machine's worker."""
+    """Queue of this machine's worker if the console runs on another machine; otherwise ""."""
 
     @property
     def web_address(self) -> str:
-        """What a browser is given."""
+        """Address of the console for browsers."""
         return f"http{'s' if self.web_tls else ''}://{self.web_host}:{self.web_port}/"
 
     @property
     def control_socket(self) -> Path:
-        """Where the broker answers `status`."""
+        """Unix socket at which the broker answers requests such as `status`."""
         return self.run_directory / f"{self.instance}.sock"
 
 
 def all_children(at: Installation) -> list[ChildSpec]:
-    """All of Sluice, or with the console elsewhere what each machine needs, in the order it starts. It stops in the reverse
-    order: the broker last but Redis."""
+    """Return all children in the order of their start.
+
+    If the console runs elsewhere, only those for the journal.
+
+    They stop in reverse order: Redis last, before it the broker.
+    """
     specs = (
         [broker_child(at), worker_child(at)]
         if at.queue
@@ -89,7 +94,7 @@ def _needs_redis(at: Installation) -> tuple[str, ...]:
 
 
 def redis_child(at: Installation, executable: Path) -> ChildSpec:
-    """Redis on a Unix socket alone. What waits in Celery's queues is saved, also when it is stopped."""
+    """Return Redis on a Unix socket only. It saves the tasks in Celery's queues, also when it is stopped."""
     socket = at.redis.url.removeprefix("unix://")
     options = {
         "--port": "0",
@@ -97,7 +102,7 @@ def redis_child(at: Installation, executable: Path) -> ChildSpec:
         "--unixsocketperm": "700",
         "--daemonize": "no",
         "--dir": str(at.home / "run"),
-        # Named by origin: an older Redis can't read what a newer one wrote, and would refuse to start.
+        # Named by origin: an older Redis can't read the file of a newer one, and would refuse to start.
         "--dbfilename": f"redis-{at.redis.kind}.rdb",
         "--save": "60 1",
         "--stop-writes-on-bgsave-error": "no",
@@ -107,20 +112,20 @@ def redis_child(at: Installation, executable: Path) -> ChildSpec:
 
 
 def broker_child(at: Installation) -> ChildSpec:
-    """The data plane. It gets the longest time to stop: it drains, syncs and closes its journal."""
+    """Return the broker. It has the longest time to stop, because it drains, syncs and closes its journal."""
     return ChildSpec(
         "broker",
         (at.python, "manage.py", "runbroker"),
         ready=lambda _: readiness.is_broker_ready(at.control_socket),
         needs=_needs_redis(at),
-        ready_s=60.0,  # recovery of a large journal takes its time
+        ready_s=60.0,  # recovery of a large journal is slow
         stop=(StopStep(signal.SIGTERM, 30.0), StopStep(signal.SIGKILL, 5.0)),
-        once=True,  # an action may shut it down, and then it stays down; whatever kills it starts it again
+        once=True,  # an action may shut it down permanently; after any other end it is restarted
     )
 
 
 def web_child(at: Installation) -> ChildSpec:
-    """Console, REST and live feed, by daphne."""
+    """Return the web process: console, REST and live feed, served by daphne."""
     host, port, tls = at.web_host, str(at.web_port), at.web_tls
     application = "console.project.asgi:application"
     files = () if tls is None else (tls.certificate, tls.key)
@@ -134,19 +139,25 @@ def web_child(at: Installation) -> ChildSpec:
 
 
 def worker_child(at: Installation) -> ChildSpec:
-    """The Celery worker of actions, jobs, alerts and the audit; with the console elsewhere, of the journal."""
-    if at.queue:  # names differ among the workers of one Redis
+    """Return the Celery worker for actions, jobs, alerts and the audit.
+
+    If the console runs elsewhere, it is the worker for this machine's journal.
+    """
+    if at.queue:  # names of workers on one Redis must differ
         return _celery_worker(at, "worker", f"worker@{at.queue}", at.queue, slots=1)
     return _celery_worker(at, "worker", f"worker@{at.instance}", USUAL_QUEUE, slots=2)
 
 
 def chores(at: Installation) -> ChildSpec:
-    """The Celery worker of journals, schedules and the watch over alerts: it never waits for other hosts."""
+    """Return the Celery worker for journals, schedules and checks of alerts.
+
+    Its tasks never wait for other hosts.
+    """
     return _celery_worker(at, "chores", f"chores@{at.instance}", CHORES_QUEUE, slots=2)
 
 
 def _celery_worker(at: Installation, name: str, node: str, queue: str, slots: int) -> ChildSpec:
-    """SIGTERM lets a running task end, SIGQUIT gives it up."""
+    """Return a Celery worker. SIGTERM lets its running tasks finish, SIGQUIT aborts them."""
     options = ("--hostname", node, "--concurrency", str(slots), "--loglevel", "INFO", "-Q", queue)
     return ChildSpec(
         name,
@@ -159,7 +170,7 @@ def _celery_worker(at: Installation, name: str, node: str, queue: str, slots: in
 
 
 def beat_child(at: Installation) -> ChildSpec:
-    """The clock of the scheduled actions."""
+    """Return Celery's beat, which starts periodic tasks."""
     schedule = at.home / "run" / "celerybeat-schedule"
     options = ("--schedule", str(schedule), "--pidfile", "", "--loglevel", "INFO")
     return ChildSpec(

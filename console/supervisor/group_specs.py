@@ -1,4 +1,7 @@
-"""A group of brokers on one machine, as data: engines, and members beside the first, which has the console. Pure."""
+"""Specifications of a group of brokers on one machine: NATS servers, and members besides the first. Pure.
+
+The first member also has the console.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from console.supervisor.ports import PortRequest
 ENGINES = 3
 MAX_MEMBERS = 5
 PORT_OFFSET = 100
-"""A member's transports have the ports of the one before it, and so much."""
+"""Difference between the ports of one member's transports and the next member's."""
 ROUTES_APART = 2_000
-"""Engines talk to each other at the port that members use, and so much: 6222 where that is 4222."""
+"""Difference between a NATS server's port for members and its port for the other servers: 4222 and 6222."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberInstallation:
-    """One member: its name, its own files, and what its processes have in their environment."""
+    """Member of the group: name, files, and additional environment variables for its processes."""
 
     name: str
     at: Installation
@@ -30,7 +33,7 @@ class MemberInstallation:
 
 
 def nats_addresses(first_port: int) -> tuple[NatsServerAddress, ...]:
-    """Three engines on loopback, at ports that follow each other."""
+    """Return three NATS servers on loopback with consecutive ports."""
     return tuple(
         NatsServerAddress(f"engine-{number + 1}", "127.0.0.1", port, port + ROUTES_APART)
         for number, port in enumerate(range(first_port, first_port + ENGINES))
@@ -38,7 +41,7 @@ def nats_addresses(first_port: int) -> tuple[NatsServerAddress, ...]:
 
 
 def nats_ports(engines: Sequence[NatsServerAddress]) -> list[PortRequest]:
-    """Where the engines listen."""
+    """Return the ports at which the NATS servers listen."""
     move = "Set SLUICE_ENGINE_PORT to another port than 4222"
     return [
         PortRequest(one.name, one.host, port, move) for one in engines for port in (one.port, one.route_port)
@@ -46,7 +49,7 @@ def nats_ports(engines: Sequence[NatsServerAddress]) -> list[PortRequest]:
 
 
 def member_names(number: int) -> tuple[str, ...]:
-    """a, b, c and so on; the first has the console."""
+    """Return the names of the members: a, b, c and so on. The first one has the console."""
     return tuple("abcde"[:number])
 
 
@@ -57,7 +60,10 @@ def group_members(
     database: str,
     homes: Sequence[Installation],
 ) -> list[MemberInstallation]:
-    """The members: the first in this installation, each other in one of `homes`. Database and Redis are the first's."""
+    """Return the members: the first in this installation, each other one in one of `homes`.
+
+    All use the first member's database and Redis.
+    """
     places = list(zip(names, (at, *homes), strict=True))
     brokers = ",".join(f"{at.instance}/{name}=unix:{place.control_socket}" for name, place in places)
     made = []
@@ -72,7 +78,7 @@ def group_members(
                 ("SLUICE_HOME", str(place.home)),
                 ("DATABASE_URL", database),
                 ("SLUICE_PORTS_APART", str(number * PORT_OFFSET)),
-                # What names a place of the first's isn't theirs.
+                # Settings that name directories of the first member must not apply to the others.
                 ("SLUICE_JOURNAL_DIRECTORY", str(place.home / "journal")),
                 ("SLUICE_ARCHIVE_DIRECTORY", str(place.home / "archive")),
                 ("SLUICE_SPOOL_DIRECTORY", str(place.home / "spool")),
@@ -83,7 +89,7 @@ def group_members(
 
 
 def nats_child(own: NatsServerAddress, executable: Path, home: Path) -> ChildSpec:
-    """One NATS server; its configuration is in `home`."""
+    """Return one NATS server, whose configuration file is in `home`."""
     return ChildSpec(
         own.name,
         (str(executable), "-c", str(home / f"{own.name}.conf")),
@@ -97,7 +103,7 @@ def group_children(
     executable: Path | None,
     home: Path,
 ) -> list[ChildSpec]:
-    """Engines, then the first member with all that `make up` starts, with the others beside its broker."""
+    """Return all children: NATS servers, the first member's processes, and the other members' brokers."""
     started = [nats_child(one, executable, home) for one in engines] if executable is not None else []
     names = tuple(one.name for one in started)
     first, *others = members

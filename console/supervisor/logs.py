@@ -1,4 +1,4 @@
-"""A child's output: kept in a file of bounded size, its last lines in memory for when it dies."""
+"""Log of a child's output: a file of bounded size, and the last lines in memory for reports of its death."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ LONGEST_LINE = 4096
 
 
 class ChildLog:
-    """Appends to `path`; past `most_bytes` the file becomes `path.1` and a new one begins, as when it was renamed.
+    """Log file of a child.
 
-    echo    called with each whole line, for those who want to see it in the terminal
+    Past `most_bytes` it becomes `path.1` and a new file begins; also after a rename from outside.
+
+    echo    called with each complete line, to show it in the terminal
     """
 
     def __init__(
@@ -30,7 +32,7 @@ class ChildLog:
         self._file = path.open("ab", buffering=0)
 
     def write(self, chunk: bytes) -> None:
-        """Take output as it comes. A full disk loses text of the log, and must not stop the child."""
+        """Append output. Errors of the disk lose text of the log, but never stop the child."""
         try:
             if self._renamed():
                 self._reopen()
@@ -46,11 +48,11 @@ class ChildLog:
             self._line(line)
 
     def last_lines(self) -> list[str]:
-        """The newest lines, oldest first."""
+        """Return the newest lines, oldest first."""
         return list(self._last)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
     def _line(self, line: bytes) -> None:
@@ -62,7 +64,7 @@ class ChildLog:
             self._echo(text)
 
     def _renamed(self) -> bool:
-        """Whether an action rotated the log: the name stands for another file, or for none."""
+        """Whether an action rotated the log, so that the path names another file or none."""
         try:
             return not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Which addresses Sluice wants, which of them are taken, and by whom. Asked before anything starts."""
+"""Check before a start that all addresses are free, and who uses those that aren't."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LISTEN = "0A"
+"""State "listen" in /proc/net/tcp."""
 
 
 @dataclass(frozen=True, slots=True)
 class PortRequest:
-    """An address somebody will listen on: what for, and how an operator moves it elsewhere."""
+    """Address that a process will listen on: its purpose, and how an operator can choose another one."""
 
     purpose: str
     host: str
@@ -26,10 +27,12 @@ def port_problems(
     refused: Callable[[str, int], str | None],
     holder: Callable[[int], str | None],
 ) -> list[str]:
-    """A sentence for each address that can't be had: wanted twice, taken, or not allowed. Pure but for its arguments.
+    """Return a sentence for each address that can't be used: needed twice, in use, or forbidden. Pure.
 
-    refused   why the address can't be listened on, or None when it can
-    holder    who listens on the port now, if that can be told
+    Args:
+        wanted: The addresses.
+        refused: Returns why an address can't be used, or None.
+        holder: Returns the process that listens on a port, or None if unknown.
     """
     found = []
     seen: dict[int, str] = {}
@@ -49,10 +52,10 @@ def port_problems(
 
 
 def refusal_reason(host: str, port: int) -> str | None:
-    """Why nobody can listen on this address now, as the rest of a sentence; None when one can."""
+    """Return why no process can listen on this address now, as the rest of a sentence; None if one can."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As the listeners do: an address that is merely in TIME_WAIT from the last run is free.
+        # As the listeners do: an address in TIME_WAIT from the last run is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -65,7 +68,7 @@ def refusal_reason(host: str, port: int) -> str | None:
 
 
 def port_owner(port: int, proc: Path = Path("/proc")) -> str | None:
-    """The process that listens on a TCP port, as `name, pid N`; None where the system doesn't say."""
+    """Return the process that listens on a TCP port, as `name, pid N`; None if the system doesn't show it."""
     inodes = set(_listening_inodes(port, (proc / "net" / "tcp", proc / "net" / "tcp6")))
     if not inodes:
         return None
@@ -79,6 +82,7 @@ def port_owner(port: int, proc: Path = Path("/proc")) -> str | None:
 
 
 def _listening_inodes(port: int, tables: Iterable[Path]) -> Iterable[str]:
+    """Yield the sockets that listen on a port, in the form of links in /proc/PID/fd."""
     for table in tables:
         try:
             lines = table.read_text().splitlines()[1:]
@@ -91,7 +95,8 @@ def _listening_inodes(port: int, tables: Iterable[Path]) -> Iterable[str]:
 
 
 def _owns(directory: Path, inodes: set[str]) -> bool:
+    """Whether a process holds one of the sockets open."""
     try:
         return any(str(link.readlink()) in inodes for link in (directory / "fd").iterdir())
-    except OSError:  # another user's process, or one that just ended
+    except OSError:  # a process of another user, or one that just ended
         return False

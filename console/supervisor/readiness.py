@@ -1,4 +1,4 @@
-"""How each child is asked whether it is ready. Every question is bounded in time and says no instead of raising."""
+"""Readiness checks of the children. Each takes a bounded time, and returns False instead of raising."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import ssl
 from pathlib import Path
 
 ANSWER_S = 2.0
+"""Seconds that a check waits for an answer."""
 
 
 async def is_redis_ready(socket: Path) -> bool:
-    """Redis answers PING on its Unix socket."""
+    """Whether Redis answers PING on its Unix socket."""
     return (await _ask_unix(socket, b"PING\r\n")).startswith(b"+PONG")
 
 
 async def is_broker_ready(socket: Path) -> bool:
-    """The broker's control socket answers `status`."""
+    """Whether the broker's control socket answers `status`."""
     answer = await _ask_unix(socket, b'{"do":"status"}\n')
     try:
         return bool(json.loads(answer).get("ok"))
@@ -25,7 +26,7 @@ async def is_broker_ready(socket: Path) -> bool:
 
 
 async def is_nats_ready(host: str, port: int) -> bool:
-    """The NATS server greets."""
+    """Whether the NATS server sends its greeting."""
     try:
         async with asyncio.timeout(ANSWER_S):
             return (await _ask(*await asyncio.open_connection(host, port), b"")).startswith(b"INFO ")
@@ -34,7 +35,7 @@ async def is_nats_ready(host: str, port: int) -> bool:
 
 
 async def is_http_ready(host: str, port: int, path: str, *, tls: bool = False) -> bool:
-    """The web process answers 200, over TLS if it speaks that."""
+    """Whether the web process answers 200, over TLS if `tls`."""
     local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode("ascii")
     try:
@@ -48,19 +49,28 @@ async def is_http_ready(host: str, port: int, path: str, *, tls: bool = False) -
 
 
 def _own_process() -> ssl.SSLContext:
-    """Whoever answers is our own child on this machine; its certificate is made out to the name that browsers use."""
+    """Return a TLS context without verification.
+
+    The server is a child on this machine; its certificate has the name for browsers.
+    """
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 
 
 async def is_worker_ready(redis_url: str, node: str) -> bool:
-    """The Celery worker of this name answers a ping. Celery's own call blocks, hence the thread."""
+    """Whether the Celery worker of this name answers a ping.
+
+    Runs in a thread, because Celery's call blocks.
+    """
     return await asyncio.to_thread(_ping_worker, redis_url, node)
 
 
 async def is_beat_ready(schedule: Path, started_at: float) -> bool:
-    """Beat has written its schedule since it was started. The file's suffix depends on the system's dbm."""
+    """Whether Celery's beat has written its schedule since `started_at`.
+
+    The file's suffix depends on the system's dbm.
+    """
     try:
         return any(
             file.stat().st_mtime >= started_at - 1 for file in schedule.parent.glob(schedule.name + "*")
@@ -70,7 +80,7 @@ async def is_beat_ready(schedule: Path, started_at: float) -> bool:
 
 
 def external_redis_problem(url: str) -> str | None:
-    """What is wrong with the Redis that REDIS_URL names, or None when it answers."""
+    """Return why the Redis of REDIS_URL can't be used, or None if it answers."""
     import redis
 
     try:
@@ -89,7 +99,7 @@ def _ping_worker(redis_url: str, node: str) -> bool:
     app.conf.broker_transport_options = {"socket_timeout": ANSWER_S, "socket_connect_timeout": ANSWER_S}
     try:
         return bool(app.control.ping(destination=[node], timeout=1.0))
-    except Exception:  # Redis away, and whatever a transport of kombu raises then: not ready
+    except Exception:  # kombu's transports raise various errors while Redis is away
         return False
     finally:
         app.close()
@@ -104,7 +114,7 @@ async def _ask_unix(socket: Path, request: bytes) -> bytes:
 
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bytes:
-    """Send a line or a request, and take the first line of the answer."""
+    """Send a request, and return the first line of the answer. Closes the connection."""
     try:
         writer.write(request)
         return await reader.readline()

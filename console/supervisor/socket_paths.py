@@ -1,4 +1,7 @@
-"""Where Unix sockets can live: the kernel limits their paths, and a long SLUICE_HOME can pass that limit."""
+"""Directory of Unix sockets.
+
+The kernel limits the length of their paths, which a long SLUICE_HOME can exceed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from pathlib import Path
 
 from broker_core.errors import OperatorError
 
-LONGEST_PATH = 107  # bytes: sockaddr_un.sun_path holds 108, one of them the final zero
+LONGEST_PATH = 107
+"""Maximum bytes of a socket's path: sockaddr_un.sun_path has 108, including the final zero."""
 
 
 def is_path_short_enough(path: Path) -> bool:
@@ -19,10 +23,12 @@ def is_path_short_enough(path: Path) -> bool:
 
 
 def run_directory(home: Path, names: Iterable[str], temporary: Path | None = None) -> Path:
-    """`home/run`, or when a socket of one of these names wouldn't fit there, one below the temporary directory.
+    """Return `home/run`, or a directory below the temporary one if the sockets' paths would be too long.
 
-    Pure: the same answer in every process, and nothing is made (see `prepare`). The fall-back is named by user and by a
-    digest of `home`, so that two installations never share one.
+    Pure.
+
+    Every process gets the same answer. Nothing is created (see `prepare_directory`). The fallback's name
+    contains the user and a digest of `home`, so that two installations never share it.
     """
     wanted = home / "run"
     if all(is_path_short_enough(wanted / name) for name in names):
@@ -33,7 +39,11 @@ def run_directory(home: Path, names: Iterable[str], temporary: Path | None = Non
 
 
 def prepare_directory(directory: Path) -> None:
-    """Make the sockets' directory, for its owner alone. Refuses one that somebody else made at that name."""
+    """Create the directory of sockets for its owner only.
+
+    Raises:
+        OperatorError: `bad_run_directory` if another user owns it, or it is a link.
+    """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = directory.lstat().st_uid
     if directory.is_symlink() or owner != os.getuid():

@@ -1,4 +1,4 @@
-"""All children under one roof: start in order as their needs are ready, pass on nothing, stop in reverse order."""
+"""Supervision of all children: start each when its dependencies are ready, stop all in reverse order."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from console.supervisor.child_specs import ChildSpec
 from console.supervisor.logs import ChildLog
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SAME_REQUEST_S = 1.0  # a signal to the whole process group comes twice: by itself, and passed on by make
+SAME_REQUEST_S = 1.0
+"""Seconds in which a repeated signal is the same request: Ctrl-C reaches make too, which passes it on."""
 
 
 class Supervisor:
-    """Runs the children until a stop signal, or until those that run once have all done their work.
+    """Runner of the children, until a stop signal, or until all children that run once are done.
 
-    say          tells the operator a sentence
+    say          shows a sentence to the operator
     when_ready   called once, when every child has been ready
-    show_output  prints the children's output in the terminal too, each line with its child's name
+    show_output  also prints the children's output in the terminal, each line with its child's name
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Supervisor:
             )
 
     async def run(self) -> int:
-        """Start everything and stay until asked to stop. Returns 0, or 1 when a child had to be killed."""
+        """Start all children, wait for a stop, and stop them. Return 0, or 1 if a child had to be killed."""
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self.request_stop, number.name)
@@ -69,7 +70,7 @@ class Supervisor:
         return 1 if any(child.killed for child in self.children.values()) else 0
 
     def request_stop(self, why: str) -> None:
-        """The first request stops everything in order; a second one cuts each child's time short."""
+        """Stop all children in order at the first request; at a second one, stop waiting for them."""
         now = time.monotonic()
         if not self._stop.is_set():
             self._asked_at = now
@@ -80,21 +81,24 @@ class Supervisor:
             self._hurry.set()
 
     async def _start(self, child: ChildProcess) -> None:
+        """Run a child once its dependencies are ready."""
         for name in child.spec.needs:
             await _first_of(self.children[name].ready, child.stopping)
         await child.keep_running()
 
     async def _announce(self) -> None:
+        """Call `when_ready` once every child is ready or done."""
         for child in self.children.values():
             await _first_of(child.ready, child.done)
         self._when_ready()
 
     async def _all_done(self) -> None:
-        """Returns when no child is left that would ever run again."""
+        """Wait until every child is done."""
         for child in self.children.values():
             await child.done.wait()
 
     async def _stop_all(self, running: Mapping[str, asyncio.Task[None]]) -> None:
+        """Stop the children one after the other, in reverse order of the start."""
         for name in stop_order(self._specs):
             child = self.children[name]
             was_running = child.pid is not None
@@ -108,12 +112,16 @@ class Supervisor:
 
 
 def stop_order(specs: Sequence[ChildSpec]) -> list[str]:
-    """The reverse of the start: whoever needs another stops before it. Pure."""
+    """Return the names in the order of stopping: each child stops before those it depends on. Pure."""
     return [spec.name for spec in reversed(specs)]
 
 
 def check_needs(specs: Sequence[ChildSpec]) -> Sequence[ChildSpec]:
-    """The same specs. Raises ValueError when a name is used twice or a need doesn't stand before its needer. Pure."""
+    """Return the specifications unchanged, after a check of their names and order. Pure.
+
+    Raises:
+        ValueError: a name occurs twice, or a child comes before one that it needs.
+    """
     seen: set[str] = set()
     for spec in specs:
         if spec.name in seen:
@@ -125,6 +133,7 @@ def check_needs(specs: Sequence[ChildSpec]) -> Sequence[ChildSpec]:
 
 
 async def _first_of(one: asyncio.Event, other: asyncio.Event) -> None:
+    """Wait for the first of two events."""
     tasks = {asyncio.create_task(one.wait()), asyncio.create_task(other.wait())}
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:

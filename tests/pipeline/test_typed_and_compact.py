@@ -226,14 +226,14 @@ def test_a_run_that_is_killed_while_it_joins_leaves_each_record_once(tmp_path: P
         "from pathlib import Path\n"
         "from pipeline import compaction\n"
         "from tests.pipeline.test_lake import arguments\n"
-        "from tests.pipeline.support import Told, settings_in\n"
+        "from tests.pipeline.support import FakeReporter, settings_in\n"
         "from pipeline.jobs import lake\n"
         "exchange = compaction._exchange\n"
         "def killed(made, day):\n"
         "    if sys.argv[2] == 'after': exchange(made, day)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "compaction._exchange = killed\n"
-        "lake.run(settings_in(Path(sys.argv[1])), arguments(compact=True), Told())\n"
+        "lake.run(settings_in(Path(sys.argv[1])), arguments(compact=True), FakeReporter())\n"
     )
     words = [sys.executable, "-c", script, str(tmp_path), moment]
     assert subprocess.run(words, cwd=PROJECT, check=False).returncode == -signal.SIGKILL

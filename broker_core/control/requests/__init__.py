@@ -1,1 +1,1 @@
-"""The control plane's requests, by what they are about."""
+"""Handlers of the control plane's requests, by subject."""

@@ -1,6 +1,6 @@
-"""A page of a broker's clients: filtered, sorted and cut here, so that of 10,000 only the page is sent. Pure.
+"""Requests about clients: lists and pages, effective settings, decisions, and operator actions on one client.
 
-Clients: who is connected, what is in force for them, what was decided about them, and what an operator does to one.
+Pages are filtered, sorted and cut in the broker, so that of 10,000 clients only one page is sent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ _NAME, _BEHIND = attrgetter("name"), attrgetter("seconds_behind")
 
 
 def client_page(everyone: Sequence[ClientEntry], asked: PageClients) -> ClientsPage:
-    """The part that is asked for, of those that fit. Raises OperatorError bad_sort."""
+    """Return the requested page of the clients that match the request's filters.
+
+    Raises:
+        OperatorError: bad_sort.
+    """
     needle = asked.search.casefold()
     found = sort_clients(
         [one for one in everyone if _fits(one, asked, needle)], asked.sort or client_columns.DEFAULT_SORT
@@ -45,9 +49,13 @@ def client_page(everyone: Sequence[ClientEntry], asked: PageClients) -> ClientsP
 
 
 def sort_clients(entries: Sequence[ClientEntry], sort: str) -> list[ClientEntry]:
-    """Sorted by a column's key, downwards after "-"; health by how bad it is, the worst first.
+    """Return the entries sorted by a column's key, descending after "-". Health is sorted worst first.
 
-    Entries without a value come last either way; ties go by lag, the greatest first, then by name.
+    Entries without a value come last in both directions. Ties are sorted by lag, greatest first, then by
+    name.
+
+    Raises:
+        OperatorError: bad_sort.
     """
     field, down = sort.removeprefix("-"), sort.startswith("-")
     known = client_columns.sort_fields()
@@ -55,7 +63,8 @@ def sort_clients(entries: Sequence[ClientEntry], sort: str) -> list[ClientEntry]
         raise OperatorError(
             "bad_sort", f"Clients can't be sorted by {field[:50]!r}.", f"Use {', '.join(known)}."
         )
-    # One plain key after the other, the least first: of 10,000 each second, pairs made for it take four times as long.
+    # One stable sort per key, the least important first. For 10,000 clients each second, sorting by tuples
+    # takes four times as long.
     found = sorted(entries, key=_NAME)
     found.sort(key=_BEHIND, reverse=True)
     values = list(map(attrgetter(field), found))
@@ -68,8 +77,10 @@ def sort_clients(entries: Sequence[ClientEntry], sort: str) -> list[ClientEntry]
 
 
 def matches_search(one: ClientEntry, needle: str) -> bool:
-    """Whether the needle, case-folded, is part of its name, transport, address or user: what a search is in, in a page as in
-    a window. Spelt out, since a page asks it of 10,000 clients."""
+    """Return whether the case-folded `needle` is part of the client's name, transport, address or user.
+
+    Pages and windows use the same search. Written out, because a page calls it for 10,000 clients.
+    """
     return (
         needle in one.name.casefold()
         or needle in one.transport.casefold()
@@ -79,6 +90,7 @@ def matches_search(one: ClientEntry, needle: str) -> bool:
 
 
 def _fits(one: ClientEntry, asked: PageClients, needle: str) -> bool:
+    """Return whether a client matches the request's filters."""
     return (
         (not asked.delivery or one.delivery == asked.delivery)
         and (not asked.health or one.health == asked.health)
@@ -89,29 +101,35 @@ def _fits(one: ClientEntry, asked: PageClients, needle: str) -> bool:
 
 
 class ClientRequests:
-    """Answers about clients. Whoever names one that isn't connected is told `unknown_client`."""
+    """Handlers of requests about clients.
+
+    Raises:
+        OperatorError: unknown_client, when a request names a client that is not connected.
+    """
 
     def __init__(self, engine: Engine, statistics: StatusCollector) -> None:
         self._engine = engine
         self._statistics = statistics
 
     async def clients(self, asked: requests.ListClients) -> list[ClientEntry]:
+        """Return all clients."""
         return self._statistics.clients()
 
     async def page(self, asked: requests.PageClients) -> ClientsPage:
-        """Some of them. OperatorError bad_sort."""
+        """Return a page of clients. Raises OperatorError bad_sort."""
         return client_page(self._statistics.recent_clients(), asked)
 
     async def client(self, asked: requests.GetClient) -> ClientEntry:
+        """Return one client."""
         return self._statistics.client(self._connection(asked.name))
 
     async def effective(self, asked: requests.GetEffectiveSettings) -> list[EffectiveSetting]:
-        """The settings in force for one."""
+        """Return the settings in force for a client."""
         connection = self._connection(asked.name)
         return [*self._engine.guard.effective(connection.name), *self._of_stomp(connection.transport)]
 
     def _of_stomp(self, transport: str) -> Iterator[EffectiveSetting]:
-        """What a STOMP transport says beside policies."""
+        """Yield the settings of a STOMP transport that are not part of policies."""
         for own in self._engine.policy.transports:
             if own.name == transport and own.kind in STOMP_KINDS:
                 for name, value, default, unit in (
@@ -124,30 +142,40 @@ class ClientRequests:
                     )
 
     async def forecasts(self, asked: requests.GetForecasts) -> list[ForecastEntry]:
-        """Of every rule that looks at one, the one that acts first in front, those without a time last."""
+        """Return the forecasts of all rules about a client, the first to act first.
+
+        Forecasts without a time come last.
+        """
         found = self._engine.guard.forecasts(self._connection(asked.name).name, self._engine.clock.now_ns())
         found.sort(key=lambda one: (one.fires_in_ms is None, one.fires_in_ms or 0, -one.percent))
         return found
 
     async def decisions(self, asked: requests.ListDecisions) -> list[DecisionEntry]:
+        """Return the newest decisions that were made at or after `asked.since`, ms UTC."""
         return [one for one in self._engine.decisions.recent if one.at >= asked.since]
 
     async def losses(self, asked: requests.ListLosses) -> list[LossEntry]:
-        """The newest of all, or of one, which needn't be connected."""
+        """Return the newest losses of all clients, or of one client, which may be disconnected."""
         found = (one for one in self._engine.ledger.recent if asked.client in (None, one.client))
         return [one.entry(self._engine.instance) for one in found]
 
     async def durables(self, asked: requests.ListDurables) -> list[DurableEntry]:
-        """Also those whose client is away."""
+        """Return the durable subscriptions, including those of disconnected clients."""
         return self._engine.durables.list_entries()
 
     async def delete_durable(self, asked: requests.DeleteDurable) -> DurableName:
-        """Stored when it is answered. OperatorError unknown_durable; JournalError not_kept."""
+        """Delete a durable subscription. The deletion is stored before the reply.
+
+        Raises:
+            OperatorError: unknown_durable.
+            JournalError: not_kept.
+        """
         durable = self._engine.durables.delete(asked.client, asked.name)
         await self._engine.kept.save()
         return DurableName(client=durable.client, name=durable.name)
 
     async def disconnect(self, asked: requests.DisconnectClient) -> DisconnectReply:
+        """Disconnect a client."""
         connection = self._connection(asked.name)
         why = f"An operator disconnected this client: {asked.reason}"
         ending = connection.close_with_summary("operator_disconnect", why, retry_after_ms=1_000)
@@ -160,18 +188,21 @@ class ClientRequests:
         )
 
     async def offline(self, asked: requests.OfflineClient) -> OfflineReply:
-        """As policy would. It is live again when it has taken what waits. OperatorError not_live, also when its spool can't
-        be written."""
+        """Offline a client, as policy would. It is live again when it has read its backlog.
+
+        Raises:
+            OperatorError: not_live, also when its spool cannot be written.
+        """
         connection = self._connection(asked.name)
         offline_client(self._engine.enforcement, connection)
         return OfflineReply(name=connection.name, state=DeliveryState(connection.backlog.state.value))
 
     async def pause(self, asked: requests.PauseClient) -> PauseReply:
-        """Send nothing of the subscriptions until they are resumed. What comes for them waits, and counts."""
+        """Stop sending to the client's subscriptions until they are resumed. New messages wait, and count."""
         return self._steer(asked, pause_subscription)
 
     async def resume(self, asked: requests.ResumeClient) -> PauseReply:
-        """End a pause by an operator or by policy; one that the client asked for is the client's to end."""
+        """End a pause by an operator or by policy. A pause that the client requested is not ended."""
         return self._steer(asked, resume_subscription)
 
     def _steer(
@@ -179,6 +210,7 @@ class ClientRequests:
         asked: requests.PauseClient | requests.ResumeClient,
         steer: Callable[[ConnectionView, ClientSubscription], None],
     ) -> PauseReply:
+        """Pause or resume one subscription of a client, or all."""
         connection, id = self._connection(asked.name), asked.subscription
         if id and id not in connection.subscriptions:
             raise OperatorError(
@@ -192,6 +224,7 @@ class ClientRequests:
         return PauseReply(name=connection.name, subscriptions=steered)
 
     def _connection(self, name: str) -> ConnectionView:
+        """Return a connected client. Raises OperatorError unknown_client."""
         connection = self._engine.roster.clients.get(name)
         if connection is None:
             raise OperatorError(

@@ -1,4 +1,4 @@
-"""The table of requests: which method answers which, as their signatures say."""
+"""Table of request handlers, built from the signatures of methods."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import Any, get_type_hints
 from broker_core.documents.requests import Request, answer_type
 
 Handler = Callable[[Any], Awaitable[object]]
-"""Takes one kind of request, and returns what it is answered."""
+"""Coroutine function that takes one type of request and returns its reply."""
 
 
 def build_request_table(*subjects: object) -> dict[type[Request[Any]], Handler]:
-    """Every public method of the subjects answers the request it takes. TypeError for one that promises another answer than
-    its request's, and for two that answer the same."""
+    """Return the handlers of all public coroutine methods of the subjects, by request type.
+
+    Raises:
+        TypeError: A method's return type is not its request's reply type, or two methods handle one request
+            type.
+    """
     made: dict[type[Request[Any]], Handler] = {}
     for subject in subjects:
         for name, method in inspect.getmembers(subject, inspect.iscoroutinefunction):
@@ -27,6 +31,7 @@ def build_request_table(*subjects: object) -> dict[type[Request[Any]], Handler]:
 
 
 def _request_of(method: Handler) -> type[Request[Any]]:
+    """Return the request type that a method handles. Raises TypeError for a wrong return type."""
     hints = get_type_hints(method)
     returned = hints.pop("return", None)
     request: type[Request[Any]]

@@ -1,11 +1,4 @@
-"""The group that the broker is a member of.
-
-The broker as a whole: what it says of itself, what it publishes, and its end.
-
-Links to other sites.
-
-The policy in force, and what another one would do.
-"""
+"""Requests about the instance: its group, the broker process, links to other sites, and policies."""
 
 from __future__ import annotations
 
@@ -48,35 +41,47 @@ log = structlog.get_logger("sluice.group")
 
 
 class GroupRequests:
-    """Answers about the group; None is a broker by itself."""
+    """Handlers of requests about the group."""
 
     def __init__(self, member: GroupMember | None, confirmations: SyncReplication) -> None:
+        """Create the handlers; `member` is None for a standalone broker."""
         self._member, self._confirmations = member, confirmations
 
     async def group(self, asked: requests.GetGroup) -> GroupStatus:
-        """OperatorError no_group."""
+        """Return the status of the group. Raises OperatorError no_group."""
         return self._there().status()
 
     async def downgrade_member(self, asked: requests.DowngradeMember) -> GroupStatus:
-        """OperatorError no_group, unknown_member; JournalError not_kept."""
+        """Stop waiting for confirmations of a sync member until it is upgraded. Stored before the reply.
+
+        Raises:
+            OperatorError: no_group or unknown_member.
+            JournalError: not_kept.
+        """
         member = self._there()
         await self._confirmations.downgrade(asked.name, asked.by)
         return member.status()
 
     async def upgrade_member(self, asked: requests.UpgradeMember) -> GroupStatus:
-        """OperatorError no_group, unknown_member; JournalError not_kept."""
+        """Wait for confirmations of a sync member again.
+
+        Raises:
+            OperatorError: no_group or unknown_member.
+            JournalError: not_kept.
+        """
         member = self._there()
         await self._confirmations.upgrade(asked.name, asked.by)
         return member.status()
 
     async def forget_member(self, asked: requests.ForgetMember) -> GroupStatus:
-        """Forget a removed member. Raises OperatorError no_group, unknown_member, member_in_use."""
+        """Forget a removed member. Raises OperatorError no_group, unknown_member or member_in_use."""
         member = self._there()
         member.forget(asked.name)
         log.warning("member_forgotten", member=asked.name, by=asked.by)
         return member.status()
 
     def _there(self) -> GroupMember:
+        """Return this broker's group member. Raises OperatorError no_group."""
         if self._member is None:
             raise OperatorError(
                 "no_group",
@@ -87,19 +92,28 @@ class GroupRequests:
 
 
 class InstanceRequests:
-    """Answers about the broker. `end` gives what ends the process, None where nobody knows how."""
+    """Handlers of requests about the broker process."""
 
     def __init__(
         self, engine: Engine, statistics: StatusCollector, end: Callable[[], Callable[[], None] | None]
     ) -> None:
+        """Create the handlers.
+
+        Args:
+            engine: The instance.
+            statistics: Its status collector.
+            end: Returns a function that ends the process; None where there is none.
+        """
         self._dispatch = engine.dispatch
         self._statistics = statistics
         self._end = end
 
     async def status(self, asked: requests.GetStatus) -> InstanceStatus:
+        """Return the status of the instance."""
         return self._statistics.status()
 
     async def snapshot(self, asked: requests.GetSnapshot) -> Snapshot:
+        """Return status and clients at one moment."""
         return self._statistics.snapshot()
 
     async def stalls(self, asked: requests.GetStalls) -> Stalls:
@@ -107,13 +121,22 @@ class InstanceRequests:
         return Stalls(stalls=list(self._statistics.stalls.entries))
 
     async def publish(self, asked: requests.PublishMessage) -> PublishReply:
-        """Publish one JSON message. ClientError bad_topic, not_journaled; OperatorError not_stored."""
+        """Publish one JSON message.
+
+        Raises:
+            ClientError: bad_topic or not_journaled.
+            OperatorError: not_stored.
+        """
         topic = check_topic(asked.topic)
         await self._publish(topic, msgspec.json.encode(asked.data))
         return PublishReply(topic=topic)
 
     async def _publish(self, topic: str, body: bytes) -> None:
-        """Publish a message, and wait until it is stored where its topic is journaled."""
+        """Publish a message and, if its topic is journaled, wait until it is stored.
+
+        Raises:
+            OperatorError: not_stored.
+        """
         under_way = self._dispatch.publish_system_record(topic, [body])
         if not under_way:
             return
@@ -126,8 +149,12 @@ class InstanceRequests:
             )
 
     async def publish_bytes(self, asked: requests.PublishRawMessage) -> PublishBytesReply:
-        """Publish one message of any bytes. ClientError bad_topic, not_journaled; OperatorError
-        topic_refused, bad_request, not_stored."""
+        """Publish one message with any bytes as body.
+
+        Raises:
+            ClientError: bad_topic or not_journaled.
+            OperatorError: topic_refused, bad_request or not_stored.
+        """
         topic = check_topic(asked.topic)
         if topic.startswith(OWN):
             raise OperatorError(
@@ -143,7 +170,11 @@ class InstanceRequests:
         return PublishBytesReply(topic=topic, bytes=len(body))
 
     async def shut_down(self, asked: requests.ShutDown) -> ShutdownReply:
-        """OperatorError not_here where nobody knows how."""
+        """Stop the broker process.
+
+        Raises:
+            OperatorError: not_here, where the process cannot be ended by the broker.
+        """
         end = self._end()
         if end is None:
             raise OperatorError(
@@ -154,45 +185,62 @@ class InstanceRequests:
 
 
 class LinkSource(Protocol):
-    """Who has them."""
+    """Provider of the links to other sites."""
 
     def list_entries(self) -> list[documents.LinkEntry]: ...
 
 
 class LinkRequests:
-    """Answers about them."""
+    """Handlers of requests about links."""
 
     def __init__(self, links: LinkSource, confirmations: SyncReplication) -> None:
         self._links, self._confirmations = links, confirmations
 
     async def links(self, asked: requests.GetLinks) -> documents.LinkList:
-        """How each stands."""
+        """Return all links with their status."""
         return documents.LinkList(links=self._links.list_entries())
 
     async def downgrade_link(self, asked: requests.DowngradeLink) -> documents.LinkList:
-        """OperatorError unknown_member; JournalError not_kept."""
+        """Stop waiting for confirmations of a sync destination until it is upgraded. Stored before the reply.
+
+        Raises:
+            OperatorError: unknown_member.
+            JournalError: not_kept.
+        """
         await self._confirmations.downgrade(f"{LINK_PREFIX}{asked.name}", asked.by)
         return documents.LinkList(links=self._links.list_entries())
 
     async def upgrade_link(self, asked: requests.UpgradeLink) -> documents.LinkList:
-        """OperatorError unknown_member; JournalError not_kept."""
+        """Wait for confirmations of a sync destination again.
+
+        Raises:
+            OperatorError: unknown_member.
+            JournalError: not_kept.
+        """
         await self._confirmations.upgrade(f"{LINK_PREFIX}{asked.name}", asked.by)
         return documents.LinkList(links=self._links.list_entries())
 
 
 MAX_PREVIEWED = 500
-"""Clients and decisions that a preview lists; it counts them all."""
+"""Maximum clients and decisions that a preview lists. Its counts include all."""
 
 
 class PolicyApplier(Protocol):
-    """Puts an ordered policy in force; `decided`: an operator has preferred it to the one that is."""
+    """Function that puts a requested policy into force.
+
+    `decided`: whether an operator has chosen it over the policy in force.
+    """
 
     async def __call__(self, policy: PolicyDocument, stage: StagedRevision | None, *, decided: bool) -> None:
-        """Raises OperatorError policy_set_back, and what makes it unusable."""
+        """Put the policy into force. Raises OperatorError policy_set_back, or why the policy is unusable."""
 
 
 class PolicyRequests:
-    """Answers about policies. A document that can't be used is refused with bad_policy and all that is wrong with it."""
+    """Handlers of requests about policies.
+
+    Raises:
+        OperatorError: bad_policy, with all problems of an invalid policy document.
+    """
 
     def __init__(
         self,
@@ -202,7 +250,15 @@ class PolicyRequests:
         member: str,
         is_set_back: Callable[[], bool],
     ) -> None:
-        """`is_set_back` returns whether the broker keeps a policy that the database lacks."""
+        """Create the handlers.
+
+        Args:
+            engine: The instance.
+            apply: Puts a policy into force.
+            check: Checks that this broker can use a policy.
+            member: Name of this member of a group.
+            is_set_back: Returns whether the broker keeps a policy that the database lacks.
+        """
         self._engine = engine
         self._is_set_back = is_set_back
         self._member = member
@@ -210,14 +266,14 @@ class PolicyRequests:
         self._check = check
 
     async def apply(self, asked: requests.ApplyPolicy) -> RunningRevision:
-        """Put it in force, whole."""
+        """Put a policy into force, as a whole."""
         policy, stage = _policy(asked.policy), _stage(asked.staged, self._member)
         await self._apply(policy, stage, decided=asked.decided)
-        stage = self._engine.guard.stage  # none when it has used up its allowance here
+        stage = self._engine.guard.stage  # None if it has used up its allowance here
         return RunningRevision(revision=stage.document.revision if stage is not None else policy.revision)
 
     async def in_force(self, _: requests.GetPolicy) -> PolicyInForce:
-        """Return the policy in force, with the hashes of passwords, and whether the database lacks it."""
+        """Return the policy in force, with password hashes, and whether the database lacks it."""
         stage = self._engine.guard.stage
         return PolicyInForce(
             policy=self._engine.policy.to_dict(),
@@ -226,7 +282,11 @@ class PolicyRequests:
         )
 
     async def preview(self, asked: requests.PreviewPolicy) -> PolicyEffect:
-        """Whom it would touch, who would be acted on at once, and whom it would cut off; nothing changes."""
+        """Return the effect of a policy, without any change.
+
+        The effect lists clients whose settings would change, clients that would be disconnected, and
+        decisions that would follow immediately. It also lists subscribers that would lose topics of the log.
+        """
         policy, stage = _policy(asked.policy), _stage(asked.staged, self._member)
         guard = self._engine.guard
         await self._check(policy)
@@ -261,10 +321,12 @@ class PolicyRequests:
 
 
 def _policy(document: msgspec.Raw) -> PolicyDocument:
+    """Parse a policy document. Raises OperatorError bad_policy."""
     return PolicyDocument.from_dict(msgspec.json.decode(document, type=dict[str, Any]))
 
 
 def _stage(asked: requests.StagedPolicy | None, member: str) -> StagedRevision | None:
+    """Parse a staged policy. Raises OperatorError bad_policy."""
     if asked is None:
         return None
     policy = msgspec.json.decode(asked.policy, type=dict[str, Any])

@@ -1,4 +1,4 @@
-"""The journal: its segments, what is done with them, and the messages in it."""
+"""Requests about the journal: its segments, actions on them, and messages in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from broker_core.journal.reader_leases import read_leases
 
 
 class JournalRequests:
-    """Answers about the journal. Work on files happens in threads."""
+    """Handlers of requests about the journal. Work on files happens in threads."""
 
     def __init__(self, engine: Engine, archive: Path) -> None:
         self._engine = engine
@@ -35,38 +35,54 @@ class JournalRequests:
         self._swapping = asyncio.Lock()
 
     async def journals(self, asked: requests.ListJournals) -> list[SegmentEntry]:
-        """All segments."""
+        """Return all segments of the journal, each with the owners of the pins that retain it."""
         journal = self._engine.journal
         pins = self._held()
         return [
             SegmentEntry(
-                name=segment.name, path=str(segment.path), state=segment.state, compressed=segment.compressed,
-                first_sequence=segment.first_sequence, last_sequence=segment.last_sequence,
-                first_at=segment.first_at, last_at=segment.last_at, bytes=segment.nbytes, records=segment.records,
+                name=segment.name,
+                path=str(segment.path),
+                state=segment.state,
+                compressed=segment.compressed,
+                first_sequence=segment.first_sequence,
+                last_sequence=segment.last_sequence,
+                first_at=segment.first_at,
+                last_at=segment.last_at,
+                bytes=segment.nbytes,
+                records=segment.records,
                 pinned_by=[pin.owner for pin in pins if pin.sequence <= segment.last_sequence],
             )
             for segment in journal.segments()
-        ]  # fmt: skip
+        ]
 
     async def plan(self, asked: requests.PlanJournals) -> JournalPlan:
+        """Return the segments that an action would process, and why others are skipped."""
         plan = self._plan(asked.action, asked.age_s)
         return JournalPlan(
             action=asked.action,
             chosen=[segment.name for segment in plan.chosen],
             segments=[
                 PlannedSegment(
-                    name=segment.name, path=str(segment.path), bytes=segment.nbytes, records=segment.records,
-                    first_sequence=segment.first_sequence, last_sequence=segment.last_sequence,
+                    name=segment.name,
+                    path=str(segment.path),
+                    bytes=segment.nbytes,
+                    records=segment.records,
+                    first_sequence=segment.first_sequence,
+                    last_sequence=segment.last_sequence,
                 )
                 for segment in plan.chosen
             ],
             skipped=plan.skipped,
             bytes=plan.nbytes,
             archive_directory=str(self._archive),
-        )  # fmt: skip
+        )
 
     async def swap(self, asked: requests.SwapJournal) -> SwapReply:
-        """Use a prepared file. JournalError, OperatorError of the journal's swaps."""
+        """Replace a segment by a prepared file: its archived or compressed form.
+
+        Raises:
+            JournalError, OperatorError: See `Journal.archive_swap` and `Journal.compress_swap`.
+        """
         journal = self._engine.journal
         swap = {"archive": journal.archive_swap, "compress": journal.compress_swap}[asked.action]
         async with self._swapping:
@@ -74,9 +90,13 @@ class JournalRequests:
         return SwapReply(name=asked.name, action=asked.action)
 
     async def remove(self, asked: requests.RemoveJournals) -> RemovalReply:
-        """For good. OperatorError journal_in_use."""
+        """Remove segments permanently.
+
+        Raises:
+            OperatorError: journal_in_use, when a segment is pinned or may not be removed yet.
+        """
         async with self._swapping:
-            # Planned again here: a replay may have begun since the caller's plan.
+            # Plan again: a replay may have started since the caller's plan.
             plan = self._plan("remove", asked.age_s)
             allowed = {segment.name for segment in plan.chosen}
             refused = [name for name in asked.names if name not in allowed]
@@ -92,10 +112,13 @@ class JournalRequests:
             return await asyncio.to_thread(self._engine.journal.remove, asked.names, now)
 
     async def browse(self, asked: requests.BrowseMessages) -> BrowsedPage:
-        """Messages of a topic; a page is complete only where the end of the log could be read with
-        confirmation.
+        """Return messages of a topic.
 
-        ClientError bad_pattern, bad_filter, bad_bookmark; JournalError bookmark_gone.
+        A page is complete only where the end of the log could be read with confirmation.
+
+        Raises:
+            ClientError: bad_pattern, bad_filter or bad_bookmark.
+            JournalError: bookmark_gone.
         """
         engine = self._engine
         wanted = browsing.parse_browse_request(engine.journal, asked, engine.dispatch.topics.decoder_of)
@@ -108,10 +131,11 @@ class JournalRequests:
         )
 
     def _plan(self, action: JournalAction, age_s: float) -> retention.RetentionPlan:
+        """Return the plan of an action on segments older than `age_s`."""
         now, journal = self._engine.clock.now_ns(), self._engine.journal
         return retention.plan_retention(action, journal.segments(), now - int(age_s * 1e9), self._held(), now)
 
     def _held(self) -> list[Pin]:
-        """Who needs records: here, and in other processes."""
+        """Return the pins of this process and the leases of other processes."""
         journal, clock = self._engine.journal, self._engine.clock
         return [*journal.pins(), *read_leases(journal.directory, self._engine.instance, clock.now_ns())]

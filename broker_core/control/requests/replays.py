@@ -1,4 +1,4 @@
-"""Managed replays."""
+"""Requests about managed replays."""
 
 from __future__ import annotations
 
@@ -16,20 +16,25 @@ _OPTIONS = ("topic", "filter", "bookmark", "rate", "rate_max_gap", "paused", "co
 
 
 class ReplayRequests:
-    """Answers about managed replays. Those that change something are answered when it is stored.
+    """Handlers of requests about managed replays. A change is stored before the reply.
 
-    Raise OperatorError unknown_replay, replay_ended, replay_not_ended, replay_exists, and what a client's own subscribe would
-    be refused with.
+    Raises:
+        OperatorError: unknown_replay, replay_ended, replay_not_ended or replay_exists.
+        ClientError: An error with which a client's own subscribe command would be refused.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     async def replays(self, asked: requests.ListReplays) -> list[ReplayEntry]:
+        """Return all managed replays."""
         return self._engine.managed.list_entries()
 
     async def create(self, asked: requests.CreateReplay) -> ReplayEntry:
-        """Checked as a client's own subscribe would be."""
+        """Create a managed replay, with the checks of a client's own subscribe command.
+
+        In a group, it needs a confirmed end of the log, and is refused while that cannot be read.
+        """
         client = check_client_name(asked.client)
         options = {key: value for key in _OPTIONS if (value := getattr(asked, key)) not in (None, "", False)}
         subscribe = {"bookmark": "0", **options, "c": "subscribe", "id": "managed", "managed": asked.name}
@@ -41,25 +46,31 @@ class ReplayRequests:
         return self._engine.managed.to_entry(await self._engine.managed.create(client, command, found.span))
 
     async def pause(self, asked: requests.PauseReplay) -> ReplayEntry:
+        """Pause a replay."""
         return await self._stored(self._engine.managed.pause(asked.name))
 
     async def resume(self, asked: requests.ResumeReplay) -> ReplayEntry:
+        """Resume a paused replay."""
         return await self._stored(self._engine.managed.resume(asked.name))
 
     async def rate(self, asked: requests.SetReplayRate) -> ReplayEntry:
+        """Set or remove the rate limit of a replay."""
         managed = self._engine.managed
         return await self._stored(
             managed.set_rate(asked.name, asked.rate or None, asked.rate_max_gap or None)
         )
 
     async def cancel(self, asked: requests.CancelReplay) -> ReplayEntry:
+        """End a replay."""
         return await self._stored(self._engine.managed.cancel(asked.name))
 
     async def forget(self, asked: requests.ForgetReplay) -> ReplayName:
+        """Delete an ended replay."""
         self._engine.managed.forget(asked.name)
         await self._engine.kept.save()
         return ReplayName(name=asked.name)
 
     async def _stored(self, replay: ManagedReplayRecord) -> ReplayEntry:
+        """Store the change of a replay, and return its entry."""
         await self._engine.kept.save()
         return self._engine.managed.to_entry(replay)

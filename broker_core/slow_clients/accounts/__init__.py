@@ -1,1 +1,1 @@
-"""What clients draw from their pools, kept exact; and the guard that has them judged."""
+"""Exact memory and disk use of clients and pools, and the guard that has clients judged."""

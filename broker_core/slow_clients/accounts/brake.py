@@ -1,4 +1,4 @@
-"""The brake of a staged rollout: how many decisions its revision may still carry out on this broker."""
+"""Brake of a staged rollout: how many decisions its revision may still execute on this broker."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SECOND_NS: Final = 1_000_000_000
 
 
 class RolloutBrake:
-    """The allowance of one staged revision on one broker.
+    """Decision allowance of one staged revision on one broker.
 
-    A decision is checked before it is carried out. The first one beyond the allowance is held, and ends the
-    rollout here: `exhausted` stays true for this revision, also when the control plane asks for it again.
+    A decision is checked before it is executed. The first one beyond the allowance is held back and ends the
+    rollout here: `exhausted` stays true for this revision, also when the control plane requests it again.
     """
 
     def __init__(self, stage: StagedRevision) -> None:
@@ -30,11 +30,11 @@ class RolloutBrake:
 
     @property
     def reserved(self) -> int:
-        """Decisions that the revision may have carried out here when a broker that is killed starts again."""
+        """Upper bound of the decisions executed here, for a broker that starts again after it was killed."""
         return self.made if self.allowed is None else max(self.made, self.allowed)
 
     def split(self, decisions: Iterable[Decision]) -> tuple[list[Decision], list[Decision]]:
-        """Return the decisions that may be carried out, and those that are held, marked as such."""
+        """Return the decisions that may be executed, and those that are held back, marked with `held_at`."""
         carried_out: list[Decision] = []
         held: list[Decision] = []
         for decision in decisions:
@@ -45,10 +45,10 @@ class RolloutBrake:
         return carried_out, held
 
     def admit(self, decision: Decision) -> bool:
-        """Return whether a decision may be carried out, and count it. Shadow decisions are not counted.
+        """Return whether a decision may be executed, and count it. Shadow decisions are not counted.
 
-        Discards and conflations of one subscription by one rule within a second are one decision, as in the
-        list of decisions.
+        Discards and conflations of one subscription by one rule within a second count as one decision, as in
+        the list of decisions.
         """
         if decision.mode is not EnforcementMode.ENFORCE or decision.revision != self.revision:
             return True

@@ -1,6 +1,7 @@
-"""The tick: who is worth a judgement now. Each client is looked at once a second, all at once or in parts.
+"""Registry of clients, and the schedule by which each one is sampled once a second.
 
-The roll: who is connected and subscribed, in which pool, under which rules. The guard judges by it.
+`ClientRegistry` knows which clients are connected, their subscriptions, pools and rules. The guard extends
+it. `TickSchedule` selects the clients that need judging, all together or in slices.
 """
 
 from __future__ import annotations
@@ -28,43 +29,58 @@ from broker_core.slow_clients.rules.rulebook import RuleBook, StagedRevision
 from broker_core.slow_clients.rules.scopes import RuleSubject
 
 MOMENTS: Final = 40
-"""Into which a second is divided."""
+"""Number of slices of a second; each client belongs to one slice."""
 MAX_DUE: Final = 250
-"""Looks at holds that end, in one part: where thousands end at once they come late rather than stop the loop."""
+"""Maximum holds that are rechecked in one slice.
+
+Where thousands of holds end at the same time, they are rechecked late rather than block the event loop.
+"""
 _SECOND: Final = TICK_MS * 1_000_000
 _MOMENT: Final = _SECOND // MOMENTS
+"""Duration of a slice, ns."""
 WORTH_A_SAMPLE: Final = 64 * 1024
-"""A client with less waiting in memory, and not for long, isn't slow and has no history."""
+"""Minimum bytes in memory for which a client gets a history.
+
+With less in memory, nothing on disk, and no message that has waited for a second, it is not slow.
+"""
 
 
 class TickSchedule:
-    """Every client has its moment in each second, so that the time between two looks at it is a second whatever the
-    others do; and the clients of one moment are few."""
+    """Schedule that assigns each client to one of 40 slices of a second.
+
+    So the time between two samples of a client is always a second, and the clients of one slice are few. A
+    *hold* is the time for which a limit must be exceeded before a rule acts. Clients whose hold ends earlier
+    than their slice get an extra check.
+    """
 
     def __init__(self) -> None:
         self._moments: list[dict[ClientUsage, None]] = [{} for _ in range(MOMENTS)]
         self._last = 0
-        """The moment that was looked at last, counted from 1970."""
+        """Number of the slice processed last, counted from 1970."""
         self._due: list[tuple[int, int, ClientUsage]] = []
-        """Clients whose hold ends before their next moment: when, and which."""
+        """Heap of (time in ns, serial number, client) for holds that end before the client's next slice."""
         self._serial = count()
 
     def add(self, use: ClientUsage) -> None:
-        """A client has connected."""
+        """Add a client."""
         self._moments[use.connection_number % MOMENTS][use] = None
 
     def remove(self, use: ClientUsage) -> None:
-        """A client has gone."""
+        """Remove a client, if it is there."""
         self._moments[use.connection_number % MOMENTS].pop(use, None)
 
     def all_clients(self, now_ns: int) -> list[ClientUsage]:
-        """Take everybody's sample; those that rules should look at."""
+        """Sample every client and return those that need judging."""
         return [use for moment in self._moments for use in moment if self._look_at(use, now_ns)]
 
     def next_slice(self, now_ns: int) -> list[ClientUsage]:
-        """The same for those whose moment has come since the last call, and for those whose hold ends."""
+        """Sample the clients of all slices since the last call; return those that need judging.
+
+        Clients with a hold that ends are returned too. After a pause, or a change of the clock, at most one
+        second of slices is processed.
+        """
         moment = now_ns // _MOMENT
-        begun = 0 < self._last <= moment  # neither the first call, nor has the clock gone back
+        begun = 0 < self._last <= moment  # false for the first call, and after the clock was set back
         first = max(self._last + 1, moment - MOMENTS + 1) if begun else moment
         self._last = moment
         suspects = [
@@ -76,7 +92,10 @@ class TickSchedule:
         return list(dict.fromkeys((*suspects, *self._falling_due(now_ns))))
 
     def recheck(self, use: ClientUsage, now_ns: int) -> None:
-        """A hold that ends before the client's next moment is looked at when it ends, so that a hold isn't rounded up."""
+        """Schedule an extra check when a hold of a client ends before its next slice.
+
+        Without it, a hold would be rounded up to the next full second.
+        """
         soonest = next_moment = now_ns + _SECOND
         for (name, identity), hold in use.rule_states.items():
             for rule in use.narrow[identity].rules if identity in use.narrow else use.rules:
@@ -88,6 +107,7 @@ class TickSchedule:
             heappush(self._due, (soonest, next(self._serial), use))
 
     def _falling_due(self, now_ns: int) -> Iterator[ClientUsage]:
+        """Yield clients whose hold has ended."""
         for _ in range(MAX_DUE):
             if not self._due or self._due[0][0] > now_ns:
                 return
@@ -96,6 +116,7 @@ class TickSchedule:
             yield use
 
     def _look_at(self, use: ClientUsage, now_ns: int) -> bool:
+        """Sample a client and return whether it needs judging."""
         memory, disk, history = use.memory, use.disk, use.history
         if use.closing or not (memory or disk or history or use.narrow or use.rule_states or use.beyond):
             return False
@@ -104,11 +125,15 @@ class TickSchedule:
             _sample(use, now_ns)
         stirs = use.needs_judging(now_ns)
         for one in use.narrow.values():
-            stirs |= one.needs_judging(use, now_ns)  # all of them: looking keeps what was seen
+            stirs |= one.needs_judging(use, now_ns)  # no short circuit: each call also records a sample
         return stirs or bool(use.rule_states)
 
 
 def _sample(use: ClientUsage, now_ns: int) -> None:
+    """Add a sample to the client's history.
+
+    A history is created when the client may be slow, and dropped after 60 samples without a backlog.
+    """
     memory, disk, age = use.memory, use.disk, age_ms(use.backlog.oldest_at, now_ns)
     history = use.history
     if history is None:
@@ -126,7 +151,7 @@ def _sample(use: ClientUsage, now_ns: int) -> None:
 
 
 class RulesOfClient(NamedTuple):
-    """The rules of a client and of each of its subscriptions, by their ids, and what they remember."""
+    """Rules of a client and of each of its subscriptions (by id), and their states."""
 
     rules: tuple[Rule, ...]
     narrow: dict[str, tuple[Rule, ...]]
@@ -134,7 +159,7 @@ class RulesOfClient(NamedTuple):
 
 
 class ClientRegistry:
-    """All clients of an instance with what they use, its pools, and the rules in force."""
+    """All clients of an instance with their use, its pools, and the rules in force."""
 
     def __init__(
         self,
@@ -148,7 +173,7 @@ class ClientRegistry:
         self._uses: dict[str, ClientUsage] = {}
         self._pools: dict[str, Pool] = {}
         self._written_off = Pool(PoolLimits("", UNLIMITED, UNLIMITED, ""))
-        """For clients that no longer count."""
+        """Pool of clients that no longer count."""
         self._connected = count(1)
         self._user_holds = user_holds
         self._ticking = TickSchedule()
@@ -158,10 +183,14 @@ class ClientRegistry:
     # ------------------------------------------------------------------------------------------ policies
 
     def apply_policy(self, document: PolicyDocument, stage: StagedRevision | None = None) -> None:
-        """Put a revision in force, whole. Whoever is over a limit of it is due at the next look: call `tick` at once.
+        """Put a revision into force.
 
-        With a stage the clients it covers are judged by that revision's limits and rules; pools stay the instance's.
-        A staged revision that has used up its allowance here stays withdrawn.
+        With a stage, the clients that it covers are judged by the limits and rules of the staged revision.
+        Pools stay those of the instance. A staged revision that has used up its allowance here stays
+        withdrawn.
+
+        Call `tick` immediately afterwards: clients over a limit of the new revision are due at the next
+        check.
         """
         self.brake = self._brake_for(stage)
         if self.brake is not None and self.brake.exhausted:
@@ -170,8 +199,9 @@ class ClientRegistry:
         self._pools = self._pools_of(book)
         self.book, self.revision, self.stage, self._document = book, document.revision, stage, document
         self._pool_rules = {(rule.scope, rule.signal): rule for rule in book.pool_rules if rule.at_enqueue}
-        """AMPS's, by pool and what it is short of: always enforced, and nobody is protected from them."""
+        """AMPS rules by pool and signal: always enforced, and no client is protected from them."""
         self._slow_pool_rules = [rule for rule in book.pool_rules if not rule.at_enqueue]
+        """Custom pool rules, judged at the tick only."""
         self._staged_book = self.compile_rules(stage.document) if stage is not None else book
         self._modes = MODES if book.has_shadow or self._staged_book.has_shadow else (EnforcementMode.ENFORCE,)
         succession = RuleStateMigration()
@@ -189,7 +219,7 @@ class ClientRegistry:
 
     @property
     def withdrawn(self) -> int:
-        """The staged revision that has used up its allowance here; 0 when there is none."""
+        """Number of the staged revision that has used up its allowance here; 0 if there is none."""
         return self.brake.revision if self.brake is not None and self.brake.exhausted else 0
 
     def follows(self, stage: StagedRevision | None) -> bool:
@@ -201,7 +231,7 @@ class ClientRegistry:
         return (stage.document, stage.client, stage.share) == self.stage[:3]
 
     def _brake_for(self, stage: StagedRevision | None) -> RolloutBrake | None:
-        """Return the brake of a stage; the one that counts already when the stage is of the same revision."""
+        """Return the brake of a stage: the present one when it is of the same revision, else a new one."""
         if stage is None:
             return None
         brake = self.brake
@@ -211,7 +241,7 @@ class ClientRegistry:
         return brake
 
     def _pools_of(self, book: RuleBook) -> dict[str, Pool]:
-        """The pools of another policy, in which nobody is yet, with what their rules remember once it is in force."""
+        """Return the pools of another policy, without clients, with the migrated states of their rules."""
         pools, before = build_pools(book.pools), self.book.pool_rules if self._uses else ()
         known = self._by_name()
         for name, pool in {pool.name: pool for pool in pools.values()}.items():
@@ -224,21 +254,24 @@ class ClientRegistry:
         return pools
 
     def pool_of(self, transport: str) -> Pool:
-        """The pool that a transport's clients draw on."""
+        """Return the pool from which a transport's clients draw."""
         return self._pools.get(transport) or self._pools[INSTANCE]
 
     def _by_name(self) -> dict[str, Pool]:
         return {pool.name: pool for pool in self._pools.values()}
 
     def pools(self) -> dict[str, tuple[Pool, list[str]]]:
-        """Every pool by name, with the transports that share it."""
+        """Return every pool by name, with the transports that share it."""
         return {
             name: (pool, [key for key, its in self._pools.items() if its is pool and key != INSTANCE])
             for name, pool in self._by_name().items()
         }
 
     def effective(self, name: str) -> list[EffectiveSetting]:
-        """Every setting in force for a client, then what holds for its subscriptions besides; [] for one that isn't here."""
+        """Return every setting in force for a client, then settings that apply only to its subscriptions.
+
+        Returns [] for a client that is not registered.
+        """
         use = self._uses.get(name)
         if use is None:
             return []
@@ -252,22 +285,23 @@ class ClientRegistry:
         return own
 
     def prefetch_of(self, use: ClientUsage, topic: str) -> int | None:
-        """The prefetch that policy sets for a client's subscription to a topic; None: what it asks for."""
+        """Return the prefetch that policy sets for a client's subscription; None to use the one requested."""
         return self._book_for(use.name).prefetch_of(RuleSubject(use.transport, use.user, use.name, topic))
 
     def compile_rules(self, document: PolicyDocument) -> RuleBook:
-        """The rules that another policy would make here."""
+        """Return the rules that another policy would have on this instance."""
         return RuleBook(document, resolve_pools(document, *self._host))
 
     def _book_for(self, name: str) -> RuleBook:
+        """Return the rule book that applies to a client: staged or regular."""
         return self._staged_book if self.stage is not None and self.stage.covers(name) else self.book
 
     def revision_of(self, name: str) -> int:
-        """The revision that a client is judged by."""
+        """Return the revision by which a client is judged."""
         return self._book_for(name).revision
 
     def rule_subjects(self) -> list[RuleSubject]:
-        """Every client, each followed by its subscriptions."""
+        """Return every client, each followed by its subscriptions."""
         return [
             subject
             for use in self._uses.values()
@@ -277,7 +311,11 @@ class ClientRegistry:
     # ------------------------------------------------------------------------------------------ clients
 
     def register(self, name: str, transport: str, backlog: BacklogView, user: str = "") -> ClientUsage:
-        """Enter a client. Raises ValueError when the name is entered: unregister a replaced client first."""
+        """Register a client and return its usage.
+
+        Raises:
+            ValueError: The name is registered. Unregister a replaced client first.
+        """
         if name in self._uses:
             raise ValueError(f"client {name} is registered")
         pool = self.pool_of(transport)
@@ -290,7 +328,7 @@ class ClientRegistry:
         return use
 
     def unregister(self, use: ClientUsage) -> None:
-        """Take a client out and give back all it uses. May be called twice."""
+        """Remove a client and release everything it uses. May be called twice."""
         if self._uses.get(use.name) is use:
             del self._uses[use.name]
             self._ticking.remove(use)
@@ -298,25 +336,32 @@ class ClientRegistry:
                 self._write_off(use)
 
     def suspend_ticks(self, use: ClientUsage) -> None:
-        """No tick looks at a client until it is roused, nor is it anything to its pool: for who knows that no rule of its own would
-        see anything meanwhile, as a back-test does. Its samples are forgotten; its place in the order of connecting stays."""
+        """Exclude a client from ticks and from its pool until `resume_ticks`.
+
+        For callers that know that no rule of the client can fire meanwhile, such as a back-test. Its samples
+        are dropped; its position in the order of connecting stays.
+        """
         self._ticking.remove(use)
         use.pool.remove_client(use)
         use.memory = use.disk = 0
         use.history = None
 
     def resume_ticks(self, use: ClientUsage, memory: int, disk: int) -> None:
-        """It holds so much by now, and ticks look at it again. Judges nothing."""
+        """Include a client in ticks and in its pool again, with this use in bytes. Judges nothing."""
         use.memory, use.disk = memory, disk
         use.pool.add_client(use)
         self._ticking.add(use)
 
     def usage_of(self, name: str) -> ClientUsage | None:
-        """What that client takes of its pool; None when it isn't registered."""
+        """Return the use of a client; None when it is not registered."""
         return self._uses.get(name)
 
     def on_spool_empty(self, use: ClientUsage) -> None:
-        """The client's spool is empty and it is live again. Raises ValueError while its spool takes disk."""
+        """Mark an offlined client as live again, because its spool is empty.
+
+        Raises:
+            ValueError: The spool still uses disk. Call `on_unspooled` first.
+        """
         if use.disk:
             raise ValueError(f"client {use.name} can't be live with {use.disk} bytes in its spool")
         if use.is_offlined:
@@ -326,20 +371,20 @@ class ClientRegistry:
             use.pool.add_client(use)
 
     def subscribe(self, use: ClientUsage, view: SubscriptionView) -> WatchedSubscription:
-        """A subscription begins. The view is read whenever it is judged, until it is unsubscribed."""
+        """Register a subscription. `view` is read at each judgement, until `unsubscribe`."""
         watched = use.watched[view.id] = WatchedSubscription(view)
         use.set_subscription_rules(watched, use.rules_for(self._book_for(use.name), view))
         return watched
 
     def unsubscribe(self, use: ClientUsage, subscription_id: str) -> None:
-        """A subscription has ended; what rules remember of it is forgotten."""
+        """Remove a subscription and the states of its rules."""
         watched = use.watched.pop(subscription_id, None)
         use.narrow.pop(subscription_id, None)
         if watched is not None:
             use.drop_rule_state((rule.name, subscription_id) for rule in watched.rules)
 
     def _rules_for(self, use: ClientUsage, book: RuleBook, succession: RuleStateMigration) -> RulesOfClient:
-        """What a book has for a client and its subscriptions, and what is remembered once that is in force."""
+        """Return the rules of a book for a client and its subscriptions, with the migrated states."""
         rules = book.rules_of_client(use.subject)
         narrow = {identity: use.rules_for(book, one.view) for identity, one in use.watched.items()}
         changed = [("", use.rules, rules)]
@@ -352,14 +397,16 @@ class ClientRegistry:
         return RulesOfClient(rules, narrow, holds)
 
     def _put_in_force(self, use: ClientUsage, given: RulesOfClient) -> None:
+        """Set the rules and states of a client."""
         use.set_rules(given.rules)
-        use.narrow.clear()  # those that rules look at are judged in the order of subscribing
+        use.narrow.clear()  # keep the order of subscribing, which is the order of judging
         for identity, rules in given.narrow.items():
             use.set_subscription_rules(use.watched[identity], rules)
         use.rule_states = given.holds
         use.refresh_limits()
 
     def _write_off(self, use: ClientUsage) -> None:
+        """Release everything that a client uses; from now on it does not count."""
         use.pool.remove_client(use)
         use.pool = self._written_off
         use.closing = True

@@ -1,6 +1,6 @@
-"""What the guard knows of one subscription besides its figures: which rules look at it, and when to ask them at once.
+"""Use and recent history of one client, and the rules about it and its subscriptions.
 
-What one client takes of its pool, and its recent history. Plain numbers, kept exact by the guard.
+The figures are plain numbers, which the guard keeps exact.
 """
 
 from __future__ import annotations
@@ -52,40 +52,45 @@ from broker_core.slow_clients.rules.scopes import RuleSubject
 
 
 class WatchedSubscription:
-    """A subscription that the guard was told of. The guard alone writes it, also when a policy comes into force; whoever
-    subscribed asks `SlowClientGuard.waiting` when its backlog passes an alarm."""
+    """Subscription that is registered with the guard. Only the guard modifies it.
+
+    The owner of the subscription calls `SlowClientGuard.judge_subscription` when the backlog passes an alarm.
+    """
 
     __slots__ = ("_trail", "alarm_bytes", "alarm_messages", "rules", "view")
 
     def __init__(self, view: SubscriptionView) -> None:
         self.view = view
         self.rules: tuple[Rule, ...] = ()
-        """Those that look at it; none: nobody need measure it."""
+        """Rules about this subscription. Without any, its backlog does not have to be measured."""
         self.alarm_messages = UNLIMITED
-        """With a `backlog_messages` greater than this there is something to judge at once."""
+        """With more backlog messages than this, a rule must be judged immediately."""
         self.alarm_bytes = UNLIMITED
-        """The same of `backlog_bytes`."""
+        """With more backlog bytes than this, a rule must be judged immediately."""
         self._trail: TimeSeries | None = None
 
     @property
     def has_rules(self) -> bool:
-        """Whether any rule looks at it."""
+        """Whether any rule applies to this subscription."""
         return bool(self.rules)
 
     @property
     def is_over_alarm(self) -> bool:
-        """Whether there is something to judge at once."""
+        """Whether the backlog is over an alarm, so that a rule must be judged immediately."""
         view = self.view
         return view.backlog_messages > self.alarm_messages or view.backlog_bytes > self.alarm_bytes
 
     def needs_judging(self, client: ClientView, now_ns: int) -> bool:
-        """Look at it: whether a rule that remembers nothing of it should be asked. What was read is kept for a while."""
+        """Sample the signals of all rules; return whether a rule without state needs a check.
+
+        The values are stored for forecasts.
+        """
         values = [subscription_value(rule, client, self.view, now_ns) for rule in self.rules]
         self._trail = append_sample(self._trail, now_ns, values)
         return self._trail is not None and any(map(needs_check, self.rules, values))
 
     def forecast_inputs(self, client: ClientView, now_ns: int) -> Iterator[ForecastInput]:
-        """What each of its rules sees of it, for forecasts."""
+        """Yield the value, state and history of each of the subscription's rules, for forecasts."""
         identity = self.view.id
         for place, rule in enumerate(self.rules):
             value = subscription_value(rule, client, self.view, now_ns)
@@ -94,13 +99,13 @@ class WatchedSubscription:
             yield ForecastInput(rule, value, hold, points, identity, exemption_reason(rule, client.name))
 
     def set_rules(self, rules: tuple[Rule, ...]) -> None:
-        """These rules look at it from now on."""
+        """Replace the rules about this subscription."""
         self.rules = rules
         self._trail = None
         messages = nbytes = UNLIMITED
         for rule in rules:
             if rule.at_enqueue:
-                # What waits in memory is part of the backlog: passing a limit of it, the backlog has passed it too.
+                # Messages in memory are part of the backlog. When they exceed a limit, the backlog does too.
                 if rule.unit is Unit.MESSAGES:
                     messages = min(messages, rule.limit)
                 else:
@@ -110,10 +115,10 @@ class WatchedSubscription:
 
 @dataclass(slots=True, eq=False)
 class ClientUsage:
-    """What a client takes from its pool. Only the guard writes it; everybody may read. The judge sees it as a client.
+    """Use of its pool by one client. Only the guard modifies it; the judge reads it as a `ClientView`.
 
-    `memory_alarm` and `disk_alarm` are the one number each that the hot path compares with: the client's
-    limit, or the bound up to which its place in the pool's ranking is good, whichever is lower.
+    `memory_alarm` and `disk_alarm` are the only two numbers that the hot path compares with. Each is the
+    client's limit, or the use up to which its rank in the pool is valid, whichever is lower.
     """
 
     name: str
@@ -123,7 +128,7 @@ class ClientUsage:
     pool: Pool
     connection_number: int
     user_holds: Callable[[str], int]
-    """By a client's name: bytes of the log that its user's pins hold."""
+    """Function from a client's name to the bytes of the log that its user's pins retain."""
     memory: int = 0
     disk: int = 0
     memory_alarm: int = 0
@@ -133,40 +138,43 @@ class ClientUsage:
     closing: bool = False
     rules: tuple[Rule, ...] = ()
     beyond: bool = False
-    """Whether a rule may be passed while nothing of it is in memory or on disk."""
+    """Whether a rule can fire while nothing is in memory or on disk."""
     rates: tuple[Rule, ...] = ()
+    """Rules with the shape RATE_BELOW."""
     limits: ClientLimits = NO_LIMITS
+    """Lowest limits of the rules judged at enqueue."""
     fresh: ClientLimits = NO_LIMITS
-    """The lowest limits of rules judged at enqueue that haven't acted on what the client holds now."""
+    """Lowest limits of the rules judged at enqueue that have not acted on the present backlog."""
     history: SampleHistory | None = None
     rule_states: dict[tuple[str, str], RuleState] = field(default_factory=dict)
     watched: dict[str, WatchedSubscription] = field(default_factory=dict)
-    """Its subscriptions by their ids."""
+    """Subscriptions by id."""
     narrow: dict[str, WatchedSubscription] = field(default_factory=dict)
-    """Those that rules look at."""
+    """Subscriptions with rules, by id."""
     _reads: tuple[tuple[OfClient, Rule], ...] = ()
-    """Those of its rules that its limits don't say all of, each with what reads its signal."""
+    """Rules that `limits` does not fully express, each with the function that reads its signal."""
     _calm: tuple[int, ...] = ()
-    """For each of these the value up to which it needn't be asked."""
+    """For each entry of `_reads`, the greatest value that does not require a check."""
     _places: tuple[int, ...] = ()
-    """Of those of these whose signal its samples don't have."""
+    """Indexes in `_reads` of rules whose signal is not in the client's samples."""
     _trail: TimeSeries | None = None
+    """Recent values of the rules at `_places`."""
 
     @property
     def subject(self) -> RuleSubject:
-        """Whom scopes are matched with."""
+        """Subject with which scopes are matched."""
         return RuleSubject(self.transport, self.user, self.name)
 
     def subject_of(self, view: SubscriptionView) -> RuleSubject:
-        """The same of one of its subscriptions."""
+        """Return the subject of one subscription, with which scopes are matched."""
         return RuleSubject(self.transport, self.user, self.name, view.topic, view.id, view.name)
 
     def rules_for(self, book: RuleBook, view: SubscriptionView) -> tuple[Rule, ...]:
-        """A book's rules for one of its subscriptions."""
+        """Return a book's rules for one of the client's subscriptions."""
         return book.rules_of_subscription(self.subject_of(view), durable=view.durable, prefetch=view.prefetch)
 
     def set_rules(self, rules: tuple[Rule, ...]) -> None:
-        """These are its rules from now on."""
+        """Replace the rules about the client."""
         self.rules = rules
         self.limits = client_limits(rules)
         self.beyond = can_fire_without_backlog(rules)
@@ -182,7 +190,7 @@ class ClientUsage:
         self._trail = None
 
     def set_subscription_rules(self, watched: WatchedSubscription, rules: tuple[Rule, ...]) -> None:
-        """These are the rules of one of its subscriptions from now on."""
+        """Replace the rules about one of the client's subscriptions."""
         watched.set_rules(rules)
         if rules:
             self.narrow[watched.view.id] = watched
@@ -190,11 +198,14 @@ class ClientUsage:
             self.narrow.pop(watched.view.id, None)
 
     def has_rule_state(self, watched: WatchedSubscription) -> bool:
-        """Whether rules remember something of one of its subscriptions: it may be within their limits again."""
+        """Return whether rules have state for a subscription.
+
+        If so, it must be judged even without a passed alarm, because it may be within its limits again.
+        """
         return bool(self.rule_states and self.rule_state_of(watched.view.id, watched.rules))
 
     def rule_state_of(self, identity: str, rules: tuple[Rule, ...]) -> dict[str, RuleState]:
-        """What these rules remember of one of its subscriptions, or with "" of itself."""
+        """Return the states of these rules about one subscription, or about the client for ""."""
         return {
             rule.name: hold
             for rule in rules
@@ -202,7 +213,10 @@ class ClientUsage:
         }
 
     def store_rule_state(self, holds: Holds) -> bool:
-        """Take over what rules remember. True when its limits changed by it: it must be ranked anew."""
+        """Replace all rule states; return whether the client's limits changed.
+
+        The caller must then rank the client again.
+        """
         before, known = self.fresh, self.rule_states.keys()
         self.rule_states = dict(holds)
         if holds.keys() != known:
@@ -210,18 +224,21 @@ class ClientUsage:
         return self.fresh != before
 
     def drop_rule_state(self, keys: Iterable[tuple[str, str]]) -> None:
-        """What rules remembered of a subscription that has ended. Its client's own limits don't depend on that."""
+        """Remove the states of rules about a closed subscription.
+
+        The client's own limits do not depend on them.
+        """
         for key in keys:
             self.rule_states.pop(key, None)
 
     def refresh_limits(self) -> None:
-        """Its limits, without those of rules that have acted already."""
+        """Recompute `fresh`: the limits without those of rules that have acted."""
         self.fresh = self.limits
         if self.rule_states:
             self.fresh = client_limits(rule for rule in self.rules if (rule.name, "") not in self.rule_states)
 
     def needs_judging(self, now_ns: int) -> bool:
-        """Whether a rule that remembers nothing of it should be asked. Looking keeps what its samples don't have."""
+        """Return whether a rule without state needs a check. Stores values that the samples lack."""
         limits, stirred = self.limits, False
         if self._reads:
             values = [read(self, rule, now_ns) for read, rule in self._reads]
@@ -235,7 +252,7 @@ class ClientUsage:
         return stirred or self.disk > limits.disk or (self.memory > limits.memory and not self.is_offlined)
 
     def forecast_inputs(self, now_ns: int) -> Iterator[ForecastInput]:
-        """What each of its rules sees of it, for forecasts."""
+        """Yield the value, state and history of each of the client's rules, for forecasts."""
         samples = tuple(self.recent_samples(now_ns))
         kept = [self._reads[place][1] for place in self._places]
         for rule in self.rules:
@@ -250,7 +267,7 @@ class ClientUsage:
             hold = self.rule_states.get((rule.name, ""), NO_HOLD)
             yield ForecastInput(rule, value, hold, points, spared=exemption_reason(rule, self.name))
 
-    # As the judge reads a client.
+    # Members of `ClientView`, for the judge.
 
     @property
     def pool_name(self) -> str:
@@ -277,11 +294,11 @@ class ClientUsage:
         return self.user_holds(self.name)
 
     def acked_at(self, until_ns: int) -> AckedMark | None:
-        """The newest that is remembered of what the peer had taken, not newer than that."""
+        """Return the newest recorded `AckedMark` at or before `until_ns`; None if there is none."""
         return self.history.acked_at(until_ns) if self.history is not None else None
 
     def recent_samples(self, now_ns: int) -> SampleSequence:
-        """The last 60 samples, the newest of now."""
+        """Return at most 60 samples, oldest first; the last one is taken now."""
         values = self.history.samples.newest(SAMPLES - 1) if self.history is not None else array("q")
         age = age_ms(self.backlog.oldest_at, now_ns)
         values.extend((now_ns, self.memory, self.disk, age, self.backlog.acked_bytes))

@@ -1,18 +1,24 @@
-"""The guard: one per instance. Knows what every client takes of its pool and has it judged when something may be over.
+"""The slow-client guard: it counts the use of every client, and judges clients that may be over a limit.
 
-It acts at three places only: when something was queued (memory, a subscription's backlog) or spooled (disk), at the
-tick (ages, rates, holds; and what a changed policy made too much), and on acknowledgements. At the first the cost is
-two additions and two comparisons unless a limit is passed.
+There is one guard per instance. It acts in three cases only:
 
-The caller carries decisions out, in the same turn of the loop, and reports what changed. Decisions in shadow mode are
-recorded and nothing else.
+- Messages are queued (memory, backlog of a subscription) or spooled (disk). This costs two additions and two
+  comparisons unless a limit is passed.
+- At the tick, it judges ages, rates, holds, and clients over a limit of a new policy.
+- A client acknowledges messages.
 
-    OFFLINE     outbox.take_all() → spool; `released` what left memory, `spooled` what the spool file grew by.
-                From the decision on the client counts as offlined; everything new is `spooled`. When the
-                spool is empty: `on_unspooled` what the file took, then `returned`.
-    DISCONNECT  (REFUSE, DELETE_DURABLE) send the notice, close, remove the spool, `unregister`. From the decision on
-                the client's use counts no more, so that nobody else is chosen for what this one is about to free.
-    others      whatever leaves memory is `released`; a subscription that ends is `unsubscribe`d.
+The caller executes the decisions in the same event-loop iteration and reports the resulting changes:
+
+    OFFLINE     Move the outbox to the spool. Call `on_released` with the bytes that left memory, and
+                `on_spooled` with the growth of the spool file. From the decision on, the client counts as
+                offlined, and new messages go to the spool. When the spool is empty, call `on_unspooled`,
+                then `on_spool_empty`.
+    DISCONNECT  Also REFUSE and DELETE_DURABLE. Send the notice, close, remove the spool, call `unregister`.
+                From the decision on, the client's use does not count. So no other client is chosen for the
+                memory and disk that this one is about to free.
+    others      Call `on_released` for bytes that left memory, `unsubscribe` for a subscription that ended.
+
+Decisions in shadow mode are only recorded.
 """
 
 from __future__ import annotations
@@ -51,11 +57,12 @@ from broker_core.slow_clients.rules.rule import INSTANCE, TICK_MS, UNLIMITED, Ru
 from broker_core.slow_clients.rules.rulebook import StagedRevision
 
 Summon = Callable[[Pool, Signal, int], None]
-"""With a pool, what it is short of, and how many of its largest users are looked at."""
+"""Callback with a pool, the signal of the resource it lacks, and how many of its largest users are examined.
+"""
 
 
 class SlowClientGuard(ClientRegistry):
-    """The roll of an instance's clients, and the judgement of them."""
+    """Client registry of an instance that also judges the clients."""
 
     def __init__(
         self,
@@ -66,20 +73,33 @@ class SlowClientGuard(ClientRegistry):
         user_holds: Callable[[str], int] = lambda name: 0,
         summon: Summon = lambda pool, signal, wanted: None,
     ) -> None:
-        """`summon` is asked before somebody of a pool is chosen: of those that rest, whoever may be chosen is to be roused."""
+        """Create a guard for an instance.
+
+        Args:
+            document: Policy in force.
+            host_memory: Memory of the host, bytes.
+            ulimit: Memory limit of the process, bytes; None for unlimited.
+            default_disk_path: Spool directory where the policy names none.
+            user_holds: Returns the bytes of the log that the pins of a client's user retain, by client name.
+            summon: Called before a client of a pool is chosen. It must call `resume_ticks` for each suspended
+                client that may be chosen.
+        """
         super().__init__(document, host_memory, ulimit, default_disk_path, user_holds)
         self._summon = summon
         self.on_exhausted: Callable[[], None] = lambda: None
-        """Called when the staged revision has used up its allowance. `withdraw_stage` must follow, soon."""
+        """Called when the staged revision has used up its allowance. `withdraw_stage` must follow soon."""
         self._later: list[Decision] = []
-        """Further decisions of calls that return one; they come with the next tick."""
+        """Additional decisions of calls that return only one. The next tick returns them."""
         self._first_choices: dict[tuple[str, str], tuple[int, str]] = {}
-        """By pool and rule: in which second, and who. Finding out takes a look at everybody."""
+        """Cached result of `_first_choice` by pool and rule: (second, client name).
+
+        Finding the client examines all clients.
+        """
 
     # ------------------------------------------------------------------------------------------ the hot path
 
     def on_queued(self, use: ClientUsage, nbytes: int, now_ns: int) -> Decision | None:
-        """The client's outbox grew by nbytes. The decision may be about any client of its pool."""
+        """Count bytes added to the client's outbox. The decision may be about any client of its pool."""
         memory = use.memory = use.memory + nbytes
         pool = use.pool
         used = pool.memory_used = pool.memory_used + nbytes
@@ -88,7 +108,7 @@ class SlowClientGuard(ClientRegistry):
         return None
 
     def on_released(self, use: ClientUsage, nbytes: int) -> None:
-        """The client's outbox became smaller by nbytes."""
+        """Count bytes removed from the client's outbox. Raises ValueError if it has fewer bytes."""
         if nbytes > use.memory:
             raise ValueError(f"client {use.name} can't release {nbytes} of {use.memory} bytes")
         use.memory -= nbytes
@@ -97,7 +117,7 @@ class SlowClientGuard(ClientRegistry):
             use.pool.adjust_leaving_memory(-nbytes)
 
     def on_spooled(self, use: ClientUsage, nbytes: int, now_ns: int) -> Decision | None:
-        """The client's spool file grew by nbytes."""
+        """Count bytes added to the client's spool file. The decision may be about any client of its pool."""
         disk = use.disk = use.disk + nbytes
         pool = use.pool
         used = pool.disk_used = pool.disk_used + nbytes
@@ -106,7 +126,7 @@ class SlowClientGuard(ClientRegistry):
         return None
 
     def on_unspooled(self, use: ClientUsage, nbytes: int) -> None:
-        """The client's spool file became smaller by nbytes, or was removed."""
+        """Count bytes removed from the client's spool file. Raises ValueError if it has fewer bytes."""
         if nbytes > use.disk:
             raise ValueError(f"client {use.name} can't release {nbytes} of {use.disk} bytes of disk")
         use.disk -= nbytes
@@ -115,28 +135,34 @@ class SlowClientGuard(ClientRegistry):
     def judge_subscription(
         self, use: ClientUsage, watched: WatchedSubscription, now_ns: int
     ) -> list[Decision]:
-        """Its client has acknowledged something, or it is owed more than one of its alarms, or was before (`has_rule_state`). The
-        view says what is owed now."""
+        """Judge the rules about one subscription.
+
+        Call it after an acknowledgement of its client, when its backlog is over an alarm, or while
+        `has_rule_state`. The subscription's view must be up to date.
+        """
         if use.closing or use.watched.get(watched.view.id) is not watched:
             return []
         return self._heed(judge([ClientUnderRules(use, (), (watched,))], (), (), now_ns, self._modes))
 
     def record_shadow_discard(self, decision: Decision, messages: int) -> None:
-        """What was decided in shadow would have left out so many: fewer would wait from now on."""
+        """Record that enforcing a shadow decision would have discarded `messages` more messages."""
         use, key = self._uses.get(decision.client), (decision.rule, decision.subscription)
         if use is not None and (hold := use.rule_states.get(key)) is not None:
             use.rule_states = {**use.rule_states, key: hold._replace(cut=hold.cut + messages)}
 
     def shadow_discarded(self, decision: Decision) -> int:
-        """By how many messages fewer would wait by now if what a rule decided in shadow had been done."""
+        """Return how many fewer messages would wait now had the rule been enforced."""
         use = self._uses.get(decision.client)
         return (
             use.rule_states.get((decision.rule, decision.subscription), NO_HOLD).cut if use is not None else 0
         )
 
     def unregister(self, use: ClientUsage) -> None:
-        """As the roll does; and what was decided about the client and isn't done yet is void: another one may take its name
-        before it would be done. What was only to be recorded still is."""
+        """Remove a client, its use, and its enforced decisions that no tick has returned yet.
+
+        A new client may take the name before they are executed. Shadow decisions stay, and are still
+        recorded.
+        """
         if self._uses.get(use.name) is use:
             self._later = [
                 one
@@ -147,15 +173,15 @@ class SlowClientGuard(ClientRegistry):
 
     @property
     def has_pending_decisions(self) -> bool:
-        """Whether decisions that were made wait for the next tick."""
+        """Whether decisions wait for the next tick."""
         return bool(self._later)
 
     # ------------------------------------------------------------------------------------------ judging
 
     def tick(self, now_ns: int) -> list[Decision]:
-        """A whole round at once: take samples; judge ages, rates, holds, and whatever is over its limit.
+        """Sample every client and judge ages, rates, holds, and everything over a limit.
 
-        Everybody is judged together: what a preview says of a policy is what happens here when it has come into force.
+        All clients are judged together, so the result equals the preview of the policy that is in force.
         """
         decisions, self._later = self._later, []
         stirred = dict.fromkeys(self._ticking.all_clients(now_ns))
@@ -176,7 +202,10 @@ class SlowClientGuard(ClientRegistry):
         return decisions
 
     def tick_part(self, now_ns: int) -> list[Decision]:
-        """Those whose turn has come: call it every 25 ms, so that no turn of the loop takes long."""
+        """Sample and judge the clients of the slices that have passed since the last call.
+
+        Call it every 25 ms. The work of a tick is divided so that no event-loop iteration takes long.
+        """
         decisions, self._later = self._later, []
         for use in self._ticking.next_slice(now_ns):
             if not use.closing:
@@ -185,7 +214,7 @@ class SlowClientGuard(ClientRegistry):
                     self._ticking.recheck(use, now_ns)
         for pool in self._by_name().values():
             pool.prepare_ranking(now_ns)
-            # The disk first: who is disconnected for it leaves the memory too.
+            # Disk first: a client that is disconnected for its disk use also frees memory.
             while decision := self._judge_disk(pool, now_ns) or self._judge_memory(pool, now_ns):
                 decisions.append(decision)
             for rule in self._slow_pool_rules:
@@ -194,7 +223,7 @@ class SlowClientGuard(ClientRegistry):
         return decisions
 
     def judge_client(self, use: ClientUsage, now_ns: int) -> list[Decision]:
-        """What is decided about one client, as when its turn has come."""
+        """Judge one client now, as in its slice of the tick."""
         use.backlog.update_progress()
         return self._judge_own(use, now_ns)
 
@@ -207,8 +236,15 @@ class SlowClientGuard(ClientRegistry):
     ) -> list[Decision]:
         """Return the decisions of the `tick` that would follow `apply_policy`, each in its rule's own mode.
 
-        `leaving` are clients that the policy would close first: they relieve their pools and are not judged.
-        Decisions beyond the stage's allowance come last, with `held_at`. Nothing changes.
+        Nothing changes.
+
+        Args:
+            document: Policy to preview.
+            now_ns: Current time.
+            stage: Staged revision to preview, if any. Decisions beyond its allowance come last, with
+                `held_at`.
+            leaving: Names of clients that the policy would close first. They relieve their pools and are not
+                judged.
         """
         book = self.compile_rules(document)
         pools, staged = (
@@ -242,12 +278,17 @@ class SlowClientGuard(ClientRegistry):
         return carried_out + held
 
     def forecast(self, name: str, now_ns: int) -> ForecastEntry | None:
-        """The rule that acts on a client first, or is nearest to it; None when it isn't registered or uses nothing."""
+        """Return the rule that acts on a client first, or is nearest to acting.
+
+        Returns None when the client is not registered or uses nothing.
+        """
         return first_to_act(self.forecasts(name, now_ns))
 
     def forecasts(self, name: str, now_ns: int) -> list[ForecastEntry]:
-        """How near each rule is to acting on a client: its own rules, its subscriptions', its pool's. [] for a client
-        that isn't registered."""
+        """Return how near each rule is to acting on a client: rules of client, subscriptions and pool.
+
+        Returns [] for a client that is not registered.
+        """
         use = self._uses.get(name)
         if use is None or use.closing:
             return []
@@ -260,6 +301,7 @@ class SlowClientGuard(ClientRegistry):
         return [forecast_rule(seen, now_ns) for seen in found]
 
     def _seen_of_pool(self, rule: Rule, use: ClientUsage, now_ns: int) -> ForecastInput:
+        """Return the forecast input of a pool rule for one client."""
         pool = use.pool
         value, figure = pool_value(rule, pool), 1 if rule.signal is Signal.POOL_DISK else 0
         spares = exemption_reason(rule, use.name)
@@ -271,7 +313,7 @@ class SlowClientGuard(ClientRegistry):
         return ForecastInput(rule, value, hold, points, spared=spares)
 
     def _first_choice(self, rule: Rule, pool: Pool, now_ns: int) -> str:
-        """Who would be chosen now, as of this second at least."""
+        """Return the client that a pool rule would choose now; at most one second out of date."""
         key, second = (pool.name, rule.name), now_ns // (TICK_MS * 1_000_000)
         known = self._first_choices.get(key)
         if known is None or known[0] != second or known[1] not in self._uses:
@@ -286,6 +328,7 @@ class SlowClientGuard(ClientRegistry):
         return known[1]
 
     def _memory_alarm(self, use: ClientUsage, nbytes: int, now_ns: int) -> Decision | None:
+        """Judge the client and its pool after `on_queued` passed an alarm."""
         if use.closing:
             return None
         if use.is_offlined:
@@ -299,6 +342,7 @@ class SlowClientGuard(ClientRegistry):
         return self._judge_memory(use.pool, now_ns)
 
     def _disk_alarm(self, use: ClientUsage, now_ns: int) -> Decision | None:
+        """Judge the client and its pool after `on_spooled` passed an alarm."""
         if use.closing:
             return None
         if use.disk > use.fresh.disk:
@@ -310,11 +354,13 @@ class SlowClientGuard(ClientRegistry):
         return self._judge_disk(use.pool, now_ns)
 
     def _judge_own(self, use: ClientUsage, now_ns: int) -> list[Decision]:
+        """Judge the rules about a client and its subscriptions."""
         return self._heed(
             judge([ClientUnderRules(use, use.rules, use.narrow.values())], (), (), now_ns, self._modes)
         )
 
     def _judge_memory(self, pool: Pool, now_ns: int) -> Decision | None:
+        """Return a decision about the largest memory user when the pool is over its limit."""
         if pool.memory_used <= pool.memory_ceiling:
             return None
         self._summon(pool, Signal.POOL_MEMORY, 2)
@@ -323,6 +369,7 @@ class SlowClientGuard(ClientRegistry):
         return self._judge_largest(Signal.POOL_MEMORY, pool, ranked, observed, now_ns)
 
     def _judge_disk(self, pool: Pool, now_ns: int) -> Decision | None:
+        """Return a decision about the largest disk user when the pool is over its limit."""
         if pool.disk_used <= pool.disk_ceiling:
             return None
         self._summon(pool, Signal.POOL_DISK, 2)
@@ -332,9 +379,10 @@ class SlowClientGuard(ClientRegistry):
     def _judge_largest(
         self, signal: Signal, pool: Pool, ranked: list[tuple[int, RankedClient]], observed: int, now_ns: int
     ) -> Decision | None:
-        """One decision, as evaluate() would make it of everybody, and its effect noted; the caller asks again for more.
+        """Return the decision about the largest user of a pool, and apply its effect.
 
-        With only the two largest at hand a second decision would lack its runner-up.
+        It equals the first one that `judge` would make of all clients. The caller calls again for more: with
+        only the two largest users at hand, a second decision would lack its runner-up.
         """
         if not ranked:
             return None
@@ -344,7 +392,7 @@ class SlowClientGuard(ClientRegistry):
         return decision
 
     def _judge_pool(self, rule: Rule, pool: Pool, now_ns: int) -> list[Decision]:
-        """A pool rule of the operator's own, with all the pool's clients at hand only when it wakes."""
+        """Judge a custom pool rule. Only when it may fire, all clients of the pool are collected."""
         if rule.name not in pool.holds and not needs_check(rule, pool_value(rule, pool)):
             return []
         self._summon(pool, rule.signal, UNLIMITED)
@@ -354,7 +402,7 @@ class SlowClientGuard(ClientRegistry):
         return self._heed(judge(clients, [rule], [pool], now_ns))
 
     def _first(self, decisions: list[Decision]) -> Decision | None:
-        """An enforced one at once; the others with the next tick."""
+        """Return the first enforced decision, or None; the next tick returns the others."""
         enforced = next(
             (decision for decision in decisions if decision.mode is EnforcementMode.ENFORCE), None
         )
@@ -362,7 +410,7 @@ class SlowClientGuard(ClientRegistry):
         return enforced
 
     def _heed(self, verdict: JudgeResult) -> list[Decision]:
-        """Note what was decided and what is to be remembered; a rollout's brake is asked first."""
+        """Store the rule states of a result and apply its decisions. A rollout's brake is checked first."""
         brake = self.brake
         decisions = list(verdict.decisions)
         if decisions and brake is not None:
@@ -377,9 +425,9 @@ class SlowClientGuard(ClientRegistry):
         return decisions
 
     def _hold_back(self, verdict: JudgeResult, brake: RolloutBrake) -> list[Decision]:
-        """Return what a verdict may carry out under a rollout's brake, and the first decision that it holds.
+        """Return the decisions that the brake admits, and the first decision that it holds back.
 
-        Rules remember nothing of a held decision, so that the instance's revision can still act.
+        Rules keep no state of a held decision, so that the instance's revision can still act.
         """
         known, (decisions, held) = brake.exhausted, brake.split(verdict.decisions)
         for one in held:
@@ -393,7 +441,7 @@ class SlowClientGuard(ClientRegistry):
         return decisions
 
     def _note(self, decision: Decision) -> None:
-        """A decision's effect on the client's use, before it is carried out."""
+        """Apply a decision's effect to the client's use before it is executed."""
         use = self._uses[decision.client]
         if decision.mode is not EnforcementMode.ENFORCE or use.closing:
             return
@@ -401,7 +449,7 @@ class SlowClientGuard(ClientRegistry):
             self._write_off(use)
             return
         if decision.action in RELIEVING and decision.signal in OUTBOX:
-            # The act takes the signal away. When it is back, it is judged anew and at once.
+            # The action clears the signal. When the signal returns, it is judged from the start, immediately.
             key = (decision.rule, decision.subscription)
             self._remember(use, {other: hold for other, hold in use.rule_states.items() if other != key})
         if decision.action is PolicyAction.OFFLINE and not use.is_offlined:
@@ -409,6 +457,7 @@ class SlowClientGuard(ClientRegistry):
             use.offlined_at = decision.at
 
     def _remember(self, use: ClientUsage, holds: Holds) -> None:
+        """Store rule states, and rank the client again if its limits changed."""
         if use.store_rule_state(holds) and not use.closing:
             use.pool.by_disk.add(use)
             if not use.is_offlined:

@@ -1,19 +1,22 @@
-"""Who uses most, cheaply, among tens of thousands of clients whose use changes with every message.
+"""Pools: the memory and disk that clients share, their use, and a ranking of the clients by use.
 
-A heap of what each client used when it was last looked at. Shrinking since then costs nothing: the entry says too much
-and is put right when it comes to the top. Growing beyond it must be told (`enter`).
+The ranking finds the largest users among tens of thousands of clients whose use changes with every message.
+It is a heap of the use at the time of the last ranking:
 
-While nobody is about to ask, a client that has grown is noted once as one that isn't ranked, and grows on for nothing.
-When the pool fills up, each `prepare` ranks some of these, and whoever grows is ranked at once: so a question finds
-everybody ranked, and costs what left-over entries it meets. One that comes sooner ranks all the others first.
+- When a client's use shrinks, nothing is done. Its entry is too large and is corrected when it reaches the
+  top.
+- When its use grows beyond the entry, the caller must `add` it again.
 
-What is left over isn't cleared away all at once. When half of the heap is, it becomes the older one, and with each new
-entry two are taken from its tail, where taking leaves a heap, and the good ones go to the new heap. The largest is at the
-top of either.
+While no choice is expected, a client that has grown is only listed as unranked, once, and grows further at no
+cost. When the pool fills up, each `rank_some` ranks a part of the unranked clients, and clients that grow are
+ranked immediately. So a choice finds all clients ranked and only skips obsolete entries. A choice that comes
+earlier first ranks all others.
 
-Of equals the one with the older backlog comes first, then the one that connected first.
+Obsolete entries are removed gradually. When they are half of the heap, it becomes the older heap. With each
+new entry, two entries are removed from the tail of the older heap, which leaves a valid heap. Of these, the
+valid ones go to the new heap. The largest user is at the top of one of the two.
 
-Pools: the memory and disk that clients share, what is used of them, and who uses most.
+Clients with equal use are ordered by the age of their backlog, then by the order of connecting.
 """
 
 from __future__ import annotations
@@ -29,55 +32,65 @@ from broker_core.slow_clients.evaluate.signals import ClientView, PoolSignals
 from broker_core.slow_clients.rules.rule import TICK_MS, UNLIMITED, ClientLimits, PoolLimits
 
 PARTS: Final = 20
-"""Calls of `prepare` in which everybody is ranked: at the guard's pace half a second."""
+"""Number of `rank_some` calls that rank all clients: half a second at the guard's pace of 25 ms."""
 _SPARE: Final = 64
+"""Obsolete entries that are always tolerated."""
 
 
 class RankedClient(ClientView, Protocol):
-    """What a client takes of its pool, and what the pool tells it: `ClientUsage`. Compared by identity."""
+    """Client with its use and the figures that the pool sets (`ClientUsage`). Compared by identity."""
 
     memory: int
     memory_alarm: int
-    """With more bytes than this it is looked at again."""
+    """With more bytes in memory than this, the client is checked again."""
     disk: int
     disk_alarm: int
+    """With more bytes on disk than this, the client is checked again."""
     is_offlined: bool
     fresh: ClientLimits
+    """Lowest limits of rules that have not acted yet."""
 
 
 _Entry = tuple[int, int, int, RankedClient]
-"""Minus the use, oldest_at, place in the order of connecting (no two have the same one), client."""
+"""(negated use, `oldest_at`, connection number, client); connection numbers are unique."""
 
 
 class UsageRanking:
-    """Clients of one pool by their use of one resource.
-
-    `used` reads the use; `bounded` is told each new bound, and the caller must `enter` the client again when
-    its use passes it.
-    """
+    """Ranking of the clients of one pool by their use of one resource."""
 
     __slots__ = ("_alert", "_bounded", "_entries", "_heap", "_older", "_taken", "_unranked", "_used")
 
     def __init__(
         self, used: Callable[[RankedClient], int], bounded: Callable[[RankedClient, int], None]
     ) -> None:
+        """Create an empty ranking.
+
+        Args:
+            used: Returns a client's current use in bytes.
+            bounded: Receives each new bound of a client. The caller must `add` the client again when its use
+                exceeds the bound.
+        """
         self._used = used
         self._bounded = bounded
         self._heap: list[_Entry] = []
         self._older: list[_Entry] = []
+        """Older heap, whose entries move to `_heap` step by step."""
         self._taken: list[_Entry] = []
-        """Taken out to see who comes next. Whoever is the largest will hardly be put back: it is about to be acted on."""
+        """Entries that `largest` took out, to see the next ones.
+
+        They are put back by the next call. The largest client rarely is: it is about to be acted on.
+        """
         self._entries: dict[RankedClient, _Entry] = {}
-        """Each ranked client's one good entry; other entries in the heaps are left over."""
+        """Valid entry of each ranked client; all other entries in the heaps are obsolete."""
         self._unranked: dict[RankedClient, None] = {}
         self._alert = False
-        """Whether a client that grows is ranked at once."""
+        """Whether a client that grows is ranked immediately."""
 
     def __len__(self) -> int:
         return len(self._entries) + len(self._unranked)
 
     def add(self, use: RankedClient) -> None:
-        """Enter a client, or enter it anew because its use passed its bound."""
+        """Add a client, or rank it again because its use exceeded its bound."""
         if self._alert:
             self._unranked.pop(use, None)
             self._rank(use)
@@ -88,23 +101,23 @@ class UsageRanking:
             self._bounded(use, UNLIMITED)
 
     def discard(self, use: RankedClient) -> None:
-        """Take a client out; it needn't be in."""
+        """Remove a client, if it is there."""
         self._entries.pop(use, None)
         self._unranked.pop(use, None)
 
     def rank_some(self) -> None:
-        """Somebody may ask soon: rank some of those that aren't ranked."""
+        """Rank a part of the unranked clients, because a choice is expected soon."""
         self._alert = True
         for use in list(islice(self._unranked, len(self) // PARTS + 1)):
             self.add(use)
 
     def stop_ranking(self) -> None:
-        """Nobody will ask soon."""
+        """Stop ranking clients that grow, because no choice is expected soon."""
         self._alert = False
         self._tidy(len(self._older) // PARTS + 1)
 
     def largest(self, wanted: int) -> list[RankedClient]:
-        """The clients with the largest use above 0, largest first, `wanted` (1 or more) at most."""
+        """Return at most `wanted` (1 or more) clients with a use above 0, largest first."""
         self._alert = True
         taken, self._taken = self._taken, []
         for entry in taken:
@@ -117,7 +130,7 @@ class UsageRanking:
         return [entry[3] for entry in (*self._taken, *heap[:1])]
 
     def _with_largest(self) -> list[_Entry]:
-        """The heap that has the largest client at its top, with its true figures; an empty one when nobody uses any."""
+        """Return the heap with the largest client at its top, corrected; [] when no client uses any."""
         entries, read = self._entries, self._used
         while heap := self._with_top():
             entry = heap[0]
@@ -134,16 +147,19 @@ class UsageRanking:
         return heap
 
     def _with_top(self) -> list[_Entry]:
+        """Return the heap whose top entry is larger."""
         heap, older = self._heap, self._older
         return older if older and (not heap or older[0] < heap[0]) else heap
 
     def _rank(self, use: RankedClient) -> None:
+        """Push a new valid entry for a client."""
         used = self._used(use)
         entry = self._entries[use] = (-used, use.backlog.oldest_at, use.connection_number, use)
         self._bounded(use, used)
         heappush(self._heap, entry)
 
     def _rank_all(self) -> None:
+        """Rank all unranked clients: one by one if they are few, otherwise by rebuilding the heap."""
         if 8 * len(self._unranked) < len(self._entries):
             for use in list(self._unranked):
                 self.add(use)
@@ -158,6 +174,10 @@ class UsageRanking:
         heapify(self._heap)
 
     def _tidy(self, moves: int) -> None:
+        """Move at most `moves` entries out of the older heap.
+
+        If it is empty and half of the other is obsolete, swap.
+        """
         older = self._older
         if not older:
             if len(self._heap) <= 2 * len(self._entries) + _SPARE:
@@ -171,14 +191,15 @@ class UsageRanking:
 
 
 NEARLY_FULL: Final = 8
-"""With less than one part in so many left, the pool's users are ranked in advance."""
+"""With less than 1 / NEARLY_FULL of a pool free, its users are ranked in advance."""
 
 
 class Pool(PoolSignals):
-    """A shared budget. Its figures are the sums over its clients, never negative.
+    """Memory and disk budget that clients share. Its figures are sums over its clients, never negative.
 
-    `memory_ceiling` is what the hot path compares `memory_used` with: the limit and what offlined clients
-    hold. That memory is on its way to disk already, and offlining somebody else wouldn't hasten it.
+    `memory_ceiling` is the number that the hot path compares `memory_used` with: the limit plus the memory of
+    offlined clients. That memory is already on its way to disk, and to offline another client would not free
+    it sooner.
     """
 
     def __init__(self, limits: PoolLimits) -> None:
@@ -187,43 +208,49 @@ class Pool(PoolSignals):
         self.memory_ceiling = limits.memory
         self.disk_ceiling = limits.disk
         self.looks = TimeSeries(2)
-        """Memory that offlining can relieve, and disk: looked at each second."""
+        """Samples, one per second: memory that offlining can relieve, and disk."""
         self.by_memory = UsageRanking(attrgetter("memory"), _bound_memory)
         self.by_disk = UsageRanking(attrgetter("disk"), _bound_disk)
 
     def adjust_leaving_memory(self, delta: int) -> None:
-        """Memory of offlined clients became more or less by delta."""
+        """Add `delta` bytes (may be negative) to the memory of offlined clients."""
         self.memory_leaving += delta
         self.memory_ceiling = self.limits.memory + self.memory_leaving
 
     def mark_offlining(self, use: RankedClient) -> None:
-        """The client's memory is leaving: it is no longer ranked by it, nor does it count against the pool."""
+        """Mark a client as offlined and remove it from the memory ranking.
+
+        Its memory no longer counts against the pool's limit.
+        """
         use.is_offlined = True
         use.memory_alarm = -1
         self.by_memory.discard(use)
         self.adjust_leaving_memory(use.memory)
 
     def add_usage(self, use: RankedClient) -> None:
-        """Add what a client uses."""
+        """Add the use of a client to the pool's sums."""
         self.memory_used += use.memory
         self.disk_used += use.disk
         if use.is_offlined:
             self.adjust_leaving_memory(use.memory)
 
     def adjust_resting_usage(self, memory: int, disk: int) -> None:
-        """So much more, or less, is used by clients that rest."""
+        """Add the use of suspended clients to the pool's sums, bytes; may be negative."""
         self.memory_used += memory
         self.disk_used += disk
 
     def add_client(self, use: RankedClient) -> None:
-        """Take a client over with what it uses; its limits are in force at once."""
+        """Add a client with its present use; the pool's limits apply to it immediately."""
         self.add_usage(use)
         self.by_disk.add(use)
         if not use.is_offlined:
             self.by_memory.add(use)
 
     def prepare_ranking(self, now_ns: int) -> None:
-        """Have the largest users ranked before somebody must be chosen. Call it at every part of the tick."""
+        """Rank the largest users in advance when the pool is nearly full.
+
+        Call it at every slice of the tick.
+        """
         if now_ns - self.looks.last_at >= TICK_MS * 1_000_000:
             self.looks.add(now_ns, (self.memory_used - self.memory_leaving, self.disk_used))
         for ranking, used, ceiling in (
@@ -236,7 +263,7 @@ class Pool(PoolSignals):
                 ranking.stop_ranking()
 
     def remove_client(self, use: RankedClient) -> None:
-        """Give back what a client uses and forget it."""
+        """Remove a client and its use."""
         self.memory_used -= use.memory
         self.disk_used -= use.disk
         self.by_memory.discard(use)
@@ -246,19 +273,24 @@ class Pool(PoolSignals):
 
 
 def build_pools(limits: Mapping[str, PoolLimits]) -> dict[str, Pool]:
-    """Each transport's pool by the transport's name, and the instance's as INSTANCE (""), empty. A shared one is one object."""
+    """Return an empty pool for each transport by name; INSTANCE ("") has the instance's.
+
+    Transports that share a pool get the same object.
+    """
     made = {one.name: Pool(one) for one in limits.values()}
     return {transport: made[one.name] for transport, one in limits.items()}
 
 
-# Called for each entry of a ranking, hence without `min`.
+# Hot path, called for each entry of a ranking: a conditional expression is faster than `min`.
 
 
 def _bound_memory(use: RankedClient, bound: int) -> None:
+    """Set the client's memory alarm to the bound, or to its limit if that is lower."""
     limit = use.fresh.memory
     use.memory_alarm = bound if bound < limit else limit
 
 
 def _bound_disk(use: RankedClient, bound: int) -> None:
+    """Set the client's disk alarm to the bound, or to its limit if that is lower."""
     limit = use.fresh.disk
     use.disk_alarm = bound if bound < limit else limit

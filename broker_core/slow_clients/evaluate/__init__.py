@@ -1,1 +1,4 @@
-"""Judging: signals in, decisions out, each with its explanation. Pure, shared with previews and back-tests."""
+"""Evaluation of rules: signals in, decisions out, each with its explanation.
+
+Pure. The broker, policy previews and back-tests share this code.
+"""

@@ -1,9 +1,8 @@
-"""A decision: one explained act on a client.
+"""Decisions: one explained action of a rule on a client, and how one is made from a rung that is due.
 
-The same object is sent to the client before the close, stored, shown in the console and read by Spark, so it
-carries everything needed to understand it without looking elsewhere. `sentences` and `telling` say it to each of them.
-
-Makes the decision of a rung that is due: the action it comes to here, and everything that explains it.
+The same object is sent to the client before the close, stored, shown in the console and read by Spark. It
+therefore carries everything needed to understand it. `wording` formats it as sentences, documents and
+notices.
 """
 
 from __future__ import annotations
@@ -36,13 +35,14 @@ from broker_core.slow_clients.rules.rule import Rule
 
 @dataclass(slots=True)
 class Decision:
-    """Who is acted on, how, by which rule, on what evidence, and what that costs.
+    """Explained action on a client: who is acted on, how, by which rule, on what evidence, and at what cost.
 
-    Nobody changes one: `replace` it. Not declared frozen, since that makes each 8 µs slower, of the 50 a choice may take.
+    Decisions are never modified; use `dataclasses.replace`. The class is not declared frozen, because that
+    makes each decision 8 µs slower, and a choice may take 50 µs.
     """
 
     at: int
-    """ns UTC"""
+    """Time of the decision, ns UTC."""
     client: str
     transport: str
     pool: str
@@ -58,56 +58,68 @@ class Decision:
     limit: int
     unit: Unit
     used: int
-    """The client's own use of what the rule measures, in the same unit."""
+    """The client's own use of the measured quantity, in the unit of `observed`."""
     chosen_over: DecisionCandidate | None
-    """Who would have been next; None when the rule acts on the offender itself, or nobody else used any."""
+    """The client that would have been chosen next.
+
+    None when the rule acts on the client that passed the limit, or when no other client used the resource.
+    """
     kept: int
-    """Messages kept: in the spool after OFFLINE, replayable from the resume bookmark after DISCONNECT."""
+    """Messages preserved: in the spool after OFFLINE, replayable from the resume bookmark after DISCONNECT.
+    """
     lost: int
-    """Messages that nothing can bring back: not journaled, and the client is disconnected."""
+    """Messages that cannot be recovered: not journaled, and the client is disconnected."""
     resume_bookmark: str
     samples: Sequence[ClientSample] = ()
     subscription: str = ""
-    """The id of the subscription that is acted on; "" when it is the whole client."""
+    """Id of the subscription that is acted on; "" when the action is on the whole client."""
     topic: str = ""
-    """What that subscription subscribes to."""
+    """Topic or pattern of that subscription."""
     rung: int = 0
-    """Which rung of the rule's ladder, from 0, of `rungs`."""
+    """Index of the rung in the rule's ladder of `rungs` rungs, from 0."""
     rungs: int = 1
     for_ms: int = 0
-    """How long a pause lasts (0: until resumed), or a name is refused."""
+    """How long a pause lasts (0: until resumed), or how long a name is refused."""
     hold_ms: int = 0
-    """How long the limit had to be passed without a dip."""
+    """How long the limit had to be exceeded without interruption."""
     worst_case_ms: int = 0
-    """The longest the act can have come after the limit was passed."""
+    """Maximum time between crossing the limit and the action."""
     first_lost: str = ""
-    """Bookmarks of the first and last record lost, filled in by whoever carries the decision out."""
+    """Bookmark of the first lost record, set by the code that executes the decision."""
     last_lost: str = ""
+    """Bookmark of the last lost record, set by the code that executes the decision."""
     resume_token: str = ""
     told: str = "unknown"
-    """Whether the client got the notice: yes, no, unknown. Filled in after the act."""
+    """Whether the client received the notice: yes, no, unknown. Set after the action."""
 
     times: int = 1
-    """How often it was done within the second: `lost` is of all of them. Only DISCARD_OLDEST is done more than once."""
+    """How often the action was executed within the second. `lost` is the sum of all.
+
+    Only DISCARD_OLDEST is executed more than once.
+    """
     shape: Shape = Shape.HARD
     problem: str = ""
-    """What the disk said, where that and no limit is why."""
+    """Error of the disk, when a disk error and no limit is the reason; "" otherwise."""
     held_at: int | None = None
-    """The allowance of its staged rollout, when that held the decision: nothing was done. None otherwise."""
+    """Allowance of the staged rollout that held this decision back: nothing was done. None otherwise."""
 
 
 _ENDING = FINAL_ACTIONS | {PolicyAction.CANCEL_SUBSCRIPTION}
 
 
 class DecisionContext(NamedTuple):
-    """What every decision about a client says of it. It costs as much as the client has subscriptions, so whoever decides
-    about each of them looks once."""
+    """Figures of a client that all decisions about it share.
+
+    Reading them costs time in proportion to the client's subscriptions. Code that decides about each
+    subscription therefore reads them once.
+    """
 
     waiting: BacklogCounts
     samples: Sequence[ClientSample]
 
     @classmethod
     def of(cls, client: ClientView, now_ns: int) -> DecisionContext:
+        """Read the figures of `client` now."""
         return cls(client.backlog.waiting(), client.recent_samples(now_ns))
 
 
@@ -123,8 +135,22 @@ def decide(
     found: DecisionContext,
     cut: int = 0,
 ) -> Decision | None:
-    """The decision; None when the action is already the case, as for a client that is offlined, or would discard nothing.
-    `cut` as in `LeaseHolder`."""
+    """Return the decision of a due rung, or None when the action would change nothing.
+
+    None is returned, for example, to offline an offlined client, or to discard from an empty outbox.
+
+    Args:
+        rule: The rule that fired.
+        rung: Index of the due rung in the rule's ladder.
+        client: The client to act on.
+        subscription: The subscription to act on; None for the whole client.
+        observed: Value of the signal.
+        used: The client's own use of the measured quantity.
+        runner_up: The client that would have been chosen next, if any.
+        now_ns: Current time.
+        found: Figures of the client that its decisions share.
+        cut: Messages that the rule has already discarded in shadow mode (`RuleState.cut`).
+    """
     waiting = found.waiting
     action = _action(rule, rung, client, subscription, waiting)
     if action is None:
@@ -168,7 +194,10 @@ def decide(
 def decide_largest(
     rule: Rule, rung: int, ranked: Sequence[tuple[int, ClientView]], observed: int, now_ns: int
 ) -> Decision | None:
-    """The same about the first of a pool's users, who are ranked by their use; the second is who would have been next."""
+    """Return the decision about the largest user of a pool, or None when the action would change nothing.
+
+    `ranked` has (use, client), largest first. The second entry, if any, becomes `chosen_over`.
+    """
     used, client = ranked[0]
     runner_up = DecisionCandidate(ranked[1][1].name, ranked[1][0]) if len(ranked) > 1 else None
     return decide(
@@ -179,6 +208,7 @@ def decide_largest(
 def _action(
     rule: Rule, rung: int, client: ClientView, subscription: SubscriptionView | None, waiting: BacklogCounts
 ) -> PolicyAction | None:
+    """Return the action that the rung amounts to for this client; None when it is already in effect."""
     action = rule.ladder[rung].action
     if action is PolicyAction.DELETE_DURABLE and (subscription is None or not subscription.durable):
         return PolicyAction.DISCONNECT
@@ -192,7 +222,10 @@ def _action(
 
 
 def _in_journal(client: ClientView, waiting: BacklogCounts, subscription: SubscriptionView | None) -> bool:
-    """Whether all that waits can be read from the journal instead: the log keeps it, and whose it is reads there."""
+    """Return whether all waiting messages can be read from the journal instead.
+
+    They can when the log has them all and every subscription with a backlog reads from the log.
+    """
     if subscription is not None:
         return subscription.journaled
     kept = waiting.resume_bookmark != "" and waiting.unjournaled_messages == 0
@@ -207,7 +240,7 @@ def _cost(
     subscription: SubscriptionView | None,
     cut: int,
 ) -> tuple[int, int]:
-    """Messages kept and messages that nothing brings back, as far as can be said before the act."""
+    """Return the messages kept and the messages lost by an action, as estimated before the action."""
     if subscription is None or action in FINAL_ACTIONS or action is PolicyAction.OFFLINE:
         waiting = held.outbox_messages + held.spool_messages
         lost = held.unjournaled_messages if action in _ENDING else 0
@@ -223,8 +256,11 @@ def _cost(
 def remaining_backlog(
     rule: Rule, client: ClientView, one: SubscriptionView | None, cut: int
 ) -> tuple[int, int]:
-    """Messages and bytes of what a rule on WAITING_SIGNALS measures, of a client or one of its subscriptions, when so many
-    of those that wait in memory were given up: of the mean size."""
+    """Return the messages and bytes that a rule on WAITING_SIGNALS would measure after a cut.
+
+    `one` is the subscription, or None for the whole client. `cut` is the number of messages removed from
+    memory; bytes are reduced by the mean message size.
+    """
     backlog = client.backlog
     if rule.signal in OUTBOX:
         messages = backlog.messages if one is None else one.outbox_messages
@@ -236,8 +272,11 @@ def remaining_backlog(
 
 
 def _discarded(rule: Rule, client: ClientView, one: SubscriptionView, cut: int) -> int:
-    """How many messages too many there are, of those that can be discarded: they wait in memory. With a limit in bytes,
-    at the mean size of what the rule measures; the act itself goes by the true sizes."""
+    """Return how many messages must be discarded to be within the limit, of those that wait in memory.
+
+    For a limit in bytes the number is estimated from the mean message size. The action itself uses the exact
+    sizes.
+    """
     messages, nbytes = remaining_backlog(rule, client, one, cut)
     if SIGNALS[rule.signal].unit is Unit.BYTES:
         excess = -(-max(0, nbytes - rule.limit) * messages // max(1, nbytes))

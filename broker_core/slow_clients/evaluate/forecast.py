@@ -1,7 +1,8 @@
-"""Forecasts: for each rule how near it is to acting on a client, and when it does if things go on as they do.
+"""Forecasts: how near each rule is to acting on a client, and when it acts if the trend continues.
 
-Pure. Where there is no honest time, that is said with the reason: too few looks, a signal that falls or jumps about, a
-time far beyond what the looks can say anything about, somebody else whose turn it is.
+Pure. A forecast without a reliable time has a reason instead. There may be too few samples, or a signal that
+falls or does not follow a line. The time may be too far ahead for the samples, or another client may be
+chosen first.
 """
 
 from __future__ import annotations
@@ -23,20 +24,21 @@ from broker_core.slow_clients.evaluate.signal_table import READINGS
 from broker_core.slow_clients.rules.rule import TICK_MS, Rule
 
 ENOUGH_SAMPLES: Final = 3
+"""Minimum number of samples for a trend."""
 STEADY: Final = 0.9
-"""The least share of a signal's movement that a straight line must explain."""
+"""Minimum coefficient of determination (r²) of a straight line through the samples."""
 FARTHEST: Final = 60
-"""A forecast reaches at most so many times as far as the samples do."""
+"""Maximum forecast horizon, as a multiple of the time that the samples cover."""
 MAX_PERCENT: Final = 1_000.0
-"""Of a floor that a rate has fallen below: it may be any number of times higher than the rate."""
+"""Maximum of `percent` for a rate below its limit: for a rate near 0 the ratio has no bound."""
 _MS: Final = 1_000_000
 
 Points = Sequence[tuple[int, int]]
-"""What a rule read at moments (ns), the oldest first, the last of them now."""
+"""(time in ns, value) pairs that a rule measured, oldest first; the last one is of now."""
 
 
 class ForecastInput(NamedTuple):
-    """What a rule sees of a client, a subscription, or a pool."""
+    """Value, state and history of a rule for one client, subscription or pool."""
 
     rule: Rule
     value: int
@@ -44,11 +46,14 @@ class ForecastInput(NamedTuple):
     points: Points = ()
     subscription: str = ""
     spared: str = ""
-    """Why the rule doesn't act on this one whatever the signal: it is protected, or somebody else comes first."""
+    """Reason why the rule never acts on this client: it is protected, or another one is chosen first."""
 
 
 def first_to_act(found: Iterable[ForecastEntry]) -> ForecastEntry | None:
-    """The one that acts first; without any time, the one whose limit is used most. None where nothing is used."""
+    """Return the forecast of the rule that acts first; None when no rule's limit is used at all.
+
+    Without any time, the forecast with the highest percentage is returned.
+    """
     used = [one for one in found if one.percent > 0]
     timed = [one for one in used if one.fires_in_ms is not None]
     if timed:
@@ -57,7 +62,7 @@ def first_to_act(found: Iterable[ForecastEntry]) -> ForecastEntry | None:
 
 
 def forecast_rule(seen: ForecastInput, now_ns: int) -> ForecastEntry:
-    """One rule's."""
+    """Return the forecast of one rule."""
     rule, hold = seen.rule, seen.hold
     counted = rule.shape is Shape.COUNT_IN_WINDOW
     value, limit = (len(hold.marks), rule.count) if counted else (max(seen.value, 0), rule.limit)
@@ -68,19 +73,31 @@ def forecast_rule(seen: ForecastInput, now_ns: int) -> ForecastEntry:
         fires = max(fires, rule.cooldown_ms - (now_ns - hold.acted_at) // _MS)
     rung = rule.ladder[min(hold.done, len(rule.ladder) - 1)]
     return ForecastEntry(
-        rule=rule.name, setting=rule.setting, action=rung.action.value, mode=rule.mode.value, signal=rule.signal.value,
-        value=value, limit=limit, percent=_percent(rule, value, limit, seen.value), per_second=round(per_second, 3),
-        fires_in_ms=fires, why_none="" if fires is not None else why, subscription=seen.subscription,
-    )  # fmt: skip
+        rule=rule.name,
+        setting=rule.setting,
+        action=rung.action.value,
+        mode=rule.mode.value,
+        signal=rule.signal.value,
+        value=value,
+        limit=limit,
+        percent=_percent(rule, value, limit, seen.value),
+        per_second=round(per_second, 3),
+        fires_in_ms=fires,
+        why_none="" if fires is not None else why,
+        subscription=seen.subscription,
+    )
 
 
 class _Crossing(NamedTuple):
+    """When a rule fires (ms from now), how fast its signal moves, and if it has no time, why."""
+
     fires_in_ms: int | None
     per_second: float = 0.0
     why_none: str = ""
 
 
 def _found(seen: ForecastInput, now_ns: int) -> _Crossing:
+    """Return when the rule fires next, by its state and the shape of its condition."""
     rule, hold = seen.rule, seen.hold
     if seen.value == NOT_APPLICABLE:
         rated = rule.shape is Shape.RATE_BELOW
@@ -98,10 +115,12 @@ def _found(seen: ForecastInput, now_ns: int) -> _Crossing:
 
 
 def _none(why: str, per_second: float = 0.0) -> _Crossing:
+    """Return a crossing without a time, for the given reason."""
     return _Crossing(None, per_second, why)
 
 
 def _of_level(seen: ForecastInput, now_ns: int) -> _Crossing:
+    """Forecast a rule that fires while the signal is above a limit."""
     rule, value, hold = seen.rule, seen.value, seen.hold
     rung = rule.ladder[hold.done]
     early = rung.at_percent < 100
@@ -128,7 +147,7 @@ def _of_level(seen: ForecastInput, now_ns: int) -> _Crossing:
 
 
 def _of_rate(seen: ForecastInput, now_ns: int) -> _Crossing:
-    """A rate that falls: to the floor, and then the looks at which it must still be below."""
+    """Forecast a RATE_BELOW rule: the time until the rate is below the limit, plus its checks."""
     rule, value, hold = seen.rule, seen.value, seen.hold
     held_ms = rule.hold_ms + rule.ladder[hold.done].after_ms
     looks_ms = max(held_ms, rule.count * rule.check_ms)
@@ -147,7 +166,7 @@ def _of_rate(seen: ForecastInput, now_ns: int) -> _Crossing:
 
 
 def _of_count(seen: ForecastInput, now_ns: int) -> _Crossing:
-    """At the pace at which it was counted so far."""
+    """Forecast a COUNT_IN_WINDOW rule at the pace of the crossings counted so far."""
     rule, marks = seen.rule, seen.hold.marks
     if len(marks) >= rule.count:
         return _Crossing(0)
@@ -162,7 +181,10 @@ def _of_count(seen: ForecastInput, now_ns: int) -> _Crossing:
 
 
 def _by_clock(rule: Rule, due_ns: int, now_ns: int) -> int:
-    """Until then; with a rule that looks at certain moments only, until the first of these from then on."""
+    """Return the milliseconds until `due_ns`.
+
+    For a time-driven rule, the milliseconds until its first check at or after `due_ns`.
+    """
     if is_time_driven(rule):
         period = rule.check_ms * _MS
         due_ns = -(-max(due_ns, now_ns + 1) // period) * period
@@ -170,6 +192,7 @@ def _by_clock(rule: Rule, due_ns: int, now_ns: int) -> int:
 
 
 def _percent(rule: Rule, value: int, limit: int, read: int) -> float:
+    """Return the percentage of the limit in use; `read` is the raw signal value."""
     if read == NOT_APPLICABLE:
         return 0.0
     if rule.shape is Shape.RATE_BELOW:
@@ -178,7 +201,7 @@ def _percent(rule: Rule, value: int, limit: int, read: int) -> float:
 
 
 def is_beyond_horizon(seconds: float, points: Points) -> bool:
-    """Whether that is farther ahead than the looks can say anything about."""
+    """Return whether a time in seconds from now is too far ahead for a forecast from these points."""
     return seconds > FARTHEST * (points[-1][0] - points[0][0]) / 1e9
 
 
@@ -187,7 +210,7 @@ TOO_FEW: Final = "there are too few looks at it"
 
 
 def _since_zero(points: Points) -> Points:
-    """Those after the signal was last 0."""
+    """Return the points after the signal was last 0."""
     for place in range(len(points) - 1, -1, -1):
         if points[place][1] == 0:
             return points[place + 1 :]
@@ -195,8 +218,11 @@ def _since_zero(points: Points) -> Points:
 
 
 def slope_of(points: Points) -> tuple[float, str]:
-    """A second, by least squares; 0, with the reason, when there are too few points or a line doesn't explain the
-    movement."""
+    """Return the slope per second by least squares, and "" or the reason why it is 0.
+
+    The slope is 0 when there are too few points, when no point differs, or when a line does not explain the
+    movement.
+    """
     count = len(points)
     if count < ENOUGH_SAMPLES:
         return 0.0, TOO_FEW
@@ -213,7 +239,13 @@ def slope_of(points: Points) -> tuple[float, str]:
 
 
 def past_rates(rule: Rule, taken: Points, lump_bytes: int) -> list[tuple[int, int]]:
-    """What a rule on a rate would have read at the looks, of what the peer had taken by then."""
+    """Return the rates that a RATE_BELOW rule would have measured at past samples: (time, bytes per second).
+
+    Args:
+        rule: The rule.
+        taken: (time, bytes acknowledged by the peer since logon) of each sample, oldest first.
+        lump_bytes: Step in which the peer's window moves; 0 if it moves smoothly.
+    """
     back = max(rule.look_back_ms(lump_bytes), TICK_MS // 2) * _MS
     found, first = [], 0
     for at, bytes_by in taken:

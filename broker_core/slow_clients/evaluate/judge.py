@@ -1,14 +1,15 @@
-"""judge(): clients with their rules, pools and the time in; decisions out. Pure, and the only judge there is.
+"""The judge: clients with their rules, pools and the time in; decisions out.
 
-The broker calls it with the few clients the guard has picked out, a preview with all of them: the answers are the
-same, because a rule looks at one client, one subscription, or the largest of a pool.
+Pure, and the only judge. The broker calls it with the few clients that the guard selected, a preview with all
+clients. The decisions are the same, because each rule concerns one client, one subscription, or the largest
+user of a pool.
 
-Decisions come in the order in which they are to be carried out, and each takes the effect of those before it
-into use: a client that leaves memory or disk relieves its pool, so no second one is chosen needlessly.
-Rules in shadow are judged after the enforced ones and by themselves, as if only they existed.
+Decisions are returned in the order in which they must be executed. Each one includes the effect of those
+before it: a disconnected or offlined client relieves its pool, so no second client is chosen needlessly.
+Shadow rules are judged after the enforced rules and independently, as if no other rule existed.
 
-What rules must remember between two looks (since when a limit is passed, which rung has acted) comes in with the
-signals as `holds`, and what has changed of it goes out in the verdict; nothing is kept here.
+The judge stores nothing. Rule states (since when a limit is exceeded, which rung has acted) come in with the
+signals. States that changed are returned in the result.
 """
 
 from __future__ import annotations
@@ -52,12 +53,13 @@ from broker_core.slow_clients.evaluate.signals import ClientView, PoolSignals, S
 from broker_core.slow_clients.rules.rule import Rule
 
 RELIEVING: Final = frozenset({PolicyAction.OFFLINE, PolicyAction.CONTINUE_FROM_JOURNAL})
-"""Take what waits out of memory, and leave the client connected."""
+"""Actions that move waiting messages out of memory and leave the client connected."""
 _FREEING: Final = RELIEVING | FINAL_ACTIONS
+"""Actions that free memory or disk of the pool."""
 
 
 class JudgeResult(NamedTuple):
-    """Decisions in the order of carrying out, and the holds of clients and pools that changed, whole."""
+    """Decisions in the order of execution, and complete rule states of the clients and pools that changed."""
 
     decisions: list[Decision]
     holds: dict[str, dict[tuple[str, str], RuleState]]
@@ -65,11 +67,11 @@ class JudgeResult(NamedTuple):
 
 
 NOTHING: Final = JudgeResult([], {}, {})
-"""Never written to."""
+"""Empty result, shared; never modified."""
 
 
 class RuledSubscription(Protocol):
-    """A subscription with the rules that look at it."""
+    """Subscription and the rules that apply to it."""
 
     @property
     def view(self) -> SubscriptionView: ...
@@ -78,19 +80,19 @@ class RuledSubscription(Protocol):
 
 
 class RuledSubscriptionView(NamedTuple):
-    """One that is made for a single judgement."""
+    """Subscription and its rules, created for a single judgement."""
 
     view: SubscriptionView
     rules: tuple[Rule, ...]
 
 
 class ClientUnderRules(NamedTuple):
-    """A client with its rules."""
+    """Client with the rules about itself and about its subscriptions."""
 
     client: ClientView
     rules: tuple[Rule, ...]
     narrow: Collection[RuledSubscription] = ()
-    """Its subscriptions that rules look at."""
+    """Subscriptions that have rules."""
 
 
 MODES: Final = (EnforcementMode.ENFORCE, EnforcementMode.SHADOW)
@@ -103,10 +105,17 @@ def judge(
     now_ns: int,
     modes: Sequence[EnforcementMode] = MODES,
 ) -> JudgeResult:
-    """What the rules say about these clients now, of these modes; NOTHING, and next to nothing allocated, almost always.
+    """Return the decisions of the rules about these clients and pools now.
 
-    For rules that choose the largest, `clients` must hold at least the pool's two largest users of what the
-    rule measures: the one to act on, and the runner-up for the explanation.
+    Almost always the result is NOTHING, and almost nothing is allocated.
+
+    Args:
+        clients: Clients to judge. For a rule that chooses the largest user of a pool, they must include the
+            pool's two largest users: the one to act on, and the runner-up for the explanation.
+        pool_rules: Rules about pools.
+        pools: Pools to judge.
+        now_ns: Current time.
+        modes: Modes to judge, in this order.
     """
     outcome = NOTHING
     for mode in modes:
@@ -115,35 +124,43 @@ def judge(
 
 
 def victim_order(used: int, client: ClientView) -> tuple[int, int, int, str]:
-    """Who is chosen of a pool's users: the least comes first."""
+    """Return the sort key by which a pool's user is chosen; the smallest key comes first.
+
+    Order: largest use, oldest backlog, earliest connection, name.
+    """
     return -used, client.backlog.oldest_at, client.connection_number, client.name
 
 
 def exemption_reason(rule: Rule, client: str) -> str:
-    """Why a rule doesn't act on a client whatever it sees; "" when it does."""
-    if not rule.protected:  # as about always
+    """Return why a rule never acts on a client; "" when it may act."""
+    if not rule.protected:  # the usual case
         return ""
     return "the rule protects it" if any(glob_matches(one, client) for one in rule.protected) else ""
 
 
 @dataclass(slots=True)
 class _PendingEffects:
-    """What the decisions of one pass will bring about."""
+    """Expected effects of the decisions made so far in one pass."""
 
     gone: set[str] = field(default_factory=set)
+    """Names of clients that will be disconnected."""
     moved: set[str] = field(default_factory=set)
-    """Whose memory is being relieved."""
+    """Names of clients whose memory will be relieved."""
     memory: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """By how many bytes, by pool."""
+    """Bytes of memory that will be freed, by pool."""
     disk: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Bytes of disk that will be freed, by pool."""
 
 
 _NONE: Final = _PendingEffects()
-"""Never written to."""
+"""Empty effects, shared; never modified."""
 
 
 class _JudgePass:
-    """One pass over one mode's rules. What it writes to is made when there is something to write."""
+    """Pass over the rules of one mode.
+
+    Result and effects are created only when there is something to record.
+    """
 
     __slots__ = ("_clients", "_effects", "_mode", "_now", "_outcome", "_pools", "_seen")
 
@@ -181,6 +198,7 @@ class _JudgePass:
         return self._outcome
 
     def _judge(self, rule: Rule, client: ClientView, subscription: SubscriptionView | None) -> None:
+        """Judge one rule about a client, or about one of its subscriptions."""
         if client.name in self._effects.gone or exemption_reason(rule, client.name):
             return
         if subscription is None:
@@ -195,7 +213,8 @@ class _JudgePass:
             return
         before, cut = hold or NO_HOLD, 0
         if before.cut and value != NOT_APPLICABLE:
-            # What the client takes it would have taken of what is newer, until nothing of that waited.
+            # A shadow rule that discards: had it been enforced, the client would have read newer messages
+            # instead, until none was left. So the cut never exceeds the messages that wait.
             waits = subscription.outbox_messages if subscription is not None else client.backlog.messages
             cut = min(before.cut, waits)
             if rule.signal in WAITING_SIGNALS:
@@ -211,20 +230,23 @@ class _JudgePass:
                 if decision.action is PolicyAction.DISCARD_OLDEST and self._mode is EnforcementMode.SHADOW:
                     cut += decision.lost
             elif rule.ladder[rung].action is PolicyAction.DISCARD_OLDEST:
-                # There was nothing to discard. It is due as soon as there is.
+                # Nothing to discard yet: the rung stays due.
                 after = after._replace(done=before.done, acted_at=before.acted_at)
         after = after._replace(cut=cut) if after.cut != cut else after
         if after != before:
             self._remember(client, key, after)
 
     def _look_at(self, client: ClientView) -> DecisionContext:
-        """What its decisions say of it: nothing is done before all of them are made, so for all of them the same."""
+        """Return the figures of a client that its decisions share.
+
+        All decisions are made before any is executed, so the figures are the same for all.
+        """
         if self._seen is None or self._seen[0] is not client:
             self._seen = (client, DecisionContext.of(client, self._now))
         return self._seen[1]
 
     def _take(self, decision: Decision, client: ClientView) -> None:
-        """Note a decision, and what it will bring about."""
+        """Record a decision and its expected effects."""
         self._written.decisions.append(decision)
         if self._effects is _NONE:
             self._effects = _PendingEffects()
@@ -241,11 +263,13 @@ class _JudgePass:
 
     @property
     def _written(self) -> JudgeResult:
+        """The result, created at the first write."""
         if self._outcome is NOTHING:
             self._outcome = JudgeResult([], {}, {})
         return self._outcome
 
     def _remember(self, client: ClientView, key: tuple[str, str], hold: RuleState) -> None:
+        """Record the new state of a rule in the result."""
         holds = self._written.holds.get(client.name)
         if holds is None:
             holds = self._written.holds[client.name] = dict(client.rule_states)
@@ -257,11 +281,12 @@ class _JudgePass:
     # ------------------------------------------------------------------------------------------ pools
 
     def _judge_pool(self, rule: Rule, pool: PoolSignals) -> None:
+        """Judge one rule about a pool."""
         value = self._pressure(rule, pool)
         hold = pool.holds.get(rule.name)
         if hold is None and not needs_check(rule, value):
             return
-        if rule.at_enqueue:  # nothing to remember: its acts relieve the pool
+        if rule.at_enqueue:  # no state: its actions relieve the pool
             self._choose(rule, 0, pool)
             return
         looked = check_rule(rule, value, hold or NO_HOLD, self._now)
@@ -272,7 +297,10 @@ class _JudgePass:
             self._choose(rule, looked.rung, pool)
 
     def _choose(self, rule: Rule, rung: int, pool: PoolSignals) -> None:
-        """The largest user, then the next, until the pool is within; an act that relieves nothing is done to one."""
+        """Choose the largest user, then the next, until the pool is within its limit.
+
+        An action that frees nothing is applied to one client only.
+        """
         ranked = self._ranked(rule, pool)
         for place, (_, client) in enumerate(ranked):
             observed = self._pressure(rule, pool)
@@ -285,7 +313,7 @@ class _JudgePass:
                     break
 
     def _ranked(self, rule: Rule, pool: PoolSignals) -> list[tuple[int, ClientView]]:
-        """Users of what the pool is short of: the largest first; of equals the one whose backlog is older."""
+        """Return the pool's users with their use: largest first, of equals the one with the older backlog."""
         users, share = [], OF_POOL[rule.signal].share
         for client, *_ in self._clients:
             moved = rule.signal is Signal.POOL_MEMORY and client.name in self._effects.moved
@@ -297,5 +325,6 @@ class _JudgePass:
         return users
 
     def _pressure(self, rule: Rule, pool: PoolSignals) -> int:
+        """Return the pool's use after the effects of the decisions so far."""
         relieved = self._effects.disk if rule.signal is Signal.POOL_DISK else self._effects.memory
         return pool_value(rule, pool) - relieved.get(pool.name, 0)

@@ -1,6 +1,7 @@
-"""What a rule remembers of one client or subscription between two looks, and which rung of its ladder is due.
+"""State of a rule between two checks, and the rung of its ladder that is due.
 
-Pure: a hold is a value that comes in and goes out with the signals, so that a back-test can carry it along.
+Each state belongs to one rule and one client or subscription. Pure: a state is a value that is passed in and
+returned with the signals, so a back-test can carry it along.
 """
 
 from __future__ import annotations
@@ -14,35 +15,38 @@ from broker_core.slow_clients.rules.rule import TICK_MS, UNLIMITED, Rule
 
 _MS: Final = 1_000_000
 NOT_APPLICABLE: Final = -1
-"""In place of a signal's value: it says nothing about this client now."""
+"""Replaces the value of a signal that does not apply to the client now."""
 REPEATED: Final = frozenset({PolicyAction.DISCARD_OLDEST})
-"""Due as often as the limit is passed, not once."""
+"""Actions that are due each time the limit is exceeded, not only once."""
 ASK_AGAIN_MS: Final = 10_000
-"""How long a client that was asked to close has, before it may be asked again."""
+"""Time that a client has to comply with a request to close before the request is repeated."""
 
 
 class RuleState(NamedTuple):
-    """The memory of one rule about one client or subscription. All moments are ns; 0 is never."""
+    """State of one rule about one client or subscription. All times are ns; 0 means never."""
 
     over_since: int = 0
+    """Time since which the limit has been exceeded."""
     done: int = 0
-    """Rungs that have acted since the signal was last within."""
+    """Number of rungs that have acted since the signal was last within the limit."""
     acted_at: int = 0
     checked_at: int = 0
     seen: int = 0
-    """RATE_BELOW: bytes taken by the last check. COUNT_IN_WINDOW: times counted so far."""
+    """RATE_BELOW: bytes acknowledged at the last check. COUNT_IN_WINDOW: number of crossings counted so far.
+    """
     tries: int = 0
+    """RATE_BELOW: consecutive checks at which the rate was below the limit."""
     marks: tuple[int, ...] = ()
-    """COUNT_IN_WINDOW: when the limit was passed."""
+    """COUNT_IN_WINDOW: times at which the limit was exceeded."""
     cut: int = 0
-    """DISCARD_OLDEST and CONFLATE in shadow: by how many messages fewer would wait if it were enforced."""
+    """DISCARD_OLDEST and CONFLATE in shadow mode: messages that enforcement would have removed so far."""
 
 
 NO_HOLD: Final = RuleState()
 
 
 class RuleCheck(NamedTuple):
-    """What came of a look: what to remember, the rung that is due (None: none), and the figure that says so."""
+    """Result of a check: the new state, the rung that is due (None: none), and the observed figure."""
 
     hold: RuleState
     rung: int | None
@@ -50,27 +54,44 @@ class RuleCheck(NamedTuple):
 
 
 def is_time_driven(rule: Rule) -> bool:
-    """Whether it is looked at at certain moments only. A rate has checks of its own."""
+    """Return whether the rule is checked only at multiples of its `check_ms`.
+
+    RATE_BELOW has its own checks.
+    """
     return rule.check_ms > TICK_MS and rule.shape is not Shape.RATE_BELOW
 
 
 def needs_check(rule: Rule, value: int) -> bool:
-    """Whether a value is worth a `look` when nothing is remembered. Cheap: it is asked of everybody at each tick."""
+    """Return whether a value requires `check_rule` when there is no state yet.
+
+    Must be cheap: it is called for every client at each tick.
+    """
     if rule.shape is Shape.RATE_BELOW:
         return NOT_APPLICABLE < value < rule.limit
     return value > quiet_limit(rule)
 
 
 def quiet_limit(rule: Rule) -> int:
-    """The greatest value that isn't worth a `look` when nothing is remembered; of a rate the small ones are worth it."""
+    """Return the greatest value that does not require `check_rule` when there is no state yet.
+
+    For RATE_BELOW there is no such value, because small values matter: the result is UNLIMITED.
+    """
     if rule.shape is Shape.RATE_BELOW:
         return UNLIMITED
-    # The grid of a clock's checks starts when there is something to check.
+    # Time-driven checks start with the first value above 0.
     return 0 if is_time_driven(rule) else rule.wakes_at
 
 
 def check_rule(rule: Rule, value: int, hold: RuleState, now_ns: int, taken_bytes: int = 0) -> RuleCheck:
-    """One look at one value."""
+    """Check one value against a rule.
+
+    Args:
+        rule: The rule.
+        value: Value of its signal, or NOT_APPLICABLE.
+        hold: State from the last check, or NO_HOLD.
+        now_ns: Current time.
+        taken_bytes: Bytes acknowledged by the peer since logon; only RATE_BELOW uses it.
+    """
     if value == NOT_APPLICABLE:
         return RuleCheck(_after(rule, hold, now_ns), None, value)
     if is_time_driven(rule):
@@ -89,7 +110,10 @@ def check_rule(rule: Rule, value: int, hold: RuleState, now_ns: int, taken_bytes
 
 
 def next_check_at(rule: Rule, hold: RuleState) -> int:
-    """When the next rung, or the next look at a rate, comes due if nothing changes, ns; 0: with the tick is soon enough."""
+    """Return when the next rung, or the next check of a rate, is due if no value changes, ns.
+
+    Returns 0 when the regular tick is soon enough.
+    """
     if not hold.over_since or hold.done >= len(rule.ladder) or is_time_driven(rule):
         return 0
     if rule.shape is Shape.RATE_BELOW:
@@ -99,12 +123,14 @@ def next_check_at(rule: Rule, hold: RuleState) -> int:
 
 
 class RuleStateMigration:
-    """What is remembered when other rules come into force.
+    """Migration of rule states to a new set of rules when a policy comes into force.
 
-    A rule that stays as it was goes on. One that asks the same as before, and does something else about it, knows since
-    when the answer is yes, and has done nothing yet. Any other begins anew: it is due at the next look, whatever the clock.
+    An unchanged rule keeps its state. A rule with an unchanged condition but a different reaction keeps the
+    time since which the condition is met, and has not acted yet. Any other rule starts without state; a
+    time-driven one is due at the next check.
 
-    Made for one change of policy: rules, which many share, are compared once.
+    One object serves one change of policy: rule sets are shared by many clients, and each pair is compared
+    only once.
     """
 
     def __init__(self) -> None:
@@ -113,7 +139,11 @@ class RuleStateMigration:
     def migrated_state(
         self, before: Sequence[Rule], after: Sequence[Rule], held: Mapping[str, RuleState]
     ) -> dict[str, RuleState]:
-        """By the rules' names, of somebody whom these rules are about, after those."""
+        """Return the states under the new rules, by rule name.
+
+        `before` and `after` are the rules about one client or subscription; `held` are its states under
+        `before`.
+        """
         key = (id(before), id(after))
         heirs = self._heirs.get(key)
         if heirs is None:
@@ -128,16 +158,23 @@ class RuleStateMigration:
 
 
 class _CarriedOverRules(NamedTuple):
-    """Rules by their names: those that stay as they were, that ask the same, and that are due whatever the clock."""
+    """Names of the new rules, by how they differ from the old ones.
+
+    Attributes:
+        same: Unchanged rules.
+        asked: Rules with an unchanged condition.
+        anew: Time-driven rules that are new or changed, due at the next check.
+    """
 
     same: list[str]
     asked: list[str]
     anew: list[str]
     compared: tuple[Sequence[Rule], Sequence[Rule]]
-    """What the key is of: as long as it is held, it is nobody else's."""
+    """The two sets. References keep them alive, so that no other set gets the ids that are the cache key."""
 
 
 def _heirs(before: Sequence[Rule], after: Sequence[Rule]) -> _CarriedOverRules:
+    """Compare two rule sets."""
     known = {rule.name: rule for rule in before}
     made = _CarriedOverRules([], [], [], (before, after))
     for rule in after:
@@ -153,17 +190,26 @@ def _heirs(before: Sequence[Rule], after: Sequence[Rule]) -> _CarriedOverRules:
 
 
 _DUE: Final = 1
-"""As the moment of the last check: long ago."""
+"""Time of the last check that makes a time-driven rule due: long ago."""
 
 
 def _asks(rule: Rule) -> tuple[object, ...]:
+    """Return the fields that form the rule's condition."""
     return (
-        rule.signal, rule.shape, rule.limit, rule.window_ms, rule.count, rule.clear, rule.check_ms, rule.guard_bytes,
+        rule.signal,
+        rule.shape,
+        rule.limit,
+        rule.window_ms,
+        rule.count,
+        rule.clear,
+        rule.check_ms,
+        rule.guard_bytes,
         rule.per_subscription,
-    )  # fmt: skip
+    )
 
 
 def _above(rule: Rule, value: int, hold: RuleState, now_ns: int) -> RuleCheck:
+    """Check a rule that fires while the value is above a limit."""
     going_on = rule.shape is Shape.SET_CLEAR and hold.over_since > 0 and value > rule.clear
     if value > rule.limit or going_on:
         hold = hold if hold.over_since else hold._replace(over_since=now_ns)
@@ -176,7 +222,7 @@ def _above(rule: Rule, value: int, hold: RuleState, now_ns: int) -> RuleCheck:
 
 
 def _due(rule: Rule, value: int, hold: RuleState, now_ns: int) -> RuleCheck:
-    """The widest rung that is due and hasn't acted; narrower ones that are due as well are passed over."""
+    """Return the widest rung that is due and has not acted. Narrower rungs that are also due are skipped."""
     if not hold.done and hold.acted_at and now_ns - hold.acted_at < rule.cooldown_ms * _MS:
         return RuleCheck(hold, None, value)
     due = None
@@ -199,18 +245,24 @@ def _due(rule: Rule, value: int, hold: RuleState, now_ns: int) -> RuleCheck:
 
 
 def _asks_again(rule: Rule, hold: RuleState, now_ns: int) -> bool:
-    """A request to close is repeated for as long as it is ignored (seed 003: the broker doesn't force it)."""
+    """Return whether an ignored request to close is due again.
+
+    The request is repeated until the client complies; the broker never forces it (seed 003).
+    """
     asked = hold.done > 0 and rule.ladder[hold.done - 1].action is PolicyAction.ASK_TO_CLOSE
     return asked and rule.mode is EnforcementMode.ENFORCE and now_ns - hold.acted_at >= ASK_AGAIN_MS * _MS
 
 
 def _rate(rule: Rule, value: int, hold: RuleState, now_ns: int, taken_bytes: int) -> RuleCheck:
-    """`value` is the rate over the window. Once suspected, each check asks what was taken since the last one."""
+    """Check a RATE_BELOW rule. `value` is the rate over the rule's window.
+
+    Once the client is suspected, each check measures the bytes acknowledged since the last check.
+    """
     if not hold.over_since:
         if value >= rule.limit:
             return RuleCheck(_after(rule, hold, now_ns), None, value)
         return RuleCheck(RuleState(now_ns, 0, hold.acted_at, now_ns, taken_bytes), None, value)
-    if hold.done == len(rule.ladder):  # all is done that can be: only a recovery changes anything
+    if hold.done == len(rule.ladder):  # every rung has acted: only a recovery changes the state
         return RuleCheck(hold if value < rule.limit else _after(rule, hold, now_ns), None, value)
     passed = now_ns - hold.checked_at
     if passed < rule.check_ms * _MS:
@@ -223,7 +275,10 @@ def _rate(rule: Rule, value: int, hold: RuleState, now_ns: int, taken_bytes: int
 
 
 def _count(rule: Rule, value: int, hold: RuleState, now_ns: int) -> RuleCheck:
-    """How often the limit was passed; a full window is counted by the subscription itself, also between two looks."""
+    """Check a COUNT_IN_WINDOW rule: count how often the limit was exceeded.
+
+    For WINDOW_FULL `value` is the subscription's own counter, which also counts between two checks.
+    """
     if rule.counted:
         new, hold = value - hold.seen, hold._replace(seen=value)
     else:
@@ -235,7 +290,7 @@ def _count(rule: Rule, value: int, hold: RuleState, now_ns: int) -> RuleCheck:
     hold = hold._replace(marks=marks[-rule.count :])
     if len(hold.marks) < rule.count:
         return RuleCheck(hold._replace(done=0), None, len(marks))
-    if hold.done == len(rule.ladder) and not new:  # all is done that can be, until it is counted once more
+    if hold.done == len(rule.ladder) and not new:  # every rung has acted: wait for the next crossing
         return RuleCheck(hold, None, len(marks))
     looked = _due(rule, rule.limit + 1, hold._replace(over_since=hold.marks[-1]), now_ns)
     kept = looked.hold._replace(over_since=hold.over_since)
@@ -243,7 +298,10 @@ def _count(rule: Rule, value: int, hold: RuleState, now_ns: int) -> RuleCheck:
 
 
 def _after(rule: Rule, hold: RuleState, now_ns: int) -> RuleState:
-    """Within again: nothing is remembered but, for the cooldown, when it last acted."""
+    """Return the state after the signal is within the limit again.
+
+    Only the time of the last action is kept, for the cooldown. COUNT_IN_WINDOW also keeps its marks.
+    """
     if rule.cooldown_ms and hold.acted_at and now_ns - hold.acted_at < rule.cooldown_ms * _MS:
         return RuleState(acted_at=hold.acted_at)
     if rule.shape is Shape.COUNT_IN_WINDOW and hold.marks:

@@ -1,8 +1,7 @@
-"""Figures of the last looks at something: what rates, samples and forecasts are drawn from.
+"""Time series of the recent figures of a client or pool, for rates, samples and forecasts.
 
-What is remembered of a client that may be slow: its samples, and how far behind it was.
-
-At what pace a client takes, and at what pace messages come for it: now, and as it usually does. Plain numbers.
+`SampleHistory` stores the samples of a client that may be slow, and since when it has been behind.
+`RateMeter` measures how fast a client reads and how fast messages arrive for it, now and usually.
 """
 
 from __future__ import annotations
@@ -16,10 +15,14 @@ from broker_core.slow_clients.evaluate.signals import AckedMark, ClientSample
 from broker_core.slow_clients.rules.rule import MARKS, SAMPLES, TICK_MS
 
 SERIES_SAMPLES: Final = 20
+"""Default maximum rows of a `TimeSeries`."""
 
 
 class TimeSeries:
-    """The newest rows of a moment (ns) and so many figures, 8 bytes each: plain numbers, for there may be thousands."""
+    """The newest rows of a time (ns) and a fixed number of figures.
+
+    Rows are 8-byte integers in one array, because there may be thousands of series.
+    """
 
     __slots__ = ("_rows", "most", "width")
 
@@ -32,7 +35,7 @@ class TimeSeries:
         return len(self._rows) // self.width
 
     def add(self, at: int, figures: Sequence[int]) -> None:
-        """One look; with one too many the first is forgotten."""
+        """Append one row; remove the oldest when there is one row too many."""
         rows = self._rows
         rows.extend((at, *figures))
         if len(rows) > self.most * self.width:
@@ -40,19 +43,19 @@ class TimeSeries:
 
     @property
     def last_at(self) -> int:
-        """When the last look was; 0: never."""
+        """Time of the newest row, ns; 0 when there is none."""
         return self._rows[-self.width] if self._rows else 0
 
     def first(self) -> array[int]:
-        """The oldest look; empty where there is none."""
+        """Return the oldest row; empty when there is none."""
         return self._rows[: self.width]
 
     def newest(self, looks: int) -> array[int]:
-        """A copy of so many rows at most, oldest first."""
+        """Return a copy of at most `looks` rows, oldest first, as one flat array."""
         return self._rows[-looks * self.width :]
 
     def value_at(self, until_ns: int) -> array[int]:
-        """The newest look that isn't newer than that; empty where all are."""
+        """Return the newest row that is not newer than `until_ns`; empty when all are newer."""
         rows, width = self._rows, self.width
         for place in range(len(rows) - width, -1, -width):
             if rows[place] <= until_ns:
@@ -60,13 +63,16 @@ class TimeSeries:
         return array("q")
 
     def points(self, figure: int) -> list[tuple[int, int]]:
-        """The looks at one of the figures, oldest first."""
+        """Return (time, value) of one figure in all rows, oldest first. `figure` counts from 0."""
         rows, width = self._rows, self.width
         return list(zip(rows[::width], rows[figure + 1 :: width], strict=True))
 
 
 def append_sample(trail: TimeSeries | None, at: int, figures: Sequence[int]) -> TimeSeries | None:
-    """A trail after one look more; None while nothing is there to be seen."""
+    """Append a row to a series and return it; create the series when `trail` is None.
+
+    Returns None, and so drops the series, when no figure is above 0.
+    """
     if max(figures, default=0) <= 0:
         return None
     if trail is None:
@@ -76,7 +82,7 @@ def append_sample(trail: TimeSeries | None, at: int, figures: Sequence[int]) -> 
 
 
 def series_points(trail: TimeSeries | None, figure: int, value: int, now_ns: int) -> list[tuple[int, int]]:
-    """The looks at one of a trail's figures, and its value now."""
+    """Return (time, value) of one figure in all earlier rows, then its current value; `trail` may be None."""
     looks = trail.points(figure) if trail is not None else []
     return [*(point for point in looks if point[0] < now_ns), (now_ns, value)]
 
@@ -85,7 +91,10 @@ _FIGURES = len(ClientSample._fields)
 
 
 class SampleSequence(Sequence[ClientSample]):
-    """Samples, made of plain numbers only when somebody reads them: a decision must be quick, its readers needn't be."""
+    """Samples stored as plain integers and converted to `ClientSample` only when read.
+
+    Making a decision must be fast; reading its samples does not have to be.
+    """
 
     __slots__ = ("_values",)
 
@@ -110,9 +119,10 @@ class SampleSequence(Sequence[ClientSample]):
 
 
 class SampleHistory:
-    """The last 60 samples of one client, in 2.4 KiB, because there may be twenty thousand slow clients.
+    """The last 60 samples of one client, in 2.4 KiB, because there may be 20,000 slow clients.
 
-    Where a rule on a rate looks back farther than they reach, 300 bytes of marks do.
+    Rules on a rate may look back farther than the samples reach. For these, marks of 300 bytes in all are
+    stored.
     """
 
     __slots__ = ("behind_since", "idle", "marks", "samples")
@@ -121,12 +131,22 @@ class SampleHistory:
         self.samples = TimeSeries(_FIGURES - 1, SAMPLES)
         self.marks = TimeSeries(1, MARKS + 3)
         self.idle = 0
-        """How many of the newest samples were empty."""
+        """Number of newest samples in which memory and disk were both 0."""
         self.behind_since = 0
-        """Since when the oldest message was a second old or older at each sample, ns; 0: it isn't."""
+        """Time since which the oldest message was at least 1 s old at each sample, ns; 0 if it is not."""
 
     def add(self, at: int, memory: int, disk: int, age: int, taken: int, look_back_ms: int) -> None:
-        """Note one sample. With a look-back farther than 60 of them, marks are kept too."""
+        """Record one sample.
+
+        Args:
+            at: Time, ns.
+            memory: Bytes in the outbox.
+            disk: Bytes in the spool file.
+            age: Age of the oldest waiting message, ms.
+            taken: Bytes acknowledged by the peer since logon.
+            look_back_ms: Longest look-back of the client's rate rules. When 60 samples do not reach as far,
+                marks are recorded too.
+        """
         self.samples.add(at, (memory, disk, age, taken))
         self.idle = 0 if memory or disk else self.idle + 1
         self.behind_since = (self.behind_since or at) if age >= BEHIND_MS else 0
@@ -137,32 +157,34 @@ class SampleHistory:
             self.marks.add(at, (taken,))
 
     def acked_at(self, until_ns: int) -> AckedMark | None:
-        """The newest that is remembered of what the peer had taken, not newer than that."""
+        """Return the newest recorded `AckedMark` at or before `until_ns`; None if there is none."""
         found = self.samples.value_at(until_ns) or self.marks.value_at(until_ns)
         return AckedMark(found[0], found[-1]) if found else None
 
 
 APART_NS: Final = 5_000_000_000
+"""Minimum time between two stored rows of a `RateMeter`, ns."""
 RATE_SAMPLES: Final = 13
-"""A minute of them."""
+"""Rows of a `RateMeter`: one minute at 5 s each."""
 
 
 class ClientRates(NamedTuple):
-    """Bytes a second; 0 where it isn't known yet."""
+    """Read and arrival rates of one client in bytes per second; 0 while unknown."""
 
     taken: int = 0
-    """Over the last minute, as far as it was looked at."""
+    """Bytes read per second over the last minute, or over the shorter time recorded (`over_ms`)."""
     arriving: int = 0
-    """Over the last 5 to 10 seconds."""
+    """Bytes arriving per second over the last 5 to 10 seconds."""
     usually_taken: int = 0
-    """Over the minute, the last seconds left out."""
+    """Bytes read per second over the last minute, without the last seconds."""
     usually_arriving: int = 0
+    """Bytes arriving per second over the last minute, without the last seconds."""
     over_ms: int = 0
-    """How long `taken` was looked at."""
+    """Time span of `taken`, ms."""
 
 
 class RateMeter:
-    """What one client had taken, and what had come for it, at looks 5 s apart or more: 0.3 KiB."""
+    """Read and arrival totals of one client, recorded at least 5 s apart, in 0.3 KiB."""
 
     __slots__ = ("_looks",)
 
@@ -170,7 +192,13 @@ class RateMeter:
         self._looks = TimeSeries(2, RATE_SAMPLES)
 
     def update(self, now_ns: int, taken: int, arrived: int) -> ClientRates:
-        """A look at both sums of bytes since the logon, as often as one likes: the rates as of now."""
+        """Record both totals and return the rates as of now. May be called at any frequency.
+
+        Args:
+            now_ns: Current time.
+            taken: Bytes acknowledged by the peer since logon.
+            arrived: Bytes that arrived for the client since logon.
+        """
         looks, found = self._looks, ClientRates()
         if looks:
             if now_ns <= looks.last_at:
@@ -178,9 +206,12 @@ class RateMeter:
             first, now = looks.first(), (now_ns, taken, arrived)
             recent = looks.value_at(now_ns - APART_NS) or first
             found = ClientRates(
-                _rate(first, now, 1), _rate(recent, now, 2), _rate(first, recent, 1), _rate(first, recent, 2),
+                _rate(first, now, 1),
+                _rate(recent, now, 2),
+                _rate(first, recent, 1),
+                _rate(first, recent, 2),
                 (now_ns - first[0]) // 1_000_000,
-            )  # fmt: skip
+            )
         if not looks or now_ns - looks.last_at >= APART_NS:
             looks.add(now_ns, (taken, arrived))
         return found

@@ -1,11 +1,12 @@
-"""Signals: the figures that rules look at.
+"""Signals: the measured values that rules compare with their limits.
 
-The broker hands in views, which are read through at the moment of judging; whoever else wants judgement may hand in plain
-values. The judge can't tell which. What a view says of messages is what its subscription's account says
-(matched = acknowledged by the peer + in flight + waiting + gone), and nothing else: "acknowledged by the peer" is the
-application's word where the subscription has a window, otherwise that of the peer's kernel.
+The broker passes views, whose properties are read at the moment of judging. Previews and back-tests may pass
+plain values instead; the judge treats both alike. Message figures of a view come from the delivery account of
+its subscription: matched = acknowledged by the peer + in flight + waiting + discarded. "Acknowledged by the
+peer" means an acknowledgement of the application where the subscription has an ack window, and of the peer's
+kernel otherwise.
 
-All moments are nanoseconds UTC, all sizes bytes; 0 as a moment means "none".
+All times are nanoseconds UTC and all sizes are bytes. A time of 0 means "none".
 """
 
 from __future__ import annotations
@@ -17,102 +18,113 @@ from typing import NamedTuple, Protocol
 from broker_core.slow_clients.evaluate.rule_state import RuleState
 
 Holds = Mapping[tuple[str, str], RuleState]
-"""What rules remember of a client: by the rule's name and the subscription's id ("" for the client itself)."""
+"""State of all rules about one client, by rule name and subscription id ("" for the client itself)."""
 
 
 class ClientSample(NamedTuple):
-    """One look at a client, taken each tick; the last 60 go into a decision."""
+    """Sample of a client, taken at each tick. A decision includes the newest 60."""
 
     at: int
     outbox_bytes: int
     spool_bytes: int
     age_ms: int
-    """Age of the oldest message that waits."""
+    """Age of the oldest waiting message."""
     taken_bytes: int = 0
-    """Acknowledged by the peer since the logon."""
+    """Bytes that the peer has acknowledged since logon."""
 
 
 class AckedMark(NamedTuple):
-    """What the peer had taken by a moment."""
+    """Total bytes that the peer had acknowledged at a given time."""
 
     at: int
     taken_bytes: int
 
 
 class BacklogCounts(NamedTuple):
-    """What waits for a client, asked for only when a decision about it is being made."""
+    """Message counts of a client's backlog, read only while a decision about the client is being made."""
 
     outbox_messages: int
-    """What isn't in the spool: in memory, or in flight."""
+    """Messages that are not in the spool: in memory, or in flight."""
     spool_messages: int
     unjournaled_messages: int
-    """How many of both a bookmark can't bring back."""
+    """Messages of outbox and spool that cannot be replayed from a bookmark."""
     resume_bookmark: str
-    """Where a new subscription would go on without a gap; "" when nothing of it is journaled."""
+    """Bookmark from which a new subscription continues without a gap; "" if nothing waiting is journaled."""
 
 
 class BacklogView(Protocol):
-    """What the guard asks of a client's session. Read at any moment; every answer is of that moment."""
+    """A client's backlog as the guard reads it. Each property returns the current value, at any time."""
 
     @property
     def oldest_at(self) -> int:
-        """From when the oldest waiting message's age counts, over outbox and spool; 0 when nothing waits."""
+        """Time from which the age of the oldest waiting message counts, in outbox and spool; 0 if none."""
 
     @property
     def unacked_at(self) -> int:
-        """From when the age of the oldest message counts that is delivered and not acknowledged by the peer; 0: none is."""
+        """Time from which the age of the oldest delivered, unacknowledged message counts; 0 if none."""
 
     @property
     def messages(self) -> int:
-        """Messages in memory: they wait, as do the bytes that the guard is told of."""
+        """Messages waiting in memory. Their bytes reach the guard through `on_queued` and `on_released`."""
 
     @property
     def acked_bytes(self) -> int:
-        """Acknowledged by the peer since the logon, as of the last look. It only grows."""
+        """Bytes that the peer had acknowledged since logon at the last `update_progress`. Never decreases."""
 
     @property
     def window_step_bytes(self) -> int:
-        """The largest step in which the peer's own window moves; 0: not known, or it moves smoothly."""
+        """Largest step in which the peer's receive window moves; 0 if unknown, or if it moves smoothly."""
 
     @property
     def owed_messages(self) -> int:
-        """Waiting, or in flight: handed over and not acknowledged by the peer."""
+        """Messages that wait, or are in flight (handed to the transport and not acknowledged by the peer)."""
 
     @property
     def owed_bytes(self) -> int:
-        """The bytes of their bodies."""
+        """Bytes of the bodies of the messages that `owed_messages` counts."""
 
     @property
     def blocked_since(self) -> int:
-        """From when the peer has taken nothing of what is on its way to it; 0 while it takes."""
+        """Time since which the peer has read none of the bytes in flight to it; 0 while it reads."""
 
     def update_progress(self) -> None:
-        """Note what the peer has acknowledged by now: the figures are those of the last look."""
+        """Record the bytes that the peer has acknowledged until now.
+
+        Other properties use the recorded figures.
+        """
 
     def waiting(self) -> BacklogCounts:
-        """The counts for a decision."""
+        """Return the message counts that a decision needs."""
 
 
 class SubscriptionView(Protocol):
-    """One subscription of a client, as rules see it. `id`, `topic`, `name`, `durable` and `prefetch` never change.
+    """Subscription of a client, as rules see it.
 
-    id                  as the client gave it: what a decision names
-    topic               the topic or pattern subscribed to
-    name                of a durable subscription; "" of others
-    journaled           it has a bookmark: it can go on from the journal
-    prefetch            messages that may be unacknowledged; 0: it has no window
-    backlog_*           what waits, and what is delivered and not acknowledged by the peer; bytes are those of bodies
-    outbox_*            what of it waits in memory: not dispatched, and so what can still be discarded; bytes of memory
-    conflation_bytes    what conflation holds back, besides, in its client's memory
-    oldest_at           of the oldest message of the backlog
-    unacked_messages    sent within its window and not acknowledged by the application; 0 without a window
-    unacked_since       when the oldest of them was sent
-    acked_at            the last acknowledgement, or the first message owed after a time when none was
-    window_full_since   since when there has been something to dispatch and the window was full; 0 while dispatch goes on
-    window_full_count   how many times it became full, ever
-    blocked_since       since when the peer has taken nothing while something for it waited or was on its way
-    rate_limited        delivered at a rate of its own (a paced replay): waiting isn't the client's fault
-    pinned_bytes        of the log that can't be removed because it is paused, durable, or read from there
+    `id`, `topic`, `name`, `durable` and `prefetch` never change.
+
+    Attributes:
+        id: Subscription id that the client chose; decisions name it.
+        topic: Topic or pattern of the subscription.
+        name: Name of a durable subscription; "" otherwise.
+        journaled: Whether it has a bookmark and can continue from the journal.
+        prefetch: Maximum unacknowledged messages (ack window); 0 without a window.
+        backlog_bytes, backlog_messages: Messages that wait or that the peer has not acknowledged; bytes of
+            bodies.
+        outbox_bytes, outbox_messages: Part of the backlog that waits in memory and is not dispatched. Only
+            this part can still be discarded. Bytes of memory.
+        conflation_bytes: Additional bytes of client memory that conflation holds back.
+        oldest_at: Time from which the age of the oldest message of the backlog counts.
+        unacked_messages: Messages sent in its window and not acknowledged by the application; 0 without a
+            window.
+        unacked_since: Time at which the oldest of these was sent.
+        acked_at: Time of the last acknowledgement, or of the first message owed after a time with none owed.
+        window_full_since: Time since which messages wait and the window is full; 0 while dispatch continues.
+        window_full_count: Number of times the window has become full, since the start.
+        blocked_since: Time since which the peer has read nothing while a message waited or was in flight.
+        rate_limited: Whether it has a delivery rate of its own (a paced replay). Waiting is then not the
+            client's fault.
+        pinned_bytes: Bytes of the log that it prevents from removal because it is paused, durable, or reads
+            there.
     """
 
     @property
@@ -162,12 +174,16 @@ class SubscriptionView(Protocol):
 class ClientView(Protocol):
     """A client, as rules see it.
 
-    memory, disk        bytes of its outbox, what conflation holds included, and of its spool file
-    offlined            from the decision to offline until it is live again, hence also while it drains
-    connected           its place in the order of connecting: who is chosen of those that are equal in everything else
-    behind_since        since when something has waited for a second or longer at each look
-    pinned_bytes        the most of its subscriptions': they hold one log, each from its place on
-    user_pinned_bytes   the same of everything that is kept and read under its user's names
+    Attributes:
+        memory: Bytes in its outbox, including bytes that conflation holds back.
+        disk: Bytes of its spool file.
+        is_offlined: True from the decision to offline until the client is live again, so also while it
+            drains.
+        connection_number: Position in the order of connecting. Breaks ties when a client is chosen.
+        behind_since: Time since which a message has waited for a second or longer at each sample.
+        pinned_bytes: Maximum over its subscriptions. All pin one log, each from its own position.
+        user_pinned_bytes: Bytes of the log pinned by all durable positions and replays of its user's client
+            names.
     """
 
     @property
@@ -202,25 +218,28 @@ class ClientView(Protocol):
     def rule_states(self) -> Holds: ...
 
     def acked_at(self, until_ns: int) -> AckedMark | None:
-        """The newest that is remembered of what the peer had taken, not newer than that."""
+        """Return the newest recorded `AckedMark` at or before `until_ns`; None if there is none."""
 
     def recent_samples(self, now_ns: int) -> Sequence[ClientSample]:
-        """The last 60 samples, the newest of now."""
+        """Return at most 60 samples, oldest first; the last one is taken now."""
 
 
 @dataclass(slots=True)
 class PoolSignals:
-    """What is used of a pool."""
+    """Memory and disk in use of one pool."""
 
     name: str
     memory_used: int = 0
     memory_leaving: int = 0
-    """The part of memory_used that belongs to offlined clients: on its way to disk, or being drained."""
+    """Part of `memory_used` that belongs to offlined clients: on its way to disk, or being drained."""
     disk_used: int = 0
     holds: Mapping[str, RuleState] = field(default_factory=dict)
-    """What pool rules remember, by their name."""
+    """State of the pool's rules, by rule name."""
 
 
 def age_ms(since_ns: int, now_ns: int) -> int:
-    """Milliseconds since a moment; 0 for none, and for one in the future, as after the clock went back."""
+    """Return the milliseconds from `since_ns` to `now_ns`.
+
+    Returns 0 when `since_ns` is 0 (none) or in the future, which happens after the clock was set back.
+    """
     return (now_ns - since_ns) // 1_000_000 if 0 < since_ns < now_ns else 0

@@ -1,6 +1,6 @@
-"""Decisions in English: what was done to whom, why, and what it costs. One or two sentences, each figure with its unit.
+"""Decisions in English, as documents and as notices to clients.
 
-Decisions as they are told: as a document for whoever keeps them, and as the notice to the client.
+A sentence describes the action, the client, the reason and the cost. Each figure has its unit.
 """
 
 from __future__ import annotations
@@ -35,23 +35,29 @@ _DONE: Final = {
     PolicyAction.REFUSE: "disconnected and its name refused",
     PolicyAction.DELETE_DURABLE: "disconnected and its durable subscription deleted",
 }
+"""Past participle of each action."""
 _CODES: Final = {DecisionReason.RESOURCE_ERROR: "506 resource error. "}
-"""What a system's clients know a reason by (seed 004)."""
+"""Reason codes that clients of other systems know, as prefixes of a sentence (seed 004)."""
 
 
 def decision_sentence(decision: Decision, *, ahead: bool = False) -> str:
-    """Return the decision in one or two sentences; with `ahead` as one that a policy would make at once."""
+    """Return the decision in one or two sentences.
+
+    With `ahead`, word it as a decision that a policy would make immediately.
+    """
     error = _CODES.get(decision.reason, "") if decision.action in FINAL_ACTIONS else ""
     return f"{error}{_who(decision)} {_did(decision, ahead=ahead)}: {_why(decision)}. {_cost(decision)}"
 
 
 def _who(decision: Decision) -> str:
+    """Return the subscription or client that is acted on."""
     if decision.subscription and decision.action not in FINAL_ACTIONS:
         return f"Subscription {decision.subscription} of client {decision.client}"
     return f"Client {decision.client}"
 
 
 def _did(decision: Decision, *, ahead: bool) -> str:
+    """Return the past, conditional or future form of the action."""
     done = _DONE[decision.action]
     if decision.held_at is not None:
         most = "1 decision" if decision.held_at == 1 else f"{decision.held_at:,} decisions"
@@ -69,6 +75,7 @@ def _did(decision: Decision, *, ahead: bool) -> str:
 
 
 def _why(decision: Decision) -> str:
+    """Return the reason: the signal's value and the limit; for pools also the client that would be next."""
     if decision.problem:
         return f"what waits for it can't be written to its spool ({decision.problem.rstrip('.')})"
     unit = decision.unit
@@ -84,7 +91,10 @@ def _why(decision: Decision) -> str:
         over += f" for {format_quantity(decision.hold_ms, Unit.MILLISECONDS)}"
     if decision.choose is TargetSelection.SELF:
         return over
-    used = f"it {OF_POOL[decision.signal].verb} {format_quantity(decision.used, unit)}, more than any other client"
+    used = (
+        f"it {OF_POOL[decision.signal].verb} {format_quantity(decision.used, unit)}, more than any other "
+        "client"
+    )
     runner = decision.chosen_over
     after = f"; next is {runner.client} with {format_quantity(runner.used, unit)}" if runner else ""
     return f"{over}, and {used}{after}"
@@ -93,9 +103,11 @@ def _why(decision: Decision) -> str:
 _NOUN: Final = {signal: signal.value.replace("_", " ") for signal in Signal} | {
     Signal.WINDOW_FULL: "prefetch window"
 }
+"""Noun for each signal."""
 
 
 def _cost(decision: Decision) -> str:
+    """Return the sentence about messages kept and lost."""
     kept, lost = decision.kept, decision.lost
     match decision.action:
         case PolicyAction.OFFLINE:
@@ -120,6 +132,7 @@ def _cost(decision: Decision) -> str:
 
 
 def _cost_of_ending(decision: Decision) -> str:
+    """Return the sentence about messages kept and lost when a client or subscription ends."""
     if not decision.kept and not decision.lost:
         return "Nothing was waiting for it."
     parts = []
@@ -132,12 +145,15 @@ def _cost_of_ending(decision: Decision) -> str:
 
 
 def format_messages(count: int) -> str:
-    """`1 message is`, `2 messages are`."""
+    """Return the count with noun and verb: `1 message is`, `2 messages are`."""
     return "1 message is" if count == 1 else f"{count:,} messages are"
 
 
 def format_quantity(value: int, unit: Unit) -> str:
-    """A figure for people: `1,500 bytes`, `64.0 MiB`, `750 ms`, `30.5 s`, `3 messages`."""
+    """Return a figure with its unit, for people.
+
+    For example `1,500 bytes`, `64.0 MiB`, `750 ms`, `30.5 s`, `3 messages`.
+    """
     match unit:
         case Unit.MILLISECONDS:
             return f"{value} ms" if value < 1_000 else f"{value / 1_000:,.1f} s"
@@ -160,13 +176,18 @@ def _bytes(value: int) -> str:
 
 
 _AS_IT_IS = tuple(Decision.__dataclass_fields__.keys() - {"at", "samples"})
-"""Fields that a document has of the same name and meaning."""
+"""Fields that have the same name and meaning in `DecisionEntry`."""
 
 
 def decision_entry(decision: Decision, identity: str = "", *, ahead: bool = False) -> DecisionEntry:
-    """Return the decision as a document; `ahead` as of `sentence`.
+    """Return the decision as a document for storage and the console.
 
-    Moments are milliseconds: nanoseconds don't fit a browser's numbers.
+    Times are milliseconds, because nanoseconds exceed the exact integers of a browser.
+
+    Args:
+        decision: The decision.
+        identity: Its id.
+        ahead: See `decision_sentence`.
     """
     return DecisionEntry(
         id=identity,
@@ -178,7 +199,10 @@ def decision_entry(decision: Decision, identity: str = "", *, ahead: bool = Fals
 
 
 def notice_fields(decision: Decision) -> dict[str, Any]:
-    """What the client is told before it is disconnected, without the protocol's own fields."""
+    """Return the fields of the notice that a client receives before it is disconnected.
+
+    Fields of the protocol itself are not included.
+    """
     return {
         "code": decision.reason.value,
         "message": decision_sentence(decision),

@@ -1,1 +1,1 @@
-"""Rules, and how policies become them: scopes, presets of four systems, layers, staging, review."""
+"""Compilation of policies to rules: scopes, presets, layers, staged revisions and policy review."""

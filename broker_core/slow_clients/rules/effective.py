@@ -1,6 +1,6 @@
-"""What holds for one connected client and its subscriptions: each setting with its unit and where it comes from.
+"""Effective settings of connected clients, and their changes under another policy. Pure.
 
-What another policy would change for the clients that are there: their effective settings before and after. Pure.
+Each setting has its value, unit and origin.
 """
 
 from __future__ import annotations
@@ -20,17 +20,29 @@ from broker_core.slow_clients.rules.rulebook import RuleBook
 from broker_core.slow_clients.rules.scopes import EffectiveValue, RuleSubject
 
 _UNITS_OF_OWN: Final = {
-    "percent": "%", "hold_ms": "ms", "window_ms": "ms", "check_ms": "ms", "cooldown_ms": "ms", "count": "times", "guard_bytes": "bytes",
-}  # fmt: skip
+    "percent": "%",
+    "hold_ms": "ms",
+    "window_ms": "ms",
+    "check_ms": "ms",
+    "cooldown_ms": "ms",
+    "count": "times",
+    "guard_bytes": "bytes",
+}
+"""Units of custom rules' fields."""
 
 
 def describe_settings(
     found: Mapping[str, EffectiveValue], pool: PoolLimits, subscription: str = ""
 ) -> list[EffectiveSetting]:
-    """Settings with their units. What the policy leaves to the host is said as what it comes to in the client's pool."""
+    """Return settings with their units and origins.
+
+    A setting that the policy leaves to the host is shown with the resulting value of the client's pool.
+    """
     worked_out = {
-        "amps.message_memory_limit": pool.memory, "amps.message_disk_limit": pool.disk, "amps.message_disk_path": pool.disk_path,
-    }  # fmt: skip
+        "amps.message_memory_limit": pool.memory,
+        "amps.message_disk_limit": pool.disk,
+        "amps.message_disk_path": pool.disk_path,
+    }
     return [
         EffectiveSetting(
             setting=name,
@@ -44,6 +56,7 @@ def describe_settings(
 
 
 def _unit(name: str, found: Mapping[str, EffectiveValue]) -> str:
+    """Return the unit of a setting; "" without one."""
     group, _, field = name.rpartition(".")
     if group in PRESETS:
         return str(PRESETS[group][field].unit)
@@ -54,7 +67,7 @@ def _unit(name: str, found: Mapping[str, EffectiveValue]) -> str:
 
 
 def _plain(value: Any) -> Setting:
-    """A setting's value as JSON has it."""
+    """Return a setting's value as JSON types."""
     if isinstance(value, (tuple, list)):
         return [asdict(one) if isinstance(one, Rung) else str(one) for one in value]
     found: Setting = value
@@ -67,9 +80,10 @@ _NOT_SET: Final = SettingValue(value=None, origin="not set")
 def compare_policies(
     before: RuleBook, after: RuleBook, subjects: Iterable[RuleSubject]
 ) -> list[AffectedEntry]:
-    """For whom a value changes; one that only comes from elsewhere isn't a change.
+    """Return the clients and subscriptions for which a value changes. A different origin is no change.
 
-    Subjects come as clients, each followed by its subscriptions: of these only what is theirs alone is listed.
+    Subjects are clients, each followed by its subscriptions. For a subscription, only changes that its client
+    does not have are listed.
     """
     touched = []
     of_client: list[SettingChange] = []
@@ -92,11 +106,13 @@ def compare_policies(
 
 
 def _settings(book: RuleBook, subject: RuleSubject) -> dict[str, SettingValue]:
+    """Return the settings in force for a subject, by name."""
     found = describe_settings(book.effective(subject), book.pool_of(subject))
     return {one.setting: SettingValue(value=one.value, origin=one.origin) for one in found}
 
 
 def _changes(old: dict[str, SettingValue], new: dict[str, SettingValue]) -> list[SettingChange]:
+    """Return the settings whose values differ."""
     return [
         SettingChange(setting=setting, before=before, after=after)
         for setting in new | old

@@ -1,7 +1,7 @@
-"""A policy is read before it is saved: what contradicts itself, does nothing or is dangerous is said in a sentence.
+"""Review of a policy before it is saved: findings about contradictory, useless or dangerous settings.
 
-Pure. What is plainly wrong has been refused by `PolicyDocument.from_dict`; here are the settings that are well-formed
-and still can't be meant, or should be known by whoever saves them.
+Pure. `PolicyDocument.from_dict` has already refused invalid settings. The findings here are about settings
+that are well-formed but cannot be intended, or that the operator should know about.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from broker_core.slow_clients.rules.scopes import RuleSubject, example_subject
 from broker_core.subscriptions.topics import TopicPattern
 
 ONE_MESSAGE = 1_024
-"""Bytes: a limit below this is passed by about any first message."""
+"""Bytes. About any first message exceeds a lower limit."""
 
 
 class Severity(StrEnum):
-    """What follows from a finding."""
+    """Consequence of a finding."""
 
     REFUSE = "refuse"
     WARN = "warn"
 
 
 class PolicyFinding(NamedTuple):
-    """One thing to know about a policy: where it is, what it means, what to do."""
+    """Finding about a policy: where it is, what it means, how to fix it."""
 
     severity: Severity
     where: str
@@ -51,7 +51,10 @@ class PolicyFinding(NamedTuple):
 
 
 def review_policy(document: PolicyDocument, host_memory: int | None = None) -> list[PolicyFinding]:
-    """All findings, those that refuse first. With the host's memory (bytes), default limits are looked at too."""
+    """Return all findings, refusals first.
+
+    With the host's memory (bytes), limits that depend on it are checked too.
+    """
     looks = (_scopes, _pools, _clients, _rules, _clashing, _masked, _xap, _activemq, _qpid)
     found = [finding for look in looks for finding in look(document, host_memory)]
     return sorted(found, key=lambda finding: finding.severity is Severity.WARN)
@@ -66,7 +69,7 @@ def _warn(where: str, sentence: str, fix: str) -> PolicyFinding:
 
 
 def _scopes(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
-    """Patterns that aren't any, and scopes that match nothing."""
+    """Find invalid topic patterns, and scopes that match nothing."""
     transports = {transport.name for transport in document.transports}
     scoped = [
         (f"rule {rule.name} ({rule.scope})", rule.scope.topic, rule.scope.transport)
@@ -79,11 +82,15 @@ def _scopes(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
         if topic and (why := _bad_pattern(topic)):
             yield _refuse(where, why, "Write a topic, a.*.b, a.>, or ~ and a regular expression.")
         if transport and transport not in transports:
-            yield _warn(where, f"There is no transport {transport}, so this matches nothing.", "Name one of: "
-                        + ", ".join(sorted(transports)) + ".")  # fmt: skip
+            yield _warn(
+                where,
+                f"There is no transport {transport}, so this matches nothing.",
+                "Name one of: " + ", ".join(sorted(transports)) + ".",
+            )
 
 
 def _bad_pattern(topic: str) -> str:
+    """Return why a topic pattern is invalid; "" for a valid one. Accepts the `#` of Qpid."""
     plain = ">" if topic == "#" else f"{topic[:-2]}.>" if topic.endswith(".#") else topic
     try:
         TopicPattern.parse(plain)
@@ -93,16 +100,25 @@ def _bad_pattern(topic: str) -> str:
 
 
 def _pools(document: PolicyDocument, host_memory: int | None) -> Iterator[PolicyFinding]:
+    """Find pool limits that do not fit each other, the host, or a single message."""
     resolved = presets.resolve_pools(document, host_memory or 1 << 40, None, "/spool")
     known = {limits.name: limits for limits in resolved.values()}
     for limits in known.values():
         where = f"pool {limits.name}"
         if limits.disk < limits.memory:
-            yield _warn(where, "The disk limit is lower than the memory limit: what a client holds in memory may not fit "
-                        "on disk, and it is disconnected while it is offlined.", "Raise message_disk_limit.")  # fmt: skip
+            yield _warn(
+                where,
+                "The disk limit is lower than the memory limit: what a client holds in memory may not fit "
+                "on disk, and it is disconnected while it is offlined.",
+                "Raise message_disk_limit.",
+            )
         if host_memory is not None and limits.memory > host_memory:
-            yield _warn(where, "The memory limit is more than this host's memory: it will run out before anybody is "
-                        "offlined.", "Lower message_memory_limit.")  # fmt: skip
+            yield _warn(
+                where,
+                "The memory limit is more than this host's memory: it will run out before anybody is "
+                "offlined.",
+                "Lower message_memory_limit.",
+            )
     for name, limits in resolved.items():
         percent, usual = (
             document.client_policy_of(key).client_max_capacity or DEFAULT_CLIENT_MAX_CAPACITY
@@ -111,33 +127,55 @@ def _pools(document: PolicyDocument, host_memory: int | None) -> Iterator[Policy
         if name and (limits, percent) == (resolved[INSTANCE], usual):
             continue
         if limits.memory * percent // 100 < ONE_MESSAGE:
-            yield _warn(f"transport {name}" if name else "instance",
-                        f"{percent} % of {limits.memory} bytes is less than a message: a client is offlined by its first "
-                        "one.", "Raise message_memory_limit or client_max_capacity.")  # fmt: skip
+            yield _warn(
+                f"transport {name}" if name else "instance",
+                f"{percent} % of {limits.memory} bytes is less than a message: a client is offlined by "
+                "its first "
+                "one.",
+                "Raise message_memory_limit or client_max_capacity.",
+            )
 
 
 def _clients(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+    """Find client limits of AMPS that act late or let one client use a whole pool."""
     for where, policy in (
         ("instance", document.client_policy),
         *((f"transport {t.name}", t.client_policy) for t in document.transports),
     ):
         if policy.client_max_capacity == 100:
-            yield _warn(where, "client_max_capacity is 100 %: one client may take the whole pool, and then others are chosen "
-                        "for it.", "50 % is AMPS's default.")  # fmt: skip
+            yield _warn(
+                where,
+                "client_max_capacity is 100 %: one client may take the whole pool, and then others are "
+                "chosen "
+                "for it.",
+                "50 % is AMPS's default.",
+            )
         age = policy.client_message_age_limit_ms
         if age is not None and age < TICK_MS:
-            yield _warn(where, f"Ages are looked at each second: client_message_age_limit_ms {age} acts up to a second later.",
-                        "Set a second or more.")  # fmt: skip
+            yield _warn(
+                where,
+                (
+                    f"Ages are looked at each second: client_message_age_limit_ms {age} acts up to a "
+                    "second later."
+                ),
+                "Set a second or more.",
+            )
 
 
 def _rules(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+    """Find custom rules that never act, act on the first message, or act late."""
     for rule in document.rules:
         where = f"rule {rule.name} ({rule.scope})"
         age = document.client_policy_of(rule.scope.transport).client_message_age_limit_ms
         waited = (rule.hold_ms or 0) + (rule.limit or 0 if rule.signal is Signal.OLDEST_AGE else 0)
         if age is not None and rule.mode is not EnforcementMode.OFF and waited >= age:
-            yield _warn(where, f"It acts after {waited} ms at the earliest, and ClientMessageAgeLimit disconnects after {age} ms: "
-                        "it never acts.", "Shorten its hold, or raise client_message_age_limit_ms.")  # fmt: skip
+            yield _warn(
+                where,
+                f"It acts after {waited} ms at the earliest, and ClientMessageAgeLimit disconnects "
+                f"after {age} ms: "
+                "it never acts.",
+                "Shorten its hold, or raise client_message_age_limit_ms.",
+            )
         small = rule.limit is not None and rule.limit < ONE_MESSAGE
         if rule.signal in _BYTES and small and rule.shape is not Shape.PERCENT_OF:
             yield _warn(
@@ -158,10 +196,14 @@ _BYTES = (
     Signal.POOL_MEMORY,
     Signal.POOL_DISK,
 )
+"""Signals measured in bytes of one client or pool."""
 
 
 def _clashing(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
-    """Entries of one rule of which neither lies within the other: for whom both are about they may contradict."""
+    """Find entries of one rule that contradict each other for clients that both apply to.
+
+    Only entries whose scopes overlap without one containing the other are compared.
+    """
     named = presets.custom_rules(document)
     for one, other in combinations(document.rules, 2):
         if (
@@ -175,12 +217,15 @@ def _clashing(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding
         whole = merge_rule_layers((rule for rule in document.rules if rule.name == one.name), both)
         narrow = named[one.name].measured is SignalSubject.SUBSCRIPTION
         for problem in rule_contradictions(whole, narrow) if whole is not None else ():
-            yield _warn(f"rule {one.name} ({one.scope}; {other.scope})", f"For whom both entries are about, {problem}: there "
-                        "the rule doesn't act.", "Say it in an entry for both.")  # fmt: skip
+            yield _warn(
+                f"rule {one.name} ({one.scope}; {other.scope})",
+                f"For whom both entries are about, {problem}: there the rule doesn't act.",
+                "Say it in an entry for both.",
+            )
 
 
 def _masked(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
-    """A rule in shadow that enforced ones don't let see what it waits for."""
+    """Find shadow rules that never see their limit passed, because an enforced rule acts first."""
     pool = presets.resolve_pools(document, 1 << 40, None, "/spool")[INSTANCE]
     named = presets.custom_rules(document)
     whole = []
@@ -196,31 +241,45 @@ def _masked(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
             enforced = over["mode"] is EnforcementMode.ENFORCE and over["signal"] is settings["signal"]
             acts = any(rung.action in FINAL_ACTIONS | {PolicyAction.OFFLINE} for rung in over["ladder"])
             if enforced and acts and is_scope_within(other.scope, rule.scope) and its <= limit:
-                yield _warn(f"rule {rule.name} ({rule.scope})",
-                            f"Rule {other.name} is enforced and acts on the same clients first: in shadow this one will never "
-                            "see its limit passed.", "Give it a lower limit, or put the other in shadow too.")  # fmt: skip
+                yield _warn(
+                    f"rule {rule.name} ({rule.scope})",
+                    f"Rule {other.name} is enforced and acts on the same clients first: in shadow this "
+                    "one will never "
+                    "see its limit passed.",
+                    "Give it a lower limit, or put the other in shadow too.",
+                )
 
 
 def _xap(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+    """Find XAP settings whose checks do not fit into the latency."""
     entries = preset_layers(document, "xap")
     for name in {"", *(entry.transport for entry in document.xap)}:
         found = entries.values(RuleSubject(name))
         rules = list(presets.xap_rules(found, document.revision))
         if rules and rules[0].count * rules[0].check_ms > found["latency"]:
-            yield _warn(f"xap {name}".strip(), f"{found['retries']} looks don't fit into {found['latency']} ms: a client is looked at "
-                        f"every {presets.PART_MS} ms at most, and the worst case is {rules[0].worst_case_ms()} ms.",
-                        "Lower retries or raise latency.")  # fmt: skip
+            yield _warn(
+                f"xap {name}".strip(),
+                f"{found['retries']} looks don't fit into {found['latency']} ms: a client is looked at "
+                f"every {presets.PART_MS} ms at most, and the worst case is {rules[0].worst_case_ms()} ms.",
+                "Lower retries or raise latency.",
+            )
 
 
 def _activemq(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+    """Find ActiveMQ entries that never act or that set two limits."""
     entries = preset_layers(document, "activemq")
     for entry in document.activemq:
         where = f"activemq {entry.topic}"
         found = entries.values(RuleSubject(entry.transport, topic=entry.topic))
         off = found["max_slow_count"] < 1 and found["max_slow_duration"] < 1
         if found["abort_slow_consumer_strategy"] and off:
-            yield _refuse(where, "abortSlowConsumerStrategy is on, with maxSlowCount and maxSlowDuration both off: nobody is ever "
-                          "aborted.", "Set one of them, or switch the strategy off.")  # fmt: skip
+            yield _refuse(
+                where,
+                "abortSlowConsumerStrategy is on, with maxSlowCount and maxSlowDuration both off: "
+                "nobody is ever "
+                "aborted.",
+                "Set one of them, or switch the strategy off.",
+            )
         if found["abort_slow_ack_consumer_strategy"] and presets.looks_until_abort(found) is None:
             yield _refuse(
                 where,
@@ -236,15 +295,31 @@ def _activemq(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding
 
 
 def _qpid(document: PolicyDocument, _: int | None) -> Iterator[PolicyFinding]:
+    """Find Qpid entries that never act, or that delete durable subscriptions."""
     for topic in document.qpid:
         where = f"qpid {topic.topic}"
         age = document.client_policy_of(topic.transport).client_message_age_limit_ms
         if topic.depth is None and topic.message_age is None and topic.message_count is None:
-            yield _warn(where, "It has neither depth nor messageAge nor messageCount of its own: it triggers nothing by itself.",
-                        "Set at least one.")  # fmt: skip
+            yield _warn(
+                where,
+                (
+                    "It has neither depth nor messageAge nor messageCount of its own: it triggers nothing "
+                    "by itself."
+                ),
+                "Set at least one.",
+            )
         if topic.message_age is not None and age is not None and topic.message_age >= age:
-            yield _warn(where, f"ClientMessageAgeLimit disconnects after {age} ms: messageAge {topic.message_age} never triggers.",
-                        "Lower messageAge, or raise client_message_age_limit_ms.")  # fmt: skip
+            yield _warn(
+                where,
+                (
+                    f"ClientMessageAgeLimit disconnects after {age} ms: messageAge {topic.message_age} "
+                    "never triggers."
+                ),
+                "Lower messageAge, or raise client_message_age_limit_ms.",
+            )
         if topic.delete_persistent:
-            yield _warn(where, "Durable subscriptions that pass a limit are deleted, with the messages they are owed.",
-                        "Leave delete_persistent off to keep them.")  # fmt: skip
+            yield _warn(
+                where,
+                "Durable subscriptions that pass a limit are deleted, with the messages they are owed.",
+                "Leave delete_persistent off to keep them.",
+            )

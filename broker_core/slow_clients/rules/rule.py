@@ -1,7 +1,7 @@
-"""Rules: WHEN a signal crosses a shape in a scope, CHOOSE whom, DO the next rung of a ladder, in a mode.
+"""Rules: WHEN a signal crosses a shape in a scope, CHOOSE a client, DO the next rung of a ladder, in a mode.
 
-The engine knows rules alone. Presets (`presets/`) compile the settings of a system an operator knows into
-them. Limits in rules are resolved numbers: bytes, bytes a second, messages, or milliseconds.
+The engine knows only rules. Presets (`presets/`) compile the settings of systems that operators know into
+rules. Limits in rules are resolved numbers: bytes, bytes per second, messages, or milliseconds.
 """
 
 from __future__ import annotations
@@ -24,55 +24,68 @@ from broker_core.config.rule_terms import (
 from broker_core.config.rules import Rung
 
 UNLIMITED: Final = 2**63 - 1
+"""Limit that no value exceeds."""
 INSTANCE: Final = ""
-"""The transport name of rules for clients whose transport has no rules of its own."""
+"""Transport name in rules for clients whose transport has no rules of its own."""
 TICK_MS: Final = 1_000
-"""How often ages, rates and holds are looked at."""
+"""Interval at which ages, rates and holds are checked."""
 SAMPLES: Final = 60
-"""Looks at a client that are remembered one by one."""
+"""Maximum samples stored of each client."""
 MARKS: Final = 16
-"""Into which a rate's look-back is divided where it goes farther than the samples."""
+"""Number of marks that cover a rate's look-back where the samples do not reach as far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule with its limit resolved. Over it means: the signal is greater than the limit."""
+    """Rule with its limit resolved. The limit is exceeded when the signal is greater than it."""
 
     name: str
-    """Preset and setting, such as `amps.client_max_capacity.memory`, or what the operator called it."""
+    """Preset and setting, such as `amps.client_max_capacity.memory`, or the operator's name of a custom rule.
+    """
     setting: str
-    """The setting in its system's own words, such as `ClientMaxCapacity`; for custom rules their name."""
+    """Setting as its system calls it, such as `ClientMaxCapacity`; the rule's name for custom rules."""
     scope: str
-    """A pool's name for LARGEST_IN_POOL; a transport's name for SELF, INSTANCE for those without rules."""
+    """Pool name for LARGEST_IN_POOL; for SELF the transport name, INSTANCE for transports without rules."""
     signal: Signal
     shape: Shape
     limit: int
     ladder: tuple[Rung, ...]
     revision: int
     coded: DecisionReason | None = None
-    """The reason code, where it isn't its signal's."""
+    """Reason code, where it differs from that of the signal."""
     mode: EnforcementMode = EnforcementMode.ENFORCE
     hold_ms: int = 0
+    """How long the limit must be exceeded without interruption."""
     window_ms: int = 0
+    """COUNT_IN_WINDOW: period in which crossings count, 0 for ever. RATE_BELOW: period of the rate."""
     count: int = 0
+    """COUNT_IN_WINDOW: number of crossings.
+
+    RATE_BELOW: number of checks at which the rate must still be low.
+    """
     clear: int = 0
+    """SET_CLEAR: value at or below which the rule is within its limit again."""
     check_ms: int = TICK_MS
+    """Interval of the rule's checks."""
     cooldown_ms: int = 0
-    """After the rule has acted and the signal has fallen, this long nothing is done again."""
+    """How long the rule does nothing after it has acted and the signal has fallen."""
     guard_bytes: int = 0
-    """With RATE_BELOW: nothing is slow while less than this waits."""
+    """RATE_BELOW: no client is slow while less than this waits."""
     per_subscription: bool = False
-    """Measures each subscription alone; always so for signals that only subscriptions have."""
+    """Whether each subscription is measured separately.
+
+    Always so for signals that only subscriptions have.
+    """
     protected: tuple[str, ...] = ()
-    """Patterns of client names that are never acted on."""
+    """Patterns of names of clients that the rule never acts on."""
     at_tick: bool = False
-    """Judged at the tick only, even where it could be judged at enqueue."""
+    """Whether the rule is judged only at the tick, even where it could be judged at enqueue."""
     wakes_at: int = field(init=False, compare=False, default=0)
-    """A value that isn't greater is of no interest to any rung."""
+    """No rung can fire at a value that is not greater than this. Derived."""
     at_enqueue: bool = field(init=False, compare=False, default=False)
-    """Whether it is judged at once, when something is queued or spooled, and not only at the tick."""
+    """Whether the rule is judged immediately when messages are queued or spooled. Derived."""
     counted: bool = field(init=False, compare=False, default=False)
-    """How often the limit was passed is counted by the subscription itself, also between two looks."""
+    """Whether the subscription itself counts the crossings, also between two checks. Derived."""
 
     def __post_init__(self) -> None:
         counted = self.shape is Shape.COUNT_IN_WINDOW and self.signal is Signal.WINDOW_FULL
@@ -83,31 +96,35 @@ class Rule:
 
     @property
     def unit(self) -> Unit:
-        """What its limit and figures are counted in."""
+        """Unit of the limit and of observed values."""
         return Unit.TIMES if self.shape is Shape.COUNT_IN_WINDOW else SIGNALS[self.signal].unit
 
     @property
     def reason(self) -> DecisionReason:
-        """The reason code of its decisions."""
+        """Reason code of the rule's decisions."""
         return self.coded or SIGNALS[self.signal].reason
 
     @property
     def target_selection(self) -> TargetSelection:
-        """Who is acted on."""
+        """How the client to act on is selected."""
         return TargetSelection.LARGEST_IN_POOL if self.signal in POOL_SIGNALS else TargetSelection.SELF
 
     def look_back_ms(self, lump_bytes: int) -> int:
-        """RATE_BELOW: over how long the rate is taken. Where the peer's own window moves in lumps of so many bytes, a
-        peer at the floor takes one in less than this time; over less nothing can be said of it."""
+        """Return the period over which a RATE_BELOW rule measures the rate, ms.
+
+        A peer's window may move in steps of `lump_bytes`. The period is then longer than one step of a peer
+        at the limit, because no rate can be measured over less than a step.
+        """
         if not lump_bytes:
             return self.window_ms
         return max(self.window_ms, lump_bytes * 1_000 // max(1, self.limit) + 1)
 
     def worst_case_ms(self, rung: int = 0, lump_bytes: int = 0) -> int:
-        """The longest from crossing the limit to that rung's act; 0 is in the same turn of the loop.
+        """Return the longest time from crossing the limit to the action of rung `rung`, ms.
 
-        Hold and check period; for a rate also the time it is taken over (longer for a peer whose window moves in lumps),
-        and the checks at which it must still be low.
+        0 means the same event-loop iteration. The time includes hold and check interval. For a rate it also
+        includes the measured period and the checks at which the rate must still be low. The period is longer
+        for a peer whose window moves in steps of `lump_bytes`.
         """
         step = self.ladder[rung]
         if self.at_enqueue and rung == 0:
@@ -117,18 +134,22 @@ class Rule:
             whole = -(-looks_back // TICK_MS) * TICK_MS
             seen = whole + TICK_MS
             if looks_back > self.window_ms:
-                # Until it is seen that something has waited for a second; and a step of a slow peer may come in the
-                # middle: not for as long again.
+                # Two ticks until the backlog has been seen to wait for a second. A slow peer may acknowledge
+                # a step of its window in the middle of the period; then another whole period has to pass.
                 seen += 2 * TICK_MS + whole
             if looks_back > (SAMPLES - 2) * TICK_MS:
                 seen += looks_back // MARKS + TICK_MS
             return seen + max(self.hold_ms + step.after_ms, self.count * self.check_ms) + self.check_ms
         held = self.hold_ms if step.at_percent >= 100 else 0
-        # Checks that are rarer than the tick go by the clock, and are made at the tick after their moment.
+        # Checks rarer than the tick are due at multiples of `check_ms` and made at the next tick.
         looks = self.check_ms + TICK_MS if self.check_ms > TICK_MS else TICK_MS
         return held + step.after_ms + looks
 
     def _is_at_enqueue(self) -> bool:
+        """Return whether the rule can and shall be judged at enqueue.
+
+        Only rules without hold, cooldown or slower checks, whose first rung fires at the limit itself.
+        """
         if self.signal in POOL_SIGNALS:
             measured = SignalSubject.POOL
         else:
@@ -145,7 +166,7 @@ class Rule:
 
 
 class PoolLimits(NamedTuple):
-    """A pool's resolved settings."""
+    """Resolved limits of a pool, bytes, and its spool directory."""
 
     name: str
     memory: int
@@ -154,25 +175,27 @@ class PoolLimits(NamedTuple):
 
 
 class ClientLimits(NamedTuple):
-    """What its rules mean for a client, as two numbers for the hot path: bytes of its outbox, of its spool file."""
+    """Lowest limits of a client's rules for the hot path: bytes of its outbox and of its spool file."""
 
     memory: int = UNLIMITED
     disk: int = UNLIMITED
 
 
 NO_LIMITS: Final = ClientLimits()
+"""Limits of a client without rules."""
 
 
 _LIMITED: Final = (Signal.OUTBOUND_BYTES, Signal.SPOOL_BYTES)
+"""Signals of `ClientLimits`, in the order of its fields."""
 
 
 def is_client_limit(rule: Rule) -> bool:
-    """Whether it is one of a client's, and all that it asks is in `client_limits`."""
+    """Return whether `client_limits` fully expresses the rule."""
     return rule.at_enqueue and rule.signal in _LIMITED
 
 
 def client_limits(rules: Iterable[Rule]) -> ClientLimits:
-    """What a client's rules mean for the hot path: the lowest limit that is judged at enqueue, in any mode."""
+    """Return the lowest limits that these rules judge at enqueue, in any mode."""
     lowest = dict.fromkeys(_LIMITED, UNLIMITED)
     for rule in rules:
         if is_client_limit(rule):

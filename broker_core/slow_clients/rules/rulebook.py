@@ -1,8 +1,8 @@
-"""A rule book: all rules of a revision, resolved for whoever asks. The most specific setting wins, field by field.
+"""Rule books: all rules of a policy revision, resolved for each client and subscription.
 
-Immutable but for a memory of answers: clients and subscriptions for whom the same settings hold share their rules.
-
-A staged policy: a revision whose limits and rules are in force for some clients first. Pure.
+The most specific setting wins, field by field. A rule book is immutable except for a cache: clients and
+subscriptions with the same settings share their rules. `StagedRevision` is a revision that is in force for
+some clients first. Pure.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from broker_core.slow_clients.rules.rule import INSTANCE, PoolLimits, Rule
 from broker_core.slow_clients.rules.scopes import EffectiveValue, LayeredSettings, RuleSubject
 
 MAX_KNOWN: Final = 20_000
-"""Subscriptions whose rules are remembered; then all are forgotten, since topics come and go."""
+"""Maximum subscriptions whose rules are cached. The cache is then cleared, because topics come and go."""
 
 
 class RuleBook:
-    """The rules of a policy document, given its pools (`amps.resolve_pools`)."""
+    """Rules of a policy document, given its pools (`presets.resolve_pools`)."""
 
     def __init__(self, document: PolicyDocument, pools: Mapping[str, PoolLimits]) -> None:
         self.revision = document.revision
@@ -42,9 +42,9 @@ class RuleBook:
         self.pool_rules = _without_off(self._pool_rules())
         """Rules that choose the largest user of a pool; `scope` is the pool's name."""
         self._answers: dict[tuple[object, ...], tuple[Rule, ...]] = {}
-        """By which layers apply: whoever the same settings hold for shares its rules."""
+        """Compiled rules by the layers that apply. Subjects with the same settings share their rules."""
         self._known: dict[tuple[object, ...], tuple[Rule, ...]] = {}
-        """By all of a subscription that a scope of this policy speaks of."""
+        """Compiled rules by all properties of a subscription that a scope of this policy refers to."""
         groups = (self._activemq, self._qpid, *(one.layers for one in self._narrow))
         self._of_subscriptions = LayeredSettings(layer for group in groups for layer in group)
         scoped = [layer.scope for layer in self._of_subscriptions]
@@ -62,7 +62,7 @@ class RuleBook:
         return EnforcementMode.SHADOW in modes
 
     def rules_of_client(self, subject: RuleSubject) -> tuple[Rule, ...]:
-        """The rules about a client itself, in the order of judging."""
+        """Return the rules about a client itself, in the order of judging."""
         groups = (self._xap, self._quotas, *(one.layers for one in self._wide))
         key = ("client", subject.transport, *_matching(groups, subject))
         if key not in self._answers:
@@ -72,13 +72,18 @@ class RuleBook:
     def rules_of_subscription(
         self, subject: RuleSubject, *, durable: bool = False, prefetch: int = 0
     ) -> tuple[Rule, ...]:
-        """The rules about one of its subscriptions."""
+        """Return the rules about one subscription. `prefetch` is its ack window in messages; 0 for none."""
         if not self._of_subscriptions:
             return ()
         asked = (
-            subject.transport, subject.topic, durable, prefetch, subject.user if self._by_user else "",
-            subject.client if self._by_client else "", subject[4:] if self._by_subscription else (),
-        )  # fmt: skip
+            subject.transport,
+            subject.topic,
+            durable,
+            prefetch,
+            subject.user if self._by_user else "",
+            subject.client if self._by_client else "",
+            subject[4:] if self._by_subscription else (),
+        )
         known = self._known.get(asked)
         if known is None:
             if len(self._known) >= MAX_KNOWN:
@@ -90,16 +95,19 @@ class RuleBook:
         return known
 
     def prefetch_of(self, subject: RuleSubject) -> int | None:
-        """The prefetch that policy sets for a subscription; None: what it asks for."""
+        """Return the prefetch that policy sets for a subscription; None to use the one requested."""
         prefetch: int | None = self._activemq.values(subject)["prefetch"]
         return prefetch
 
     def pool_of(self, subject: RuleSubject) -> PoolLimits:
-        """Of its transport, or the instance's."""
+        """Return the pool limits of the subject's transport, or of the instance."""
         return self.pools.get(subject.transport) or self.pools[INSTANCE]
 
     def effective(self, subject: RuleSubject) -> dict[str, EffectiveValue]:
-        """Every setting in force for a client, or with a topic for its subscription: value and origin."""
+        """Return every setting in force for a client, or with a topic for its subscription.
+
+        Each has its value and origin, by preset or rule and field.
+        """
         settings = presets.amps_settings(self._document, subject.transport)
         found = {f"amps.{key}": value for key, value in settings.items()}
         groups = [("xap", self._xap), ("quotas", self._quotas)]
@@ -113,6 +121,7 @@ class RuleBook:
     # ------------------------------------------------------------------------------------------ compiling
 
     def _client_rules(self, subject: RuleSubject) -> Iterator[Rule]:
+        """Yield the rules about a client: AMPS, XAP, quotas, custom rules."""
         own = subject.transport if subject.transport in self.pools else INSTANCE
         yield from presets.client_rules(self._document, own, self.pools[own])
         yield from presets.xap_rules(self._xap.values(subject), self.revision)
@@ -120,13 +129,17 @@ class RuleBook:
         yield from self._own_rules(self._wide, subject, self.pools[own])
 
     def _subscription_rules(self, subject: RuleSubject, durable: bool, prefetch: int) -> Iterator[Rule]:
+        """Yield the rules about a subscription: ActiveMQ, Qpid, custom rules."""
         settings = self._activemq.values(subject)
         yield from presets.activemq_rules(settings, self.revision, durable=durable, prefetch=prefetch)
         yield from presets.qpid_rules(self._qpid.values(subject), self.revision, durable=durable)
         yield from self._own_rules(self._narrow, subject, self.pool_of(subject))
 
     def _pool_rules(self) -> Iterator[Rule]:
-        """AMPS's, then each pool's own, with the settings of the instance or of the transport whose own pool it is."""
+        """Yield the AMPS rules of all pools, then the custom rules of each pool.
+
+        A pool gets the settings of the instance, or of the transport that has the pool to itself.
+        """
         pools = {limits.name: limits for limits in self.pools.values()}.values()
         for limits in pools:
             yield from presets.pool_rules(limits, self.revision)
@@ -138,44 +151,58 @@ class RuleBook:
     def _own_rules(
         self, rules: Iterable[presets.CustomRule], subject: RuleSubject, pool: PoolLimits
     ) -> Iterator[Rule]:
+        """Yield the custom rules that are complete for a subject."""
         for one in rules:
             if rule := one.compile(one.layers.values(subject), pool, self.revision):
                 yield rule
 
 
 def _without_off(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Return the rules that are not switched off."""
     return tuple(rule for rule in rules if rule.mode is not EnforcementMode.OFF)
 
 
 def _matching(groups: Iterable[LayeredSettings], subject: RuleSubject) -> tuple[int, ...]:
-    """Which layers apply: what the memory of answers goes by. They live as long as the book."""
+    """Return the identities of the layers that apply: the cache key. Layers live as long as the book."""
     return tuple(id(layer) for group in groups for layer in group.layers_for(subject))
 
 
 class StagedRevision(NamedTuple):
-    """A staged revision, its clients (a name pattern, or a share in percent), and its allowance here."""
+    """Staged revision, the clients it covers, and its allowance on this broker.
+
+    It covers the clients that match a name pattern, or a share of all clients in percent.
+    """
 
     document: PolicyDocument
     client: str = ""
     share: int = 0
     allowed: int | None = None
-    """Decisions that the revision may carry out on this broker; None: any number."""
+    """Maximum decisions that the revision may execute on this broker; None for any number."""
     made: int = 0
-    """Decisions of it that the control plane knows this broker has carried out."""
+    """Decisions of the revision that, as the control plane knows, this broker has executed."""
 
     def covers(self, name: str) -> bool:
-        """Whether a client is one of the first. A share takes the same clients each time, by their names."""
+        """Return whether the staged revision applies to a client.
+
+        A share selects clients by a hash of their names, so the same clients each time.
+        """
         if self.client:
             return glob_matches(self.client, name)
         return crc32(name.encode()) % 100 < self.share
 
 
 def parse_stage(source: Mapping[str, Any] | None, member: str = "") -> StagedRevision | None:
-    """Return the stage of an apply request: `policy`, and `client` or `share`. None when nothing is staged.
+    """Return the stage of an apply request; None when nothing is staged.
 
-    `allowances` and `made` hold one figure for each member of a group. A member that `allowances` doesn't
-    name may carry out nothing, so that all members together stay within what the operator allowed.
-    Raises OperatorError bad_policy.
+    Args:
+        source: The request's stage: `policy`, and `client` (a name pattern) or `share` (percent).
+            `allowances` and `made` hold one figure for each member of a group. A member that `allowances`
+            does not name may execute nothing, so that all members together stay within the operator's
+            allowance.
+        member: Name of this member of the group.
+
+    Raises:
+        OperatorError: bad_policy.
     """
     if source is None:
         return None

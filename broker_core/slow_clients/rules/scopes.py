@@ -1,4 +1,4 @@
-"""Scopes: whom a setting applies to, which of two is the more specific, and the settings that come of their layers."""
+"""Scopes: which clients and subscriptions a setting applies to, and settings merged from several scopes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from broker_core.subscriptions.topics import TopicPattern
 
 
 class RuleSubject(NamedTuple):
-    """A client, or with a topic one of its subscriptions."""
+    """Client, or with a topic one of its subscriptions, that scopes are matched with."""
 
     transport: str
     user: str = ""
     client: str = ""
     topic: str = ""
     subscription: str = ""
-    """Its id."""
+    """Subscription id."""
     name: str = ""
-    """Of a durable subscription."""
+    """Name of a durable subscription."""
 
 
 class SettingsLayer(NamedTuple):
-    """Settings for a scope. `origin` is how an operator finds them."""
+    """Settings for a scope. `origin` names the place in the policy where an operator finds them."""
 
     origin: str
     scope: Scope
@@ -36,14 +36,17 @@ class SettingsLayer(NamedTuple):
 
 
 class EffectiveValue(NamedTuple):
-    """A value in force, and where it comes from."""
+    """Value in force, and the origin of the setting."""
 
     value: Any
     origin: str
 
 
 def merge_layers(layers: Iterable[SettingsLayer], defaults: Mapping[str, Any]) -> dict[str, EffectiveValue]:
-    """The layers (the least specific first) laid over each other field by field, over the defaults."""
+    """Merge layers field by field over the defaults; later layers win.
+
+    Pass the least specific layer first.
+    """
     merged = {field: EffectiveValue(value, "default") for field, value in defaults.items()}
     for layer in layers:
         for field, value in layer.fields.items():
@@ -52,12 +55,15 @@ def merge_layers(layers: Iterable[SettingsLayer], defaults: Mapping[str, Any]) -
 
 
 def sort_by_specificity(layers: Iterable[SettingsLayer]) -> tuple[SettingsLayer, ...]:
-    """The least specific first; of equals, the one that stands later in the policy wins."""
+    """Return the layers, least specific first.
+
+    Of equally specific layers, the later one in the policy comes last, and so wins in `merge_layers`.
+    """
     return tuple(sorted(layers, key=lambda layer: specificity(layer.scope)))
 
 
 def scope_matches(scope: Scope, subject: RuleSubject) -> bool:
-    """Whether the scope is about that client or subscription."""
+    """Return whether a scope applies to a client or subscription."""
     return (
         scope.transport in ("", subject.transport)
         and scope.user in ("", subject.user)
@@ -69,26 +75,33 @@ def scope_matches(scope: Scope, subject: RuleSubject) -> bool:
 
 @lru_cache(maxsize=8_192)
 def topic_pattern_covers(pattern: str, topic: str) -> bool:
-    """Whether a pattern names every topic that a subscription's topic or pattern names, expressions included."""
+    """Return whether a pattern covers every topic that a subscription's topic or pattern can match.
+
+    Regular expressions are included.
+    """
     return scopes.pattern_covers(pattern, topic, _expressed)
 
 
 def _expressed(pattern: str, topic: str) -> bool:
+    """Return whether a regular expression matches a topic; False for an invalid one."""
     try:
         return TopicPattern.parse(pattern).matches(topic)
     except ClientError:
-        return False  # review() has refused it, or it comes from an older revision
+        return False  # `review_policy` refuses it; it may come from an older revision
 
 
 def example_subject(scope: Scope) -> RuleSubject:
-    """Anybody to whom a scope applies: what matches it applies wherever the scope does."""
+    """Return a subject to which a scope applies, for finding the other scopes that always apply with it."""
     return RuleSubject(
         scope.transport, scope.user, scope.client, scope.topic, scope.subscription, scope.subscription
     )
 
 
 class LayeredSettings:
-    """Layers by scope, over defaults. Who asks for a subscription's goes down its topic's levels and meets few of the others."""
+    """Layers by scope, over defaults.
+
+    An index by topic level finds the layers of a subscription without a test of every layer.
+    """
 
     def __init__(
         self, layers: Iterable[SettingsLayer], defaults: Mapping[str, Any] = MappingProxyType({})
@@ -96,11 +109,11 @@ class LayeredSettings:
         self._defaults = defaults
         self._all = sort_by_specificity(layers)
         self._anywhere: list[int] = []
-        """Those that no level tells: without a topic, or with an expression."""
+        """Positions of layers that the index cannot find: without a topic, or with a regular expression."""
         self._index = PatternIndex[int]()
         for place, layer in enumerate(self._all):
             *before, last = layer.scope.topic.split(".")
-            if last == "#":  # Qpid's: none included
+            if last == "#":  # Qpid: also matches no further level
                 self._index.add([*before, ">"], place)
                 self._index.add(before, place)
             elif layer.scope.topic and not layer.scope.topic.startswith("~"):
@@ -115,18 +128,18 @@ class LayeredSettings:
         return iter(self._all)
 
     def layers_for(self, subject: RuleSubject) -> list[SettingsLayer]:
-        """Those that apply, the least specific first."""
+        """Return the layers that apply to a client or subscription, least specific first."""
         places = [*self._anywhere, *(self._index.candidates(subject.topic) if subject.topic else ())]
         return [
             self._all[place] for place in sorted(places) if scope_matches(self._all[place].scope, subject)
         ]
 
     def effective(self, subject: RuleSubject) -> dict[str, EffectiveValue]:
-        """What holds for a client or subscription, with where it comes from."""
+        """Return the settings in force for a client or subscription, with their origins."""
         return merge_layers(self.layers_for(subject), self._defaults)
 
     def values(self, subject: RuleSubject) -> Mapping[str, Any]:
-        """What holds for it."""
+        """Return the settings in force for a client or subscription."""
         if not self._all:
             return self._defaults
         return {field: one.value for field, one in self.effective(subject).items()}

@@ -1,4 +1,4 @@
-"""How soon the rules of a policy act at the latest, as an operator is told it before the policy is published. Pure."""
+"""Worst-case time until each rule of a policy acts, shown to the operator before publication. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ from broker_core.slow_clients.rules.rule import PoolLimits, Rule
 from broker_core.slow_clients.rules.scopes import RuleSubject, example_subject
 
 _ANY_POOL = PoolLimits("", 1 << 40, 1 << 40, "")
-"""How soon a rule acts doesn't depend on its pool's limits."""
+"""Any limits: how soon a rule acts does not depend on them."""
 
 
 class WorstCaseAction(NamedTuple):
-    """One act of an entry, and the longest from crossing the limit to it; 0 is in the same turn of the broker's loop."""
+    """Action of an entry, and the longest time in ms from crossing the limit to it.
+
+    0 means the same event-loop iteration.
+    """
 
     action: PolicyAction
     worst_case_ms: int
 
 
 def worst_case_actions(document: PolicyDocument) -> dict[str, list[list[WorstCaseAction]]]:
-    """For each entry of `rules`, `xap`, `activemq` and `qpid`, laid over those that apply wherever it does: its ladder.
-    Of subscriptions that aren't durable."""
+    """Return the worst cases of each entry of `rules`, `xap`, `activemq` and `qpid`, by system and position.
+
+    Each entry is merged with those that apply wherever it does. Subscriptions are taken to be not durable.
+    """
     named = presets.custom_rules(document)
     found: dict[str, list[list[WorstCaseAction]]] = {"rules": []}
     for entry in document.rules:
@@ -49,7 +54,7 @@ def worst_case_actions(document: PolicyDocument) -> dict[str, list[list[WorstCas
 
 
 def _acts(rules: Iterable[Rule]) -> list[WorstCaseAction]:
-    """The slowest for each action: several limits of an entry may end in the same one."""
+    """Return the slowest case of each action: several limits of an entry may lead to the same action."""
     found: dict[PolicyAction, int] = {}
     for rule in rules:
         for number, rung in enumerate(rule.ladder):

@@ -1,4 +1,4 @@
-"""`manage.py controltoken`: a token for the control link of one broker, shown once, and what the broker keeps of it."""
+"""`manage.py controltoken`: a new token for one broker's control link, and its hash for the broker."""
 
 from __future__ import annotations
 

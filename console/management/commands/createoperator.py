@@ -1,4 +1,4 @@
-"""`manage.py createoperator [NAME]`: make an operator and show the password once."""
+"""`manage.py createoperator [NAME]`: create an operator, and show the password once."""
 
 from __future__ import annotations
 
@@ -15,23 +15,28 @@ FIRST_OPERATOR = "operator"
 
 
 class Command(SafeCommand):
-    """Without a name: makes the first operator if there is none, and says nothing otherwise."""
+    """Command that creates an operator.
+
+    Without a name it creates the first operator, or does nothing if there is one.
+    """
 
     help = "Make an operator with a random password, which is shown once."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The operator's name, and whether to give an existing one a new password."""
+        """Add the operator's name, role, and the option to reset a password."""
         parser.add_argument(
             "name", nargs="?", default="", help="the operator's name (default: the first operator)"
         )
         parser.add_argument(
-            "--role", choices=[str(role) for role in Role], default=str(Role.ADMINISTRATOR),
+            "--role",
+            choices=[str(role) for role in Role],
+            default=str(Role.ADMINISTRATOR),
             help="what the operator may do, everywhere (%(default)s)",
-        )  # fmt: skip
+        )
         parser.add_argument("--reset", action="store_true", help="give an existing operator a new password")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Make or reset, and print name and password."""
+        """Create the operator or reset the password, and print both."""
         name = options["name"]
         if not name and not options["reset"] and operators.has_operator():
             return

@@ -1,6 +1,6 @@
-"""`manage.py demo`: Sluice with a year of flights and four subscribers. Started by `make demo`.
+"""`manage.py demo`: Sluice with a feed of a year of flights and four subscribers. `make demo` runs it.
 
-When Sluice runs from this data directory already, the feed and the subscribers join it.
+If Sluice already runs from this data directory, feed and subscribers join it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from console.services import policies
 from console.services.actors import SYSTEM
 from console.supervisor.child_specs import ChildSpec, Installation
 
-# AMPS's default is a tenth of the host's memory, which a subscriber that stops reading fills in hours.
+# AMPS's default, a tenth of the host's memory, would take a subscriber that stops reading hours to fill.
 SMALL_POOL_BYTES = 8 * 1024 * 1024
 REASON = "demo: a small pool, so that the slow subscriber is offlined within seconds"
 
@@ -46,7 +46,7 @@ class Command(SafeCommand):
 
 
 def start_demo(pace: list[str], *, show_output: bool) -> int:
-    """Start everything, or join what runs."""
+    """Start Sluice with the demo, or add the demo to a running Sluice. Return the exit code."""
     lock = startup.lock_home()
     if lock is None:
         return _join(pace, show_output=show_output)
@@ -58,7 +58,7 @@ def start_demo(pace: list[str], *, show_output: bool) -> int:
 
 
 def _join(pace: list[str], *, show_output: bool) -> int:
-    """Sluice runs: add the feed and the subscribers to it, and leave it running."""
+    """Add feed and subscribers to a running Sluice, which keeps running when they are stopped."""
     policy = make_pool_small(startup.policy_in_force())
     at = startup.installation_from_settings()
     children = [replace(spec, needs=()) for spec in child_specs(at, tcp_transport(policy), pace)]
@@ -69,7 +69,7 @@ def _join(pace: list[str], *, show_output: bool) -> int:
 
 
 def child_specs(at: Installation, transport: TransportSettings, pace: list[str]) -> list[ChildSpec]:
-    """The demo's two processes."""
+    """Return the demo's two processes."""
     module = (at.python, "-m", "demo")
     address = ("--address", banner.transport_address(transport))
     store = ("--store", str(at.home / "demo" / "feed.store"))
@@ -80,7 +80,7 @@ def child_specs(at: Installation, transport: TransportSettings, pace: list[str])
 
 
 def tcp_transport(policy: PolicyDocument) -> TransportSettings:
-    """The transport the demo's clients use."""
+    """Return the transport for the demo's clients. Raises OperatorError `no_transport`."""
     for transport in policy.transports:
         if transport.kind == "tcp" and transport.enabled:
             return transport
@@ -88,7 +88,7 @@ def tcp_transport(policy: PolicyDocument) -> TransportSettings:
 
 
 def make_pool_small(policy: PolicyDocument) -> PolicyDocument:
-    """Give the transport a small pool of its own, as a new revision, unless an operator chose a limit."""
+    """Give the transport its own small pool in a new revision, unless an operator has set a limit."""
     transport = tcp_transport(policy)
     if transport.pool.message_memory_limit is not None or policy.pool.message_memory_limit is not None:
         return policy
@@ -100,7 +100,7 @@ def make_pool_small(policy: PolicyDocument) -> PolicyDocument:
 
 
 def demo_text(at: Installation) -> str:
-    """What to look at."""
+    """Return the text about the demo that follows the banner."""
     return f"""
 The demo publishes the flights that left New York in 2013, on flights.<carrier>, to four subscribers:
   demo-fast     reads everything          demo-delayed  only those more than an hour late

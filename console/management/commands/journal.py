@@ -1,4 +1,4 @@
-"""`manage.py journal`: look at a journal's files, without a broker or beside one."""
+"""`manage.py journal`: inspection and repair of a journal's files, with or without a running broker."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ from console.services.journal_directories import accept_log, known_log_now
 
 
 class Command(SafeCommand):
-    """Thin: the work is in `broker_core.journal`, grep, find and stat in `console.management.journal.search_commands`."""
+    """Command for journals.
+
+    `broker_core.journal` does the work; `console.management.journal.search_commands` has searches.
+    """
 
     help = "List, search, count, verify, dump, repair or accept the journal of an instance."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """One sub-command each; all name the journal in the same way."""
+        """Add the sub-commands. All have the same options for the journal's location."""
         commands = parser.add_subparsers(
             dest="command", required=True, metavar="ls|grep|find|stat|verify|dump|repair|accept"
         )
@@ -76,7 +79,7 @@ class Command(SafeCommand):
         dump.add_argument("--topic", default=None, help="only this topic, or topics that match a pattern")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run one sub-command; Sluice's own errors become one line and what to do."""
+        """Run a sub-command. Sluice's errors become one line with a fix."""
         run: dict[str, Callable[..., None]] = {
             "grep": self._search,
             "find": self._search,
@@ -89,15 +92,15 @@ class Command(SafeCommand):
         }
         try:
             run[options["command"]](log_location(options), options)
-            self.stdout.flush()  # here, and not when Python ends: a reader that has enough is no error then either
+            self.stdout.flush()  # here rather than at Python's exit, so that a closed pipe is handled below
         except BrokenPipeError:
-            # What reads the output has enough, as `head` does; nothing may be flushed into the closed pipe at the end.
+            # The reader has closed the pipe, as `head` does. Nothing may be flushed into it at the exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except SluiceError as problem:
             raise CommandError(f"{problem.sentence} {problem.fix}".strip()) from problem
 
     def _search(self, place: LogLocation, options: dict[str, Any]) -> None:
-        """Output goes as it is: each line is whole, and there may be millions."""
+        """Run a search, whose output is streamed as complete lines, possibly millions."""
         act = {
             "grep": search_commands.run_grep,
             "find": search_commands.run_find,
@@ -124,6 +127,7 @@ class Command(SafeCommand):
         )
 
     def _verify(self, place: LogLocation, options: dict[str, Any]) -> None:
+        """Print the result for each segment. Raises CommandError if one is damaged."""
         bad = 0
         for report in inspect.verify_segments(*place):
             bad += not report.is_ok
@@ -172,7 +176,7 @@ class Command(SafeCommand):
         self._told(report, options)
 
     def _known(self, options: dict[str, Any]) -> KnownLog | None:
-        """Return what the control plane or the stored policy knows of the log; None for a copy."""
+        """Return the log's identity and frontier from the database or the policy on disk; None for a copy."""
         if options["directory"] is not None:
             return None
         return known_log_now(options["instance"], _member_of(options))
@@ -198,8 +202,11 @@ class Command(SafeCommand):
 
 
 def _member_of(options: dict[str, Any]) -> str:
-    """Return the member whose journal is on this machine; "" for a broker by itself. OperatorError
-    unknown_member."""
+    """Return the member whose journal is on this machine; "" without a group.
+
+    Raises:
+        OperatorError: `unknown_member`.
+    """
     group, asked = settings.SLUICE_GROUP, str(options["member"])
     own = group.member if group is not None else ""
     if own and asked and asked != own:

@@ -1,7 +1,7 @@
-"""`manage.py pipeline run NAME [options]`, `manage.py pipeline ls`: a Spark job as a process of its own.
+"""`manage.py pipeline run NAME [options]`, `manage.py pipeline ls`: a Spark job as a separate process.
 
-Spark takes a JVM and hundreds of megabytes, which a process apart gives back when it ends. So the web's code never
-imports the pipeline: it starts `python -m pipeline` and reads what that reports.
+Spark takes a JVM and hundreds of megabytes, which a separate process returns when it ends. So the control
+plane never imports the pipeline: it starts `python -m pipeline` and reads its reports.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from console.management.safe_command import SafeCommand
 from console.services import journal_directories
 
 BAR = 30
-"""Characters of the progress bar on a terminal."""
+"""Length of the progress bar on a terminal, in characters."""
 
 
 class Command(SafeCommand):
-    """Starts the job, shows its progress, ends with its status."""
+    """Command that starts a job, shows its progress, and ends with its status."""
 
     help = "Run a job of the Spark pipeline, or list them."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """What follows the job's name goes to the job."""
+        """Add the sub-commands. All arguments after a job's name are passed to the job."""
         commands = parser.add_subparsers(dest="command", required=True, metavar="run|ls")
         run = commands.add_parser("run", help="run a job and show its progress")
         run.add_argument("name", metavar="NAME")
@@ -38,11 +38,11 @@ class Command(SafeCommand):
         commands.add_parser("ls", help="list the jobs")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run until the job ends. CommandError carries the job's own sentence."""
+        """Run the job to its end. Raises CommandError with the job's own sentence."""
         words = ["--help"] if options["command"] == "ls" else [options["name"], *options["options"]]
         plain = "--help" in words or "-h" in words
         command = [sys.executable, "-m", "pipeline", *words] + ([] if plain else ["--json"])
-        # Spark's own warnings stay on stderr; Ctrl-C reaches the job as well, which ends Spark and reports.
+        # Spark's warnings stay on stderr. Ctrl-C reaches the job too, which stops Spark and reports the end.
         with subprocess.Popen(
             command, cwd=settings.BASE_DIR, env=_environment(), stdout=subprocess.PIPE, text=True
         ) as job:
@@ -53,7 +53,7 @@ class Command(SafeCommand):
             )
 
     def _follow(self, job: subprocess.Popen[str]) -> str:
-        """Show each report; returns the error's sentence, or nothing."""
+        """Print each report, and return the error's sentence, or ""."""
         assert job.stdout is not None
         failure = ""
         try:
@@ -93,7 +93,7 @@ class Command(SafeCommand):
 
 
 def _environment() -> dict[str, str]:
-    """The job works on the same directories as this installation, however they were set."""
+    """Return the job's environment variables, which name this installation's directories."""
     places = journal_directories.directories_without_database(settings.SLUICE_INSTANCE)
     return {
         **os.environ,

@@ -1,15 +1,15 @@
-"""manage.py policy: an instance's policy as YAML, for those who keep configuration in version control.
+"""manage.py policy: an instance's policy as YAML, for configuration under version control.
 
 manage.py policy export > policy.yaml
-manage.py policy export --with-secrets > policy.yaml    also the hashes of passwords and tokens; without it they
+manage.py policy export --with-secrets > policy.yaml    with hashes of passwords and tokens; otherwise they
                                                         read "set", and importing that keeps the stored ones
-manage.py policy check policy.yaml                      without a database: is it a policy, and is it wise?
-manage.py policy diff policy.yaml                       against the newest revision; exit code 1 when they differ
+manage.py policy check policy.yaml                      without a database: is the policy valid, is it wise?
+manage.py policy diff policy.yaml                       against the newest revision; exit code 1 if different
 manage.py policy import policy.yaml --reason "ticket 7" as a new revision
-manage.py policy import activemq.xml --from activemq    also qpid, amps and xap: laid over the newest revision;
-                                                        what became of each setting is told on standard error
-manage.py policy resolve stored     after the database was replaced: the brokers' policy goes into it
-manage.py policy resolve database   or: the brokers follow the database's policy
+manage.py policy import activemq.xml --from activemq    also qpid, amps and xap: merged into the newest one;
+                                                        standard error lists the outcome for each setting
+manage.py policy resolve stored     after the database was replaced: store the brokers' policy in it
+manage.py policy resolve database   or: brokers apply the database's policy
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from console.services.policy_files import MAX_BYTES
 
 
 class Command(SafeCommand):
-    """Policies as files."""
+    """Command for policies as files."""
 
     help = __doc__
 
     def create_parser(self, *arguments: Any, **options: Any) -> Any:
-        """Django's, with the text above as it is written."""
+        """Return Django's parser, with the help text's own line breaks."""
         return super().create_parser(*arguments, formatter_class=RawDescriptionHelpFormatter, **options)
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """One subcommand each."""
+        """Add the sub-commands with their options."""
         commands = parser.add_subparsers(dest="command", required=True)
         export = commands.add_parser("export", help="print the newest revision, or another, as YAML")
         export.add_argument("--revision", type=int, help="default: the newest")
@@ -86,7 +86,7 @@ class Command(SafeCommand):
             one.add_argument("--instance", help="default: this installation's own")
 
     def handle(self, *arguments: Any, **options: Any) -> None:
-        """Run one, with errors as sentences."""
+        """Run a sub-command. Sluice's errors become one line with a fix."""
         try:
             getattr(self, f"_{options['command']}")(options)
         except SluiceError as error:
@@ -150,7 +150,7 @@ class Command(SafeCommand):
         return made
 
     def _publish(self, instance: Instance, loaded: policy_files.ParsedPolicyFile, reason: str) -> None:
-        """Make it a revision. A file of actions alone makes none."""
+        """Publish a file as a new revision. A file that only has actions makes none."""
         if loaded.imported.actions and not loaded.imported.document:
             return
         before = policies.newest_revision(instance).number
@@ -180,7 +180,7 @@ class Command(SafeCommand):
     def _loaded(
         self, options: dict[str, Any], instance: Instance, *, tell: bool = True
     ) -> policy_files.ParsedPolicyFile:
-        """What a file makes. What became of another broker's settings is told on standard error."""
+        """Read a file. If `tell`, list the outcome for each setting on standard error."""
         try:
             loaded = policy_files.parse_file(instance, _system(options), _text(options["file"]))
         except OperatorError as problem:
@@ -212,6 +212,7 @@ def _system(options: dict[str, Any]) -> str:
 
 
 def _text(name: str) -> str:
+    """Return the text of a file, or of standard input for "-". Raises OperatorError `bad_import`."""
     try:
         if name == "-":
             data = sys.stdin.buffer.read(MAX_BYTES + 1)

@@ -1,4 +1,4 @@
-"""`manage.py removesecondfactor NAME --reason TEXT`: switch off a second factor whose app is lost."""
+"""`manage.py removesecondfactor NAME --reason TEXT`: remove a second factor whose app is lost."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from console.services import operators
 
 
 class Command(SafeCommand):
-    """Recovery of a sole administrator. An account that can run it can read the keys of all apps anyway."""
+    """Recovery for a sole administrator. An account that can run it can read the keys of all apps anyway."""
 
     help = "Switch off an operator's second factor. The password is still asked for."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The operator's name, and why."""
+        """Add the operator's name and the reason."""
         parser.add_argument("name", help="the operator's name")
         parser.add_argument("--reason", required=True, help="kept in the audit")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Switch it off, and print how the operator logs in next."""
+        """Remove the second factor, and print how the operator logs in next."""
         name = options["name"]
         try:
             operators.remove_second_factor(name, options["reason"])

@@ -1,8 +1,7 @@
-"""`manage.py replication`: the group that the broker on this machine is a member of, its links to other sites, and what is done to a member
-that can't take part.
+"""`manage.py replication`: state and repair of this machine's group membership, and of links to other sites.
 
-`status`, `links`, `downgrade`, `upgrade` and `forget` ask running brokers. The others are for a broker that
-is stopped: each prints its plan, and does it with `--yes` alone.
+`status`, `links`, `downgrade`, `upgrade` and `forget` ask running brokers. `init`, `join` and `reseed` need
+a stopped broker: each prints its plan, and performs it only with `--yes`.
 """
 
 from __future__ import annotations
@@ -49,24 +48,33 @@ from console.services.manual_downgrades import (
 )
 
 BY_ITSELF = "a broker by itself"
-_STATUS = """The group as the member on this machine sees it, and every link to another site as the member says that carries it.
+_STATUS = """The group as the member on this machine sees it, and every link to another site as the member \
+says that carries it.
 
 member: here, the same (its journal has this one's hash), DIFFERS, not compared yet, or away
 waited for: sync, downgraded (by whom, since when), or async, of `fully_durable` and of sync_topics
 
-It ends with 1 when this member doesn't take part, a member is away or differs, an engine isn't up to date, or a link is away.
+It ends with 1 when this member doesn't take part, a member is away or differs, an engine isn't up to date, \
+or a link is away.
 A broker by itself has links alone. What each state means and what to do: docs/group.md and docs/sites.md."""
-_LINKS = """Each destination of the policy: where it leads, how it is, how far behind, and whether publishers wait for it.
+_LINKS = """Each destination of the policy: where it leads, how it is, how far behind, and whether \
+publishers wait for it.
 
 state: carrying; away (and why, what to do); standing by (another member carries it); off (by the policy)
-waited for: async (no publisher waits), sync, sync and for how long by now, or downgraded (by whom, since when)
-behind: records of the log, of all topics, that the destination hasn't passed; lag: how long ago the oldest of them was accepted
+waited for: async (no publisher waits), sync, sync and for how long by now, or downgraded (by whom, since \
+when)
+behind: records of the log, of all topics, that the destination hasn't passed; lag: how long ago the oldest \
+of them was accepted
 
-It ends with 1 when a link is away, or a broker can't be asked. The same is on the page Replication; docs/sites.md has the codes."""
-_CHANGE = """It holds until it is undone by hand, also over restarts, and goes to every member that SLUICE_BROKERS lists.
+It ends with 1 when a link is away, or a broker can't be asked. The same is on the page Replication; \
+docs/sites.md has the codes."""
+_CHANGE = """It holds until it is undone by hand, also over restarts, and goes to every member that \
+SLUICE_BROKERS lists.
 
-  replication downgrade b            a member of the group: `fully_durable` and sync_topics wait for it no more
-  replication downgrade newyork      a sync destination: publishers wait for it no more; link.newyork is the same
+  replication downgrade b            a member of the group: `fully_durable` and sync_topics wait for it no \
+more
+  replication downgrade newyork      a sync destination: publishers wait for it no more; link.newyork is \
+the same
   replication upgrade newyork        they do again
 
 Who did it and when is shown by `replication status`, and on disk before this ends."""
@@ -76,11 +84,15 @@ clients are no longer sent to it. A member that is started again takes part agai
 
 
 class Command(SafeCommand):
-    """`status` ends with 1 when this member doesn't take part, a member is away or differs, an engine isn't up to date, or a link is
-    away; `links` for the last alone."""
+    """State and repair of the group and of links.
+
+    Exit code 1 of `status`: this member doesn't take part, a member is away or differs, a server of the
+    log service isn't up to date, or a link is away. `links` only checks the last.
+    """
 
     help = (
-        "The group of brokers that share this instance's log, and its links to other sites: how they are, who is waited for,"
+        "The group of brokers that share this instance's log, and its links "
+        "to other sites: how they are, who is waited for,"
         " and how a member gets its journal. `replication COMMAND --help` says more of each."
     )
     requires_system_checks: list[str] = []
@@ -114,7 +126,8 @@ class Command(SafeCommand):
             one.add_argument(
                 "member",
                 metavar="MEMBER|LINK",
-                help="as sync_members of the policy names it; or the name of a destination whose durability is sync, with link. before it"
+                help="as sync_members of the policy names it; or the name of a "
+                "destination whose durability is sync, with link. before it"
                 " where a member has the same",
             )
             one.add_argument("--json", action="store_true", help="JSON instead of text")
@@ -135,7 +148,10 @@ class Command(SafeCommand):
         join = commands.add_parser("join", help="give a new member its journal; the broker must be stopped")
         renew = commands.add_parser(
             "reseed",
-            help="move the journal on this machine aside, and take another member's; the broker must be stopped",
+            help=(
+                "move the journal on this machine aside, and take "
+                "another member's; the broker must be stopped"
+            ),
         )
         for one in (status, links, forget, init, join, renew):
             one.add_argument("--json", action="store_true", help="JSON instead of text")
@@ -162,7 +178,8 @@ class Command(SafeCommand):
                 type=Path,
                 dest="source",
                 metavar="DIRECTORY",
-                help="the journal directory of a healthy member, whose broker may be running, or a copy of it; default: the engine's log"
+                help="the journal directory of a healthy member, whose broker may be "
+                "running, or a copy of it; default: the engine's log"
                 " alone, while that has its first entry",
             )
             one.add_argument(
@@ -185,6 +202,7 @@ class Command(SafeCommand):
             raise CommandError(f"{error.sentence} {error.fix}".rstrip()) from None
 
     def _status(self, instance: str, json: bool, **options: Any) -> None:
+        """Print the state of the group and of links. Exit with 1 unless all of it is healthy."""
         try:
             status = current_group(instance)
         except OperatorError as problem:
@@ -241,6 +259,7 @@ class Command(SafeCommand):
         return SafeConsole(file=self.stdout._out, width=140)
 
     def _act(self, act: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
+        """Plan `init`, `join` or `reseed`, print the plan, and perform it with `--yes`."""
         group = _group_of(instance)
         directories = directories_without_database(instance)
         own = reseed.SegmentDirectories(directories.journal, directories.archive)
@@ -268,7 +287,8 @@ class Command(SafeCommand):
         if json:
             self._line(receipt)
             return
-        hashed = f", hash {receipt.chain}" if receipt.chain else ""  # none of a journal that begins empty
+        # A journal that begins empty has no hash.
+        hashed = f", hash {receipt.chain}" if receipt.chain else ""
         self._line(f"Done: log {receipt.plan.log}, {receipt.records} records{hashed}.")
         self._line("Start the broker; then `manage.py replication status`.")
 
@@ -285,6 +305,7 @@ class Command(SafeCommand):
 
 
 def _group_of(instance: str) -> GroupSettings:
+    """Return the settings of this machine's group. Raises OperatorError `no_group`."""
     group: GroupSettings | None = settings.SLUICE_GROUP
     if group is None:
         raise OperatorError(
@@ -305,6 +326,7 @@ def _done(
     now: str,
     say: reseed.Say,
 ) -> reseed.ReseedReceipt:
+    """Perform a plan, and return its receipt."""
     if act == "init" and plan.own is None:
         return asyncio.run(reseed.begin_empty(plan, connect_log_service(group), now, say))
     if act == "init":
@@ -314,7 +336,7 @@ def _done(
 
 
 def _known_records(instance: str) -> int:
-    """Return how many records the database, or the stored policy, knows of the instance."""
+    """Return how many records the database, or the policy on disk, knows of the instance."""
     try:
         return known_group(instance).sequence
     except DatabaseError:
@@ -323,5 +345,8 @@ def _known_records(instance: str) -> int:
 
 
 def _record(instance: str, member: str, receipt: reseed.ReseedReceipt) -> None:
-    """Tell the database and the stored policy, which the broker compares with its journal when it starts."""
+    """Record the new log in the database and beside the policy on disk.
+
+    A starting broker compares it with its files.
+    """
     accept_log(instance, UUID(receipt.plan.log), receipt.records, member)

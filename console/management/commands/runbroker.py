@@ -1,4 +1,4 @@
-"""`manage.py runbroker`: runs one instance's data plane until it is told to stop (SIGTERM or Ctrl-C)."""
+"""`manage.py runbroker`: run one instance's data plane until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ T = TypeVar("T")
 
 
 class Command(SafeCommand):
-    """Starts the broker with the database's policy, or with the stored one while the database is away."""
+    """Command that starts a broker with the database's policy, or else with the policy on disk."""
 
-    help = "Run the data plane of one instance: its journal, its TCP and WebSocket transports, its control socket."
+    help = (
+        "Run the data plane of one instance: its journal, its TCP and "
+        "WebSocket transports, its control socket."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
@@ -47,12 +50,11 @@ class Command(SafeCommand):
         ):
             self.stderr.write(problem)
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (most, most)
-        )  # 1,024 is what `select` needs, and nobody here uses that
+        # The default of 1,024 serves only programs that use `select`, which Sluice doesn't.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
-        # Twisted takes the loop that is there when its reactor is installed, and daphne installs one when imported.
+        # Twisted uses the event loop that exists when its reactor is installed. Importing daphne installs it.
         from api.broker_websocket import reactor
 
         reactor.install(loop)
@@ -71,7 +73,7 @@ def _control(instance: str) -> Path:
 
 
 async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """Its result; None when it is told to stop before."""
+    """Return the work's result, or None if the broker was asked to stop before."""
     task, told = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
     await asyncio.wait((task, told), return_when=asyncio.FIRST_COMPLETED)
     told.cancel()
@@ -82,6 +84,10 @@ async def _unless(stopping: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | 
 
 
 async def _run(instance: str) -> None:
+    """Start the broker with its reporters, and stop all in order when a signal arrives.
+
+    Imports are here because they need the reactor and Django's apps.
+    """
     from api.broker_websocket.listener import WebSocketListener
     from broker_core.broker import Broker, BrokerPaths
     from broker_core.control.tls_listener import read_link_settings
@@ -96,6 +102,7 @@ async def _run(instance: str) -> None:
     from console.services.journal_directories import policy_file
 
     limit_waits()
+    # Signals come first: a broker that waits for the database must stop on SIGTERM too.
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -111,6 +118,7 @@ async def _run(instance: str) -> None:
     )
     if orders is None:
         return
+    # The policy names the directories, so the orders are needed before the journal is opened.
     paths = BrokerPaths(
         orders.directories.journal,
         orders.directories.archive,
@@ -125,16 +133,25 @@ async def _run(instance: str) -> None:
             return
         known = beginning or known
     link = read_link_settings(
-        settings.SLUICE_CONTROL_LISTEN, settings.SLUICE_CONTROL_CERTIFICATE, settings.SLUICE_CONTROL_KEY,
+        settings.SLUICE_CONTROL_LISTEN,
+        settings.SLUICE_CONTROL_CERTIFICATE,
+        settings.SLUICE_CONTROL_KEY,
         settings.SLUICE_CONTROL_TOKENS,
-    )  # fmt: skip
+    )
     broker = Broker(
-        orders.policy, paths, WebSocketListener, known, roots=settings.SLUICE_DIRECTORY_ROOTS,
+        orders.policy,
+        paths,
+        WebSocketListener,
+        known,
+        roots=settings.SLUICE_DIRECTORY_ROOTS,
         reserved=(*settings.SLUICE_RESERVED_DIRECTORIES, *settings.SLUICE_PIPELINE_DIRECTORIES),
-        member=member, link=link, ports_apart=settings.SLUICE_PORTS_APART,
+        member=member,
+        link=link,
+        ports_apart=settings.SLUICE_PORTS_APART,
         link_secrets=Path(settings.SLUICE_LINK_SECRETS) if settings.SLUICE_LINK_SECRETS else None,
-        policy_file=file, set_back=orders.set_back,
-    )  # fmt: skip
+        policy_file=file,
+        set_back=orders.set_back,
+    )
     broker.on_shut_down = stopping.set
     reporter = SnapshotReporter(broker, thread, orders.database)
     events = EventReporter(broker)
@@ -152,6 +169,7 @@ async def _run(instance: str) -> None:
     try:
         await stopping.wait()
     finally:
+        # The broker stops first, so that the reporters store its last decisions and events.
         monitor.stop()
         await broker.stop()
         await reporter.close()

@@ -1,4 +1,4 @@
-"""`manage.py up`: all of Sluice under one supervisor, by itself or as a group of brokers. Started by `make up`."""
+"""`manage.py up`: all of Sluice under one supervisor, alone or as a group of brokers. `make up` runs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from console.supervisor.group_specs import MAX_MEMBERS
 
 class Command(SafeCommand):
     help = "Start Redis, broker, web, workers and beat, keep them running, and stop them cleanly on Ctrl-C."
-    requires_system_checks: list[str] = []  # run by startup.prepare, once what they need is there
+    requires_system_checks: list[str] = []  # startup.prepare runs them, once Redis and database are there
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--show-output", action="store_true", help="print the processes' output as well")
@@ -28,7 +28,10 @@ class Command(SafeCommand):
         how.add_argument(
             "--prepare-broker",
             action="store_true",
-            help="start nothing; prepare database, policy and directories for runbroker, and check that ports are free",
+            help=(
+                "start nothing; prepare database, policy and directories for "
+                "runbroker, and check that ports are free"
+            ),
         )
 
     def handle(self, *args: Any, show_output: bool = False, **options: Any) -> None:
@@ -42,6 +45,6 @@ class Command(SafeCommand):
                 code = startup.start_installation(show_output=show_output)
         except SluiceError as error:
             raise CommandError(f"{error.sentence} {error.fix}".rstrip()) from error
-        except KeyboardInterrupt:  # before the supervisor took the signals over: nothing runs yet
+        except KeyboardInterrupt:  # before the supervisor handles signals: no process runs yet
             raise SystemExit(130) from None
         raise SystemExit(code)

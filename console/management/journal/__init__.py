@@ -1,1 +1,1 @@
-"""Parts of `manage.py journal`: what all sub-commands share, and looking through the log."""
+"""Parts of `manage.py journal`: location of the log, and the sub-commands that search it."""

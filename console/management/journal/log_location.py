@@ -1,4 +1,4 @@
-"""Where an instance's log is, for commands that work without a broker."""
+"""Location of an instance's log, for commands that work without a broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from console.services import journal_directories
 
 
 def add_location_arguments(parser: ArgumentParser) -> None:
-    """--instance, --directory and --archive."""
+    """Add the options --instance, --directory and --archive to a parser."""
     parser.add_argument(
         "--instance", default=settings.SLUICE_INSTANCE, help="whose log (default: %(default)s)"
     )
@@ -26,7 +26,10 @@ def add_location_arguments(parser: ArgumentParser) -> None:
 
 
 def log_location(options: dict[str, Any]) -> LogLocation:
-    """The log that the options name; without a database, the installation's own."""
+    """Return the location that the options name.
+
+    Without the database, the policy on disk or the defaults apply.
+    """
     if options["directory"] is not None:
         return LogLocation(options["directory"], options["instance"], options["archive"])
     by_policy = journal_directories.directories_without_database(options["instance"])

@@ -1,4 +1,4 @@
-"""`journal grep`, `find` and `stat`: their options, their output, and how far they are."""
+"""Sub-commands `journal grep`, `find` and `stat`: options, output, and progress."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ from console.services import journal_directories
 from console.units.ages import parse_age
 
 Show = Callable[[int, int], None]
+"""Called with the bytes read so far and in total."""
 
-GREP_HELP = """Records that match, as JSON lines, oldest first. Works beside a running broker and without one, and reads
+GREP_HELP = """Records that match, as JSON lines, oldest first. Works beside a running broker and without \
+one, and reads
 archived and compressed segments as well. Segments that can't hold a match aren't read.
 
   journal grep --topic 'orders.>' --filter "/price > 100" --limit 10
@@ -53,14 +55,17 @@ archived and compressed segments as well. Segments that can't hold a match aren'
   journal grep --directory copies --topic fix.orders --message-type fix --filter "/35 = 'D'"
   journal grep --from 'sluice-1|1000|' --to 'sluice-1|2000|'
 """
-FIND_HELP = """Where a bookmark stands: the segment's file, and the batch's offset and the row in it, as JSON. Also takes a
-moment (the first record accepted at or after it) and 0 (the oldest record). Ends with 1 if there is no such record,
+FIND_HELP = """Where a bookmark stands: the segment's file, and the batch's offset and the row in it, as \
+JSON. Also takes a
+moment (the first record accepted at or after it) and 0 (the oldest record). Ends with 1 if there is no \
+such record,
 and says which are next to it.
 
   journal find 'sluice-1|4711|'
   journal find 20261121T090000Z
 """
-STAT_HELP = """Records and their bytes (headers and bodies) by topic, by publisher and by hour (UTC); --by counts by a
+STAT_HELP = """Records and their bytes (headers and bodies) by topic, by publisher and by hour (UTC); --by \
+counts by a
 combination instead. Takes what `journal grep` takes to count a part of the log.
 
   journal stat
@@ -70,17 +75,20 @@ combination instead. Takes what `journal grep` takes to count a part of the log.
 
 
 class SubCommands(NamedTuple):
-    """Where sub-commands are added: name, keyword arguments → parser."""
+    """Factory of sub-commands. `add` creates a parser from a name and keyword arguments."""
 
     add: Callable[..., ArgumentParser]
 
     def parser(self, name: str, short: str, long: str) -> ArgumentParser:
-        """A sub-command whose long help is shown as it is written."""
+        """Return a new sub-command's parser, whose long help is printed with its own line breaks."""
         return self.add(name, help=short, description=long, formatter_class=RawDescriptionHelpFormatter)
 
 
 def add_parsers(commands: SubCommands) -> list[ArgumentParser]:
-    """grep, find and stat; the caller adds where the log is."""
+    """Add grep, find and stat, and return their parsers.
+
+    The caller adds the options for the log's location.
+    """
     grep = commands.parser("grep", "records that match, as JSON lines", GREP_HELP)
     grep.add_argument("--limit", type=_positive, metavar="N", help="stop after so many records")
     find = commands.parser("find", "where a bookmark stands: segment and position", FIND_HELP)
@@ -99,12 +107,16 @@ def add_parsers(commands: SubCommands) -> list[ArgumentParser]:
 
 
 def _add_query(parser: ArgumentParser) -> None:
+    """Add the options that select records, which grep and stat share."""
     parser.add_argument(
         "--topic", metavar="PATTERN", help="a topic, a.*.b, a.> or ~regex (default: every topic)"
     )
     parser.add_argument("--filter", metavar="EXPRESSION", help="on the content: docs/filters.md")
-    parser.add_argument("--message-type", choices=MESSAGE_TYPES,
-                        help="how --filter reads bodies (default: by its policy; json with --directory)")  # fmt: skip
+    parser.add_argument(
+        "--message-type",
+        choices=MESSAGE_TYPES,
+        help="how --filter reads bodies (default: by its policy; json with --directory)",
+    )
     parser.add_argument(
         "--separator",
         default="\x01",
@@ -140,18 +152,21 @@ def _add_query(parser: ArgumentParser) -> None:
 
 
 def parse_query(options: dict[str, Any]) -> LogQuery:
-    """What the options ask for. Raises ClientError bad_pattern or bad_filter."""
+    """Return the query that the options describe. Raises ClientError `bad_pattern` or `bad_filter`."""
     return LogQuery(
         TopicPattern.parse(options["topic"]) if options["topic"] else None,
         compile_filter(options["filter"]) if options["filter"] else None,
         _decoder_of(options) if options["filter"] else None,
         options["publisher"],
-        options["first"], options["last"], options["since"], options["until"],
-    )  # fmt: skip
+        options["first"],
+        options["last"],
+        options["since"],
+        options["until"],
+    )
 
 
 def _decoder_of(options: dict[str, Any]) -> DecoderOf | None:
-    """How the filter reads bodies."""
+    """Return the decoder of bodies for the filter; None means JSON."""
     if options["message_type"] is not None:
         decoder = decoder_for(options["message_type"], options["separator"])
         return lambda topic: decoder
@@ -163,7 +178,7 @@ def _decoder_of(options: dict[str, Any]) -> DecoderOf | None:
 
 
 def run_grep(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
-    """Write the records that match; returns what couldn't be read."""
+    """Write the matching records as JSON lines, and return the problems of unreadable parts."""
     left = options["limit"] or MAX_SEQUENCE
     with progress_bar("Searching") as show:
         search = LogSearch(place, parse_query(options), show)
@@ -180,7 +195,7 @@ def run_grep(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> li
 
 
 def run_find(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
-    """Write where it stands; returns a sentence when it isn't there."""
+    """Write the position of a bookmark, and return a problem if the log doesn't have it."""
     with progress_bar("Looking") as show:
         found = locate_record(place, options["bookmark"], show)
     out.write_block(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
@@ -188,7 +203,7 @@ def run_find(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> li
 
 
 def run_stat(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> list[str]:
-    """Write the counts; returns what couldn't be read."""
+    """Write the counts, and return the problems of unreadable parts."""
     bys = [options["by"]] if options["by"] else [(column,) for column in COLUMNS]
     with progress_bar("Counting") as show:
         search = LogSearch(place, parse_query(options), show)
@@ -204,7 +219,8 @@ def run_stat(place: LogLocation, options: dict[str, Any], out: SafeOutput) -> li
 
 
 def _table(by: tuple[str, ...], counts: list[GroupCount], top: int, out: SafeOutput) -> None:
-    # Hours are in order of time, the newest last: those are shown.
+    """Print counts as a table with at most `top` rows, and a row with the totals."""
+    # Hours are in ascending order: show the newest ones, which are last.
     shown = counts[-top:] if by == ("hour",) else counts[:top]
     names = [" ".join(one.values) for one in shown]
     width = max([len(name) for name in names] + [len(" ".join(by)), 24])
@@ -219,17 +235,23 @@ def _table(by: tuple[str, ...], counts: list[GroupCount], top: int, out: SafeOut
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Show]:
-    """A bar on a terminal's stderr; nothing where stderr is something else."""
+    """Show a progress bar on stderr if that is a terminal. Yields a function to update it."""
     bar = Progress(
-        TextColumn(what), BarColumn(), TaskProgressColumn(), DownloadColumn(), TimeRemainingColumn(),
-        console=SafeConsole(stderr=True), transient=True, disable=not sys.stderr.isatty(),
-    )  # fmt: skip
+        TextColumn(what),
+        BarColumn(),
+        TaskProgressColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=SafeConsole(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
     with bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-# Values of options.
+# Types of options' values.
 
 
 def _positive(text: str) -> int:

@@ -1,1 +1,4 @@
-"""Actions: automations of when, if and do. One module per concept; nothing is imported here, so that each stands alone."""
+"""Actions: automations with triggers (when), conditions (if) and steps (do).
+
+One module per concept. Nothing is imported here, so that each module can be imported alone.
+"""

@@ -1,9 +1,9 @@
-"""The people and clients behind a run, for the two-person rule: none of them may approve it.
+"""The people and clients who caused a run. The two-person rule forbids them to approve it.
 
-A cause is kept with the run as {"kind", "name", "user_id"}: a person, a token (by its account), or a client
-(`user` is the name it logged on with). Runs that nobody asks for (on a schedule, on what a broker noticed) name
-who last changed the action. A message that the control plane published names its topic and its moment: who
-published it is in the audit.
+A cause is stored with the run as {"kind", "name", "user_id"}: a person, a token (with its account's id), or
+a client (`user` is the name with which it logged on). A run without a requester (started by a schedule or
+by a broker's event) has the person who last changed the action as its cause. A message published through
+the control plane is stored as topic and time; the audit knows its publisher.
 """
 
 from __future__ import annotations
@@ -19,35 +19,37 @@ from console.services.actions.triggers import TriggerEvent
 from console.services.actors import Actor
 
 PUBLISHED: Final = "message.publish"
-"""The audit's word for a message that was published through the control plane."""
+"""Audit action of a message that was published through the control plane."""
 HEARD_WITHIN: Final = timedelta(minutes=15)
-"""The longest time between a message and the audit's event of its publishing, different clocks included."""
+"""Maximum time between a message and its audit event, including differences between clocks."""
 _RUNS_AT_ONCE: Final = 500
+"""Runs whose causes are read per query."""
 Cause = Mapping[str, Any]
 _ASKS: Final = (ActorKind.PERSON, ActorKind.TOKEN)
 
 
 def asks(actor: Actor) -> bool:
-    """Return whether somebody asks, rather than a schedule, a broker or the system."""
+    """Return whether the actor is a person or a token, and not a schedule, a broker or the system."""
     return actor.kind in _ASKS
 
 
 def of_actor(actor: Actor) -> list[Cause]:
-    """Return the cause of what somebody asks for; none for what nobody asks for."""
+    """Return the cause for a person's or token's request; empty for other actors."""
     return [{"kind": str(actor.kind), "name": actor.name, "user_id": actor.user_id}] if asks(actor) else []
 
 
 def of_editor(action: Action) -> list[Cause]:
-    """Return the cause of what an action does by itself: the person who last changed it."""
+    """Return the cause for a run without a requester: the person who last changed the action."""
     if not action.changed_by:
         return []
     return [{"kind": "editor", "name": action.changed_by, "user_id": action.changed_by_user_id}]
 
 
 def of_event(event: TriggerEvent, now: datetime) -> list[Cause]:
-    """Return the client, or the publish through the control plane, that a broker's event came from.
+    """Return the cause of a broker's event: a client, or a publish through the control plane.
 
-    A publish has its message's moment, milliseconds since 1970: the run may start much later.
+    A publish carries the message's time (ms since 1970), because the run may start much later. `now` is used
+    if the event has no time.
     """
     publisher, topic = event.facts.get("publisher", ""), event.variables.get("AMPS_TOPIC", "")
     if publisher == BROKER_NAME:
@@ -59,7 +61,7 @@ def of_event(event: TriggerEvent, now: datetime) -> list[Cause]:
 
 
 def joined(*causes: Sequence[Cause]) -> list[dict[str, Any]]:
-    """Return causes without repetitions, the first first."""
+    """Return causes in order, without duplicates."""
     found: list[dict[str, Any]] = []
     for one in causes:
         found += [dict(cause) for cause in one if cause not in found]
@@ -67,7 +69,7 @@ def joined(*causes: Sequence[Cause]) -> list[dict[str, Any]]:
 
 
 def is_behind(actor: Actor, run: ActionRun) -> bool:
-    """Return whether somebody is among those who caused a run. Nobody in particular always is."""
+    """Return whether the actor is among the causes of a run. An actor without an account counts as one."""
     if actor.user_id is None or actor.user_id == run.actor_user_id:
         return True
     return any(_is(actor, cause) for cause in _with_publishers(run))
@@ -81,9 +83,10 @@ def _is(actor: Actor, cause: Cause) -> bool:
 
 
 def _with_publishers(run: ActionRun) -> Iterator[Cause]:
-    """Yield a run's causes, and who published, or tried to, on its messages' topics about their moments.
+    """Yield a run's causes and, for messages, everyone who published on their topics around their times.
 
-    An attempt that failed counts: its answer may have been lost, and not the message.
+    A failed attempt to publish counts too: possibly only its reply was lost. If a run published the
+    message, that run's causes follow.
     """
     for cause in run.causes:
         yield cause

@@ -1,4 +1,4 @@
-"""Actions that start one another by the events that their steps raise."""
+"""Chains of actions: one action's step raises an event that starts another action."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from console.services.actions.triggers import Trigger, TriggerEvent, matches_eve
 
 
 def listening(instance: Instance, event: TriggerEvent) -> list[tuple[Action, Trigger]]:
-    """The enabled actions that an event starts, each with its trigger."""
+    """Return the enabled actions that an event starts, each with its matching trigger."""
     rows = Action.objects.filter(instance=instance, enabled=True).select_related("instance").order_by("pk")
     found = (
         (action, next((one for one in action.when if matches_event(one, event)), None)) for action in rows
@@ -19,7 +19,7 @@ def listening(instance: Instance, event: TriggerEvent) -> list[tuple[Action, Tri
 
 
 def raised_by(instance: Instance, steps: Sequence[Mapping[str, str]]) -> list[Action]:
-    """The actions that these steps start by the events that they raise, through one another, each once."""
+    """Return all actions that the steps start through events, directly or through other actions."""
     found: dict[int, Action] = {}
     waiting = [steps]
     while waiting:
@@ -34,6 +34,6 @@ def raised_by(instance: Instance, steps: Sequence[Mapping[str, str]]) -> list[Ac
 
 
 def is_destructive(instance: Instance, steps: Sequence[Mapping[str, str]]) -> bool:
-    """Whether these steps, or the actions that they start, take something away or cut somebody off."""
+    """Whether the steps, or actions that they start, remove something or disconnect clients."""
     started = raised_by(instance, steps)
     return any(definition.is_destructive(one) for one in (steps, *(action.steps for action in started)))

@@ -1,4 +1,4 @@
-"""If: conditions among the steps of an action. A condition that doesn't hold ends the run there, as done. Pure."""
+"""Conditions ("if") between the steps of an action. A condition that isn't met ends the run as done. Pure."""
 
 from __future__ import annotations
 
@@ -17,23 +17,49 @@ from console.services.actions.patterns import compile_glob
 KINDS: dict[str, StepKind] = {
     kind.name: kind
     for kind in (
-        StepKind("file_system", "The file system is fuller than", (
-            PLACE, StepOption("above", "Percent", number_check(0, 100), default="85"),
-        )),
-        StepKind("expression", "An expression over the variables holds", (
-            StepOption("expression", "Expression", compile_filter,
-                   "Like /AMPS_CLIENT_NAME LIKE '^risk' or /DATA/price > 100; DATA is the message, if it is JSON", fixed=True),
-        )),
-        StepKind("client", "The client's name fits", (replace(CLIENT, required=True, help="* and ?, or ~ and an expression"),)),
+        StepKind(
+            "file_system",
+            "The file system is fuller than",
+            (
+                PLACE,
+                StepOption("above", "Percent", number_check(0, 100), default="85"),
+            ),
+        ),
+        StepKind(
+            "expression",
+            "An expression over the variables holds",
+            (
+                StepOption(
+                    "expression",
+                    "Expression",
+                    compile_filter,
+                    "Like /AMPS_CLIENT_NAME LIKE '^risk' or /DATA/price > 100; "
+                    "DATA is the message, if it is JSON",
+                    fixed=True,
+                ),
+            ),
+        ),
+        StepKind(
+            "client",
+            "The client's name fits",
+            (replace(CLIENT, required=True, help="* and ?, or ~ and an expression"),),
+        ),
         StepKind("topic", "The topic fits", (replace(TOPIC),)),
     )
-}  # fmt: skip
+}
 
 
 def is_condition_met(
     kind: str, options: Mapping[str, str], variables: Mapping[str, str], percent_used: Callable[[str], float]
 ) -> bool:
-    """Whether a condition holds for the run's variables; `percent_used` looks at a file system."""
+    """Whether a condition is met.
+
+    Args:
+        kind: Kind of the condition.
+        options: Its options, with variables expanded.
+        variables: Variables of the run.
+        percent_used: Returns how full a file system is, by its place (`journal`, `archive` and so on).
+    """
     match kind:
         case "file_system":
             return percent_used(options["place"]) > float(options["above"])
@@ -47,7 +73,7 @@ def is_condition_met(
 
 
 def variables_as_message(variables: Mapping[str, str]) -> dict[str, Any]:
-    """The variables as a message that filters work on."""
+    """Return the variables as a message for filters. `DATA` is the message's body if that is JSON."""
     made: dict[str, Any] = dict(variables)
     with suppress(orjson.JSONDecodeError):
         made["DATA"] = orjson.loads(variables.get("AMPS_DATA", ""))

@@ -1,4 +1,4 @@
-"""What a new instance is given: the weekly archive of seed 000."""
+"""Default action of a new instance: the weekly archive of seed 000."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WEEKLY_ARCHIVE = "weekly archive"
 
 
 def make_defaults(instance: Instance) -> None:
-    """Saturday at 00:30 UTC, segments older than seven days."""
+    """Create the action that archives segments older than seven days, each Saturday at 00:30 UTC."""
     Action.objects.get_or_create(
         instance=instance,
         name=WEEKLY_ARCHIVE,

@@ -1,7 +1,7 @@
-"""An action's definition: when (triggers) and do (conditions and steps, in order), checked whole. Pure.
+"""Validation of an action's definition: "when" (triggers) and "steps" (conditions and steps, in order). Pure.
 
-As JSON: {"when": [{"on": "schedule", "every": "4h"}], "steps": [{"if": "client", "client": "risk-*"}, {"do": "archive",
-"age": "7d"}]}. The one way into the database, for the editor, the API and the defaults alike.
+As JSON: {"when": [{"on": "schedule", "every": "4h"}], "steps": [{"if": "client", "client": "risk-*"},
+{"do": "archive", "age": "7d"}]}. Editor, API and defaults all validate here before they store an action.
 """
 
 from __future__ import annotations
@@ -17,17 +17,26 @@ MAX_TRIGGERS = 20
 MAX_STEPS = 50
 
 Part = dict[str, str]
+"""A trigger, condition or step: its kind under "on", "if" or "do", and its options."""
 
 
 def check_triggers(given: Any) -> list[Part]:
-    """The triggers with their defaults. Raises OperatorError bad_action, details["part"] like "when.0"."""
+    """Return the triggers with their defaults.
+
+    Raises:
+        OperatorError: `bad_action`, with `details["part"]` such as "when.0".
+    """
     return [
         _part(one, ("on",), "when", number) for number, one in enumerate(_list(given, "when", MAX_TRIGGERS))
     ]
 
 
 def check_steps(given: Any) -> list[Part]:
-    """Conditions and steps with their defaults, at least one of the latter. Raises OperatorError bad_action."""
+    """Return conditions and steps with their defaults; at least one step is needed.
+
+    Raises:
+        OperatorError: `bad_action`, with `details["part"]` such as "steps.1".
+    """
     made = [
         _part(one, ("do", "if"), "steps", number)
         for number, one in enumerate(_list(given, "steps", MAX_STEPS))
@@ -38,29 +47,29 @@ def check_steps(given: Any) -> list[Part]:
 
 
 def kinds_for(word: str) -> dict[str, StepKind]:
-    """The kinds behind "on", "if" and "do"."""
+    """Return the kinds of parts with the keyword "on", "if" or "do", by name."""
     return {"on": triggers.KINDS, "if": conditions.KINDS, "do": catalogue.KINDS}[word]
 
 
 def part_kind(part: Mapping[str, str]) -> tuple[str, StepKind]:
-    """What a checked part is: ("do", the kind)."""
+    """Return the keyword of a validated part ("on", "if" or "do") and its kind."""
     word = next(word for word in ("on", "if", "do") if word in part)
     return word, kinds_for(word)[part[word]]
 
 
 def part_options(part: Mapping[str, str]) -> dict[str, str]:
-    """A part's options, without the word that says what it is."""
+    """Return a part's options, without its keyword."""
     _, kind = part_kind(part)
     return {option.name: part[option.name] for option in kind.options if option.name in part}
 
 
 def locks_needed(steps: Iterable[Mapping[str, str]]) -> set[str]:
-    """What a run of these steps must have for itself on its instance."""
+    """Return the names of the locks that a run needs for these steps."""
     return {kind.exclusive for _, kind in map(part_kind, steps) if kind.exclusive}
 
 
 def is_destructive(steps: Iterable[Mapping[str, str]]) -> bool:
-    """Whether one of the steps takes something away, or cuts somebody off."""
+    """Whether a step removes something or disconnects clients."""
     return any(kind.destructive for _, kind in map(part_kind, steps))
 
 
@@ -71,6 +80,11 @@ def _list(given: Any, name: str, most: int) -> list[Any]:
 
 
 def _part(given: Any, allowed: tuple[str, ...], name: str, number: int) -> Part:
+    """Return one validated trigger, condition or step, with its kind under one of the `allowed` keywords.
+
+    Raises:
+        OperatorError: `bad_action`, with the part's position in the details.
+    """
     place = f"{name}.{number}"
     found = [word for word in allowed if isinstance(given, Mapping) and isinstance(given.get(word), str)]
     if not found:

@@ -1,4 +1,4 @@
-"""Making, changing and deleting actions: one way in for the editor and the API, each change in the audit."""
+"""Creation, change and deletion of actions, for editor and API. Each change is recorded in the audit."""
 
 from __future__ import annotations
 
@@ -20,35 +20,49 @@ from console.services.actors import Actor
 FIELDS = ("name", "description", "when", "steps", "enabled", "missed", "needs_approval")
 
 _NEEDS = {
-    "publish": Permission.PUBLISH, "disconnect": Permission.ACT_ON_CLIENTS, "offline": Permission.ACT_ON_CLIENTS,
-    "replay": Permission.ACT_ON_CLIENTS, "transport": Permission.EDIT_POLICIES, "revision": Permission.EDIT_POLICIES,
-}  # fmt: skip
-"""What whoever sets up a step must be allowed to do; RUN_ACTIONS for all others. Nobody is asked when it runs."""
+    "publish": Permission.PUBLISH,
+    "disconnect": Permission.ACT_ON_CLIENTS,
+    "offline": Permission.ACT_ON_CLIENTS,
+    "replay": Permission.ACT_ON_CLIENTS,
+    "transport": Permission.EDIT_POLICIES,
+    "revision": Permission.EDIT_POLICIES,
+}
+"""Permission that the author of a step needs; RUN_ACTIONS for other steps.
+
+There is no check when the step runs.
+"""
 
 
 def create(actor: Actor, instance: Instance, values: Mapping[str, Any]) -> Action:
-    """Make an action. Raises OperatorError bad_action, name_taken or not_allowed."""
+    """Create an action. Raises OperatorError `bad_action`, `name_taken` or `not_allowed`."""
     return _save(actor, Action(instance=instance, started_at=timezone.now()), values, "action.create")
 
 
 def change(
     actor: Actor, action: Action, values: Mapping[str, Any], expected_version: int | None = None
 ) -> Action:
-    """Change the given fields. Raises also revision_changed, when it isn't at the version expected."""
+    """Change the given fields of an action.
+
+    Raises:
+        OperatorError: `unknown_action`, `bad_action`, `name_taken`, `not_allowed`, or `revision_changed` if
+            the action isn't at `expected_version`.
+    """
     with transaction.atomic():
         held = Action.objects.select_for_update().select_related("instance").filter(pk=action.pk).first()
         if held is None:
             raise OperatorError("unknown_action", "The action is gone.", "See the list.")
         if expected_version is not None and held.version != expected_version:
             raise OperatorError(
-                "revision_changed", f"The action is at version {held.version}, not {expected_version}.",
-                "Read it again and repeat the change.", revision=held.version,
-            )  # fmt: skip
+                "revision_changed",
+                f"The action is at version {held.version}, not {expected_version}.",
+                "Read it again and repeat the change.",
+                revision=held.version,
+            )
         return _save(actor, held, values, "action.change")
 
 
 def delete(actor: Actor, action: Action, reason: str = "") -> None:
-    """Delete an action; its runs stay."""
+    """Delete an action. Its runs stay."""
     with transaction.atomic():
         audit.record(
             actor,
@@ -61,11 +75,15 @@ def delete(actor: Actor, action: Action, reason: str = "") -> None:
 
 
 def editable_fields(action: Action) -> dict[str, Any]:
-    """What of an action can be edited."""
+    """Return the fields of an action that can be edited."""
     return {name: getattr(action, name) for name in FIELDS}
 
 
 def _save(actor: Actor, action: Action, values: Mapping[str, Any], what: str) -> Action:
+    """Validate and store the editable fields `values` over those of the action.
+
+    `what` is the audit's action.
+    """
     new = action.pk is None
     before = None if new else editable_fields(action)
     if unknown := [name for name in values if name not in FIELDS]:
@@ -88,6 +106,11 @@ def _save(actor: Actor, action: Action, values: Mapping[str, Any], what: str) ->
 
 
 def _store(actor: Actor, action: Action, before: Any, what: str) -> Action:
+    """Save an action as a new version, and record it in the audit. Intervals count from this moment.
+
+    Raises:
+        OperatorError: `bad_action` or `name_taken`.
+    """
     action.name = str(action.name).strip()
     action.changed_by, action.changed_by_user_id = actor.name[:200], actor.user_id
     action.started_at = timezone.now()
@@ -115,7 +138,7 @@ def _store(actor: Actor, action: Action, before: Any, what: str) -> Action:
 
 
 def _check_paths(action: Action, when: list[dict[str, str]]) -> None:
-    """A path belongs to one action."""
+    """Raise OperatorError `name_taken` if another action of the instance answers at the same request path."""
     paths = {trigger["path"] for trigger in when if trigger["on"] == "request"}
     others = Action.objects.filter(instance=action.instance).exclude(pk=action.pk) if paths else []
     for other in others:

@@ -1,4 +1,4 @@
-"""What the broker's process needs of actions: what to hear, and runs for what was heard. Called in its threads."""
+"""Triggers that the broker's process must watch, and runs for its events. Called in the broker's threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from console.services.actions.triggers import IN_THE_BROKER, TriggerEvent
 
 @dataclass(frozen=True, slots=True)
 class EventInterest:
-    """Kinds of events, messages (kind, topic, filter), and file systems (place, percent) that enabled actions wait for."""
+    """Events that enabled actions wait for.
+
+    kinds         kinds of events
+    messages      messages: kind, topic pattern, filter
+    file_systems  file systems: place, percent
+    """
 
     kinds: frozenset[str] = frozenset()
     messages: frozenset[tuple[str, str, str]] = frozenset()
@@ -26,8 +31,11 @@ class EventInterest:
 
 
 def on_broker_started(instance_name: str, member: str = "") -> EventInterest:
-    """The broker has started: intervals count from now, and actions on its start get their runs. Of a group from its first member's
-    first start: the others go on while one is started again, and what is due among them doesn't move with it."""
+    """Record that the broker has started, start runs of actions on startup, and return the events to watch.
+
+    Schedules with intervals count from this start. In a group they count from the first start of its first
+    member, so that a restarted member doesn't move them.
+    """
     _fresh_connection()
     rows = Instance.objects.filter(name=instance_name)
     (rows.filter(started_at=None) if member else rows).update(started_at=timezone.now())
@@ -36,7 +44,7 @@ def on_broker_started(instance_name: str, member: str = "") -> EventInterest:
 
 
 def event_interest(instance_name: str) -> EventInterest:
-    """What enabled actions wait for."""
+    """Return the events that enabled actions of an instance wait for."""
     _fresh_connection()
     kinds, messages, file_systems = set(), set(), set()
     for when in Action.objects.filter(instance__name=instance_name, enabled=True).values_list(
@@ -54,7 +62,10 @@ def event_interest(instance_name: str) -> EventInterest:
 
 
 def start_runs_for_events(instance_name: str, found: Sequence[TriggerEvent], member: str = "") -> int:
-    """Start the runs that these events are for; how many. All or none: whoever calls tries again after an error."""
+    """Start the runs for these events in one transaction, and return their number.
+
+    The caller retries after an error.
+    """
     _fresh_connection()
     instance = Instance.objects.filter(name=instance_name).first()
     if instance is None:
@@ -64,7 +75,7 @@ def start_runs_for_events(instance_name: str, found: Sequence[TriggerEvent], mem
 
 
 def disk_usage_percent(file_systems: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float]:
-    """How full each is, in percent; one that can't be looked at is left out."""
+    """Return how full each file system is, in percent. A file system that can't be examined is left out."""
     found: dict[tuple[str, str], float] = {}
     for place, above in file_systems:
         with suppress(OperatorError):
@@ -73,6 +84,9 @@ def disk_usage_percent(file_systems: Iterable[tuple[str, str]]) -> dict[tuple[st
 
 
 def _fresh_connection() -> None:
-    """Threads of the broker live for weeks, without the requests at whose ends Django drops dead connections."""
+    """Close dead database connections before use.
+
+    Threads of the broker live for weeks, without the requests at whose end Django closes such connections.
+    """
     if not connection.in_atomic_block:
         close_old_connections()

@@ -1,6 +1,6 @@
-"""Events become runs: what happened is held against the triggers of enabled actions, and each that fits gets a run.
+"""Runs started by events: each enabled action with a matching trigger gets a run.
 
-Nothing is lost silently: an action with too many runs waiting takes no more, and how often that happened is counted.
+An action with `MAX_WAITING` waiting runs gets no more. Such events are logged and counted in `refused`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from console.services.actors import Actor
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 100
-"""Runs of one action that may wait."""
+"""Maximum waiting runs of one action."""
 
 refused: Counter[str] = Counter()
-"""By action: events of this process that made no run because too many waited."""
+"""Events of this process that started no run because too many waited, counted by action."""
 
 
 def start_runs_for_events(
@@ -42,15 +42,21 @@ def start_runs_for_events(
     causes: Sequence[behind.Cause] = (),
     planned: bool = False,
 ) -> list[ActionRun]:
-    """Start the runs that these events are for, and return them.
+    """Start the runs that events trigger, and return them.
 
-    member   of a group, the one that heard them; of an event that all hear one run is made
-    actor    who raised them; None when a broker noticed them
-    causes   the people and clients behind them, besides the actor
-    planned  whether the actor has seen a plan of all that they start
+    Args:
+        instance: The instance of the events.
+        events: The events.
+        depth: How many events have caused each other before these.
+        member: In a group, the member that noticed the events. An event that all members notice makes one
+            run.
+        actor: The actor that raised the events; None if a broker noticed them.
+        causes: People and clients behind the events, besides the actor.
+        planned: Whether the actor has seen a plan of everything that the events start.
 
-    Raises OperatorError plan_needed, before any run starts, when `actor` is somebody who has seen no plan of
-    an action that takes something away.
+    Raises:
+        OperatorError: `plan_needed`, before any run starts, if a person or token that has seen no plan
+            would start an action that removes something or disconnects clients.
     """
     found = [
         (action, trigger, event) for event in events for action, trigger in chains.listening(instance, event)
@@ -63,7 +69,7 @@ def start_runs_for_events(
 
 
 def refuse_unplanned(action: Action) -> None:
-    """Raise OperatorError plan_needed when an action, or one that it starts, takes something away."""
+    """Raise OperatorError `plan_needed` if the action, or one that it starts, is destructive."""
     if chains.is_destructive(action.instance, action.steps):
         raise OperatorError(
             "plan_needed",
@@ -80,14 +86,27 @@ def start_run(
     now: datetime,
     **more: Any,
 ) -> ActionRun:
-    """Ask for a run of an action, with its steps as they are now. The moment in its variables is this one.
+    """Request a run of an action with its present steps and variables.
 
-    What takes something away is planned here, unless the caller did: it is what a second person approves.
+    A destructive action is planned here unless the caller did (`plan` in `more`): a second person approves
+    that plan.
+
+    Args:
+        actor: Requester of the run.
+        action: The action.
+        trigger: Its trigger.
+        variables: Variables that the trigger gives.
+        now: The present time, for the run's time variables.
+        **more: Other arguments of `runs.request`.
+
+    Raises:
+        OperatorError: the errors of `runs.request`.
     """
     context = initial_variables(action.instance.name, now, variables)
     if "plan" not in more and chains.is_destructive(action.instance, action.steps):
         more["plan"] = planner.plan_steps(action.instance, action.steps, context)
-        # A run that nobody asks for and nobody approves starts at once: what becomes due meanwhile is meant too.
+        # Only a run with a requester or an approver is bound to its plan. Any other run starts immediately,
+        # and also works on objects that become due after the plan.
         if (
             behind.asks(actor)
             or action.needs_approval
@@ -103,9 +122,12 @@ def start_run(
         "variables": context,
     }
     return runs.request(
-        actor, action.instance, RunKind.ACTION, parameters,
+        actor,
+        action.instance,
+        RunKind.ACTION,
+        parameters,
         **{"action": action, "trigger": dict(trigger), "needs_approval": action.needs_approval, **more},
-    )  # fmt: skip
+    )
 
 
 def _start(
@@ -117,6 +139,7 @@ def _start(
     raised_by: Actor | None,
     causes: Sequence[behind.Cause],
 ) -> ActionRun | None:
+    """Start the run of one action for an event; None if too many wait or the event has a run already."""
     if ActionRun.objects.filter(action=action, state=RunState.WAITING).count() >= MAX_WAITING:
         refused[action.name] += 1
         logger.warning(
@@ -133,6 +156,12 @@ def _start(
         return None
     now = timezone.now()
     return start_run(
-        actor, action, {**trigger, "depth": depth}, event.variables, now, member=member, once=once,
+        actor,
+        action,
+        {**trigger, "depth": depth},
+        event.variables,
+        now,
+        member=member,
+        once=once,
         causes=behind.joined(causes, behind.of_event(event, now)),
-    )  # fmt: skip
+    )

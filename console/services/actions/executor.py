@@ -1,7 +1,7 @@
-"""Carries out an action's steps, in order, in a worker. The first that fails, or whose condition doesn't hold, ends it.
+"""Execution of an action's steps, in order, in a worker. A failed step or an unmet condition ends the run.
 
-What became of each step is in the row before the next begins, so that a run whose worker was killed is repeated from
-the step it was in.
+The outcome of each step is stored before the next step starts. So a run whose worker was killed can be
+repeated from the step that was interrupted.
 """
 
 from __future__ import annotations
@@ -27,15 +27,26 @@ from console.services.run_progress import RunCancelled, RunProgress
 
 
 class PutBack(Exception):
-    """A run that waits again, because another holds what its next step needs. Not an error."""
+    """Raised when the run must wait again, because another run holds a lock for its next step.
+
+    Not a failure.
+    """
 
 
 def perform_run(
     run: ActionRun, progress: RunProgress, happened: Callable[..., list[ActionRun]]
 ) -> dict[str, Any]:
-    """Carry out a run; `happened` starts the runs of events that steps raise.
+    """Perform the steps of a run, and return how many were done.
 
-    Raises a failing step's error, Cancelled, or PutBack when a step must wait for another run.
+    Args:
+        run: The run.
+        progress: Receives log and progress.
+        happened: Starts runs for the events that steps raise.
+
+    Raises:
+        OperatorError: the error of a failed step.
+        RunCancelled: the run was cancelled.
+        PutBack: the next step must wait for another run.
     """
     parts: list[dict[str, str]] = run.parameters["steps"]
     actor = Actor(ActorKind(run.actor_kind), run.actor, run.actor_user_id)
@@ -46,7 +57,7 @@ def perform_run(
         scene.variables |= record.get("variables", {})
     for number, part in enumerate(parts):
         if number < len(run.steps):
-            continue  # a repetition: done by the run before
+            continue  # done before: a repeated run, or one that waited between steps
         scene.number = number
         _, kind = definition.part_kind(part)
         if not runs.prepare_step(run):
@@ -59,7 +70,7 @@ def perform_run(
 
 
 def condition_holds(part: Mapping[str, str], variables: Variables) -> bool:
-    """Whether an `if` holds now."""
+    """Whether a condition ("if") is met now."""
     kind = conditions.KINDS[part["if"]]
     options = check_options(
         kind,
@@ -71,7 +82,7 @@ def condition_holds(part: Mapping[str, str], variables: Variables) -> bool:
 
 
 def percent_used(place: str) -> float:
-    """How full the file system of one of our directories is, in percent of what may be used."""
+    """Return how full the file system of one of Sluice's directories is, in percent of the usable space."""
     home = settings.SLUICE_HOME if place == "home" else getattr(settings, f"SLUICE_{place.upper()}_DIRECTORY")
     try:
         usage = shutil.disk_usage(home)
@@ -81,12 +92,15 @@ def percent_used(place: str) -> float:
             f"The directory of {place} can't be examined: {problem}.",
             "Check that it exists.",
         ) from None
-    # As `df` counts: what only root may use is neither used nor free.
+    # Like `df`: space reserved for root is neither used nor free.
     return 100.0 * usage.used / (usage.used + usage.free) if usage.used + usage.free else 0.0
 
 
 def _one(scene: StepContext, part: Mapping[str, str]) -> bool:
-    """One condition or step, and its record. False when the rest is to be left out."""
+    """Perform one condition or step, and store its record.
+
+    Return False if the remaining steps must be skipped.
+    """
     word, kind = definition.part_kind(part)
     began = time.monotonic()
     record: dict[str, Any] = {word: kind.name}

@@ -1,7 +1,9 @@
-"""Files that actions may delete or compress: only in declared folders, never journals, links or files somebody has open.
+"""Selection of files that actions may delete or compress.
 
-A folder is opened once and everything happens through its descriptor, so that a path which is swapped for a link between
-looking and acting leads nowhere. Nothing descends into sub-folders. Source: AMPS's pages Remove Files and Compress Files.
+Files must be in declared folders. Journals, links and files that a process has open are never selected.
+
+A folder is opened once, and all operations use its descriptor. So a path that is replaced by a link after
+the check has no effect. Sub-folders are ignored. Source: AMPS's pages Remove Files and Compress Files.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from console.services import journal_directories
 from console.services.actions.patterns import compile_glob
 
 MAX_FILES = 10_000
-"""Of one step; a folder with more is done over several runs, oldest first."""
+"""Maximum files per step. A larger folder takes several runs, oldest files first."""
 PROTECTED = (
     ".journal",
     ".ack",
@@ -34,13 +36,14 @@ PROTECTED = (
     ".lock",
     ".sock",
 )
-"""Parts of names that are never touched, whatever the pattern says."""
+"""Parts of file names that actions never touch, whatever the pattern."""
 _PART = ".sluice-part"
+"""Suffix of a compressed file that isn't complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedFile:
-    """A file that a step chose: name, bytes, time of its last change in ns, device and inode."""
+    """File chosen for a step: name, size, time of the last change in ns, and identity (device, inode)."""
 
     name: str
     nbytes: int
@@ -50,7 +53,7 @@ class SelectedFile:
 
 @dataclass(frozen=True, slots=True)
 class FileSelection:
-    """What a step would touch, and what it leaves alone and why."""
+    """Files that a step would change, and files that it skips, each with the reason."""
 
     folder: Path
     chosen: list[SelectedFile]
@@ -58,11 +61,15 @@ class FileSelection:
 
     @property
     def nbytes(self) -> int:
+        """Total bytes of the chosen files."""
         return sum(found.nbytes for found in self.chosen)
 
 
 def check_folder(text: str) -> Path:
-    """The real folder behind a path. Raises OperatorError folder_refused unless it lies in a declared one."""
+    """Return the real path of a folder.
+
+    Raises OperatorError `folder_refused` unless it is in a declared folder.
+    """
     folder = Path(os.path.realpath(text)) if text.startswith("/") else None
     declared = [Path(os.path.realpath(one)) for one in settings.SLUICE_ACTION_FOLDERS]
     if folder is None or not any(folder == one or one in folder.parents for one in declared):
@@ -77,7 +84,18 @@ def check_folder(text: str) -> Path:
 
 
 def select_files(text: str, pattern: str, age_s: int, now_ns: int, *, packed: bool) -> FileSelection:
-    """Files of a folder that fit the pattern and weren't changed for `age_s`. `packed`: leave out gzip files."""
+    """Select a folder's files that match a pattern and were last changed at least `age_s` ago.
+
+    Args:
+        text: The folder.
+        pattern: Glob for names of files.
+        age_s: Minimum age in seconds.
+        now_ns: The present time in ns since 1970.
+        packed: Skip files that are compressed already.
+
+    Raises:
+        OperatorError: `folder_refused` or `bad_pattern`.
+    """
     fits, oldest = compile_glob(pattern), now_ns - age_s * 10**9
     chosen: list[SelectedFile] = []
     skipped: list[tuple[str, str]] = []
@@ -85,7 +103,7 @@ def select_files(text: str, pattern: str, age_s: int, now_ns: int, *, packed: bo
     with _opened(folder) as descriptor, os.scandir(descriptor) as entries:
         for entry in entries:
             if not fits(entry.name) or not entry.is_file(follow_symlinks=False):
-                continue  # links and sub-folders are nobody's to follow
+                continue  # never follow links or sub-folders
             facts = entry.stat(follow_symlinks=False)
             if why := _why_not(entry.name, facts, oldest, packed):
                 skipped.append((entry.name, why))
@@ -98,7 +116,10 @@ def select_files(text: str, pattern: str, age_s: int, now_ns: int, *, packed: bo
 
 
 def delete_files(choice: FileSelection, each: Callable[[int], None]) -> tuple[int, int]:
-    """Delete what was chosen and is still the same; the number of files and of bytes. `each` is called before every file."""
+    """Delete the chosen files that are unchanged, and return the numbers of files and bytes.
+
+    `each` is called with the index before every file; an exception that it raises ends the deletion.
+    """
     count = nbytes = 0
     with _opened(choice.folder) as descriptor:
         for number, found in enumerate(choice.chosen):
@@ -110,7 +131,10 @@ def delete_files(choice: FileSelection, each: Callable[[int], None]) -> tuple[in
 
 
 def compress_files(choice: FileSelection, each: Callable[[int], None]) -> tuple[int, int]:
-    """Make `NAME.gz` of what was chosen and is still the same, then remove it; the number of files, and bytes saved."""
+    """Replace the chosen, unchanged files by `NAME.gz`, and return the numbers of files and bytes saved.
+
+    `each` is called with the index before every file; an exception that it raises ends the work.
+    """
     count = saved = 0
     with _opened(choice.folder) as descriptor:
         for number, found in enumerate(choice.chosen):
@@ -122,7 +146,11 @@ def compress_files(choice: FileSelection, each: Callable[[int], None]) -> tuple[
 
 
 def _compress_one(folder: int, found: SelectedFile) -> int:
-    """The compressed file stands under its name only when it is whole; one that a killed worker left is made anew."""
+    """Compress one file, remove the original, and return the compressed size.
+
+    The data is synced under a temporary name before the rename, so that `NAME.gz` is always complete. A
+    temporary file left by a killed worker is replaced.
+    """
     part, target = f"{found.name}{_PART}", f"{found.name}.gz"
     with suppress(FileNotFoundError):
         os.unlink(part, dir_fd=folder)
@@ -142,6 +170,7 @@ def _compress_one(folder: int, found: SelectedFile) -> int:
 
 
 def _why_not(name: str, facts: os.stat_result, oldest: int, packed: bool) -> str:
+    """Return the reason why a file must be skipped, or "". `oldest` is the newest allowed change in ns."""
     if any(part in name for part in PROTECTED):
         return "it belongs to the broker or the control plane"
     if packed and name.endswith((".gz", _PART)):
@@ -152,6 +181,7 @@ def _why_not(name: str, facts: os.stat_result, oldest: int, packed: bool) -> str
 
 
 def _is_same(folder: int, found: SelectedFile) -> bool:
+    """Whether the file still has the inode and the time of change that it had when it was chosen."""
     try:
         facts = os.stat(found.name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -162,6 +192,10 @@ def _is_same(folder: int, found: SelectedFile) -> bool:
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[int]:
+    """Open a folder, and yield its descriptor.
+
+    Raises OperatorError `folder_refused` if the folder was moved meanwhile.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if Path(f"/proc/self/fd/{descriptor}").readlink() != folder:
@@ -172,7 +206,7 @@ def _opened(folder: Path) -> Iterator[int]:
 
 
 def _without_open(choice: FileSelection) -> FileSelection:
-    """Leave out files that a process of this account holds open."""
+    """Move files that a process of this account holds open from the chosen to the skipped ones."""
     open_now = _open_files() if choice.chosen else set()
     held = [(found.name, "it is open") for found in choice.chosen if found.identity in open_now]
     left = [found for found in choice.chosen if found.identity not in open_now]
@@ -180,6 +214,7 @@ def _without_open(choice: FileSelection) -> FileSelection:
 
 
 def _open_files() -> set[tuple[int, int]]:
+    """Return device and inode of every file that a visible process holds open."""
     found: set[tuple[int, int]] = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

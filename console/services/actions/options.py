@@ -1,7 +1,7 @@
-"""The options of triggers, conditions and steps: what each is called, what it may hold, how a form shows it. Pure.
+"""Options of triggers, conditions and steps: name, allowed values, and display in a form. Pure.
 
-Every option is text, so that `{{NAME}}` can stand in it. An option with a reference is checked when it has been
-expanded; any other when the action is saved.
+Each option is a text, so that it can contain `{{NAME}}`. An option with a variable is validated after its
+expansion, any other option when the action is saved.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from console.units.ages import parse_age
 MAX_CHARACTERS = 10_000
 
 Check = Callable[[str], object]
-"""Raises OperatorError or ClientError when a text can't be used."""
+"""Function that raises OperatorError or ClientError for an invalid text."""
 
 
 def check_text(text: str) -> None:
-    """No rule but the length, which holds for all."""
+    """Accept any text. The limit of length applies to every option elsewhere."""
 
 
 def number_check(least: float, most: float) -> Check:
-    """A check for a number."""
+    """Return a check that a text is a number from `least` to `most`."""
 
     def check(text: str) -> None:
         try:
@@ -44,7 +44,7 @@ def number_check(least: float, most: float) -> Check:
 
 
 def check_name(text: str) -> None:
-    """A name of ours: letters, digits, dots, dashes, underscores."""
+    """Check a name: 1 to 64 letters, digits, dots, dashes or underscores. Raises OperatorError `bad_name`."""
     if (
         not text
         or len(text) > 64
@@ -58,14 +58,17 @@ def check_name(text: str) -> None:
 
 
 def check_names(text: str) -> None:
-    """Such names with commas between."""
+    """Check names separated by commas. Raises OperatorError `bad_name`."""
     for part in text.split(","):
         check_name(part.strip())
 
 
 @dataclass(frozen=True, slots=True)
 class StepOption:
-    """One option. `choices` (value, label) closes it; `long` asks for a text of several lines."""
+    """Option of a trigger, condition or step.
+
+    `choices` (value, label) lists the only allowed values. `long` shows a field of several lines.
+    """
 
     name: str
     label: str
@@ -75,13 +78,20 @@ class StepOption:
     default: str = ""
     choices: Sequence[tuple[str, str]] = ()
     long: bool = False
-    fixed: bool = False  # no {{NAME}}: it must be known before anything happens
-    raw: bool = False  # a body, whose bytes count: expanded by the step itself
+    fixed: bool = False
+    """Variables are forbidden, because the value must be known before the run."""
+    raw: bool = False
+    """The value is a body whose bytes matter: not stripped, and expanded by the step itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """One kind of trigger, condition or step. `gives`: variables it adds."""
+    """Kind of trigger, condition or step.
+
+    gives        variables that it adds to the run
+    destructive  removes something or disconnects clients
+    exclusive    name of the lock: one run at a time per instance holds it; "" for none
+    """
 
     name: str
     label: str
@@ -89,17 +99,27 @@ class StepKind:
     help: str = ""
     gives: tuple[str, ...] = ()
     destructive: bool = False
-    exclusive: str = ""  # of the runs and steps with the same word, one at a time per instance
+    exclusive: str = ""
 
     def option(self, name: str) -> StepOption:
-        """One of its options."""
+        """Return the option of that name."""
         return next(option for option in self.options if option.name == name)
 
 
 def check_options(
     kind: StepKind, given: Mapping[str, Any], where: str, *, expanded: bool = False
 ) -> dict[str, str]:
-    """The options of a kind, defaults filled in. Raises OperatorError bad_action that names the option."""
+    """Return the options of a kind, with defaults filled in.
+
+    Args:
+        kind: The kind.
+        given: Options by name.
+        where: Beginning of each error's text.
+        expanded: Whether variables are expanded, so that a remaining `{{` is plain text.
+
+    Raises:
+        OperatorError: `bad_action`, with the option's name in the details.
+    """
     known = {option.name for option in kind.options}
     if unknown := [name for name in given if name not in known]:
         raise bad_action_error(
@@ -111,6 +131,10 @@ def check_options(
 
 
 def _one(kind: StepKind, option: StepOption, value: Any, where: str, expanded: bool) -> str:
+    """Return the text of one option, or its default. Raises OperatorError `bad_action`.
+
+    An unexpanded text with variables is accepted unvalidated, unless the option forbids variables.
+    """
     name = f"{where}: {option.label}"
     if value is None or value == "":
         value = option.default
@@ -137,6 +161,7 @@ def _one(kind: StepKind, option: StepOption, value: Any, where: str, expanded: b
 
 
 def _check(option: StepOption, text: str, name: str) -> None:
+    """Raise OperatorError `bad_action` if a text isn't one of the option's choices or fails its check."""
     if option.choices and text not in [value for value, _ in option.choices]:
         raise bad_action_error(
             f"{name} must be one of {', '.join(value for value, _ in option.choices)}.", option=option.name
@@ -150,13 +175,13 @@ def _check(option: StepOption, text: str, name: str) -> None:
 
 
 def bad_action_error(sentence: str, **details: Any) -> OperatorError:
-    """What every refused definition raises."""
+    """Return the error for an invalid definition."""
     refused = OperatorError("bad_action", sentence, "Correct it and save again.")
     refused.details = details
     return refused
 
 
-# Options that several kinds have.
+# Options that several kinds share.
 AGE = StepOption("age", "Older than", parse_age, "Like 7d or 1h30m")
 CLIENT = StepOption(
     "client", "Client names", compile_glob, "* and ?, or ~ and an expression; empty means all", required=False

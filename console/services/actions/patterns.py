@@ -1,4 +1,4 @@
-"""Globs over names of clients and files: `*` any run of characters, `?` one, and for clients `~` and an RE2 expression."""
+"""Globs over names of clients and files: `*` is any text, `?` one character, `~` begins an RE2 expression."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ _OTHERS = {"*": ".*", "?": "."}
 
 @lru_cache(maxsize=256)
 def compile_glob(pattern: str) -> Callable[[str], bool]:
-    """Whether a whole name fits. An empty pattern fits every name. Raises OperatorError bad_pattern."""
+    """Return a function that tests whether a whole name matches. An empty pattern matches every name.
+
+    Raises:
+        OperatorError: `bad_pattern`.
+    """
     if len(pattern) > MAX_CHARACTERS or "\x00" in pattern:
         raise _bad(pattern, f"it has more than {MAX_CHARACTERS} characters")
     if not pattern or pattern == "*":

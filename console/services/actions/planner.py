@@ -1,4 +1,7 @@
-"""What an action would do, step by step, and the hash that `apply` holds it to. Changes nothing."""
+"""Plans of actions: the effect of each step, and a hash that `apply` must repeat.
+
+Planning changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,18 @@ from console.services.actions.triggers import TriggerEvent
 from console.services.actions.variables import Variables, expand_all
 
 MOMENT = ("AMPS_DATETIME", "AMPS_UNIX_TIMESTAMP")
-"""Variables that differ at every look: they don't make a plan another one."""
+"""Variables that differ at each plan, and so don't count for its hash."""
 
 
 def plan_steps(
     instance: Instance, steps: Sequence[Mapping[str, str]], variables: Variables
 ) -> dict[str, Any]:
-    """{"steps": [{"step", "kind", "sentence", …}], "destructive", "hash"}. A step that can't be planned says why."""
+    """Return the plan of an action's steps.
+
+    Returns:
+        {"steps": [{"step", "kind", "sentence", …}], "destructive", "hash"}. A step that can't be planned
+            has the reason.
+    """
     known = dict(variables)
     planned, promised = [], []
     for number, part in enumerate(steps):
@@ -36,9 +44,8 @@ def plan_steps(
             {"step": number, word: kind.name, "label": kind.label, "destructive": kind.destructive, **entry}
         )
         promised.append(counted)
-        known |= {
-            name: "{{" + name + "}}" for name in kind.gives
-        }  # a step's variables are known when it has run
+        # The variables of a step have no values before it has run.
+        known |= {name: "{{" + name + "}}" for name in kind.gives}
     given = {name: text for name, text in variables.items() if name not in MOMENT}
     return {
         "steps": planned,
@@ -48,7 +55,7 @@ def plan_steps(
 
 
 def event_plan(instance: Instance, event: TriggerEvent, variables: Mapping[str, str]) -> dict[str, Any]:
-    """Plan all that an event would start: each action's plan, and one hash of them all."""
+    """Return the plans of all actions that an event starts, and one hash of them."""
     plans = [
         {"action": action.name, **plan_steps(instance, action.steps, variables)}
         for action, _ in listening(instance, event)
@@ -61,7 +68,7 @@ def event_plan(instance: Instance, event: TriggerEvent, variables: Mapping[str, 
 
 
 def plan_hash(promise: Any) -> str:
-    """A plan's hash: equal for equal promises, whatever the order of keys."""
+    """Return the hash of a plan's promise. The order of keys doesn't matter."""
     return hashlib.sha256(
         json.dumps(promise, sort_keys=True, separators=(",", ":"), default=str).encode()
     ).hexdigest()
@@ -70,13 +77,13 @@ def plan_hash(promise: Any) -> str:
 def journal_plan(
     action: str, age: str | int, instance_name: str | None = None, *, in_lake: bool = False, member: str = ""
 ) -> dict[str, Any]:
-    """A journal action's plan with its hash."""
+    """Return a journal action's plan with its hash."""
     found = journals.plan(action, age, instance_name, in_lake=in_lake, member=member)
     return {**found, "hash": plan_hash(plan_promise(found))}
 
 
 def check_plan_hash(expected: str, found: str) -> None:
-    """Raise OperatorError plan_changed unless the plan is still the one that somebody saw."""
+    """Raise OperatorError `plan_changed` unless the plan's hash is the one that the requester saw."""
     if expected != found:
         raise OperatorError(
             "plan_changed",
@@ -87,13 +94,16 @@ def check_plan_hash(expected: str, found: str) -> None:
 
 
 def check_run_plan(run: ActionRun) -> None:
-    """The same for a run in its worker: it may have waited for approval for days."""
+    """Raise OperatorError `plan_changed` if a run's plan has changed, for example while it awaited approval.
+
+    Does nothing for a run that isn't bound to a plan.
+    """
     if run.plan_hash:
         check_plan_hash(run.plan_hash, plan_of_rest(run, run.steps)["hash"])
 
 
 def plan_of_rest(run: ActionRun, done: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The plan of what a run has still to do, after the steps that were done."""
+    """Return the plan of a run's remaining steps, after the steps in `done`."""
     if "steps" in run.parameters:
         variables = dict(run.parameters["variables"])
         for record in done:
@@ -106,6 +116,7 @@ def plan_of_rest(run: ActionRun, done: Sequence[Mapping[str, Any]]) -> dict[str,
 
 
 def _planned(instance: Instance, part: Mapping[str, str], variables: Variables) -> tuple[dict[str, Any], Any]:
+    """Return the plan of one part, and its contribution to the hash."""
     word, kind = definition.part_kind(part)
     options = expand_all(definition.part_options(part), variables, lambda name: kind.option(name).raw)
     try:

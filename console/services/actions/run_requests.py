@@ -1,4 +1,4 @@
-"""Asking for a run of an action: by its id with a plan, or by the path of an API request."""
+"""Requests for runs of actions: by id with a plan, by the path of an API request, or by an event."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ from console.services.actors import Actor
 from console.services.runs import IdempotencyKey
 
 BY_HAND = {"on": "hand"}
+"""Trigger of a run that an operator started."""
 
 
 def plan_action(action: Action, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """What the action would do now, and the hash for `apply`."""
+    """Return what the action would do now, and the hash for `apply_action`.
+
+    Raises OperatorError `bad_parameters`.
+    """
     given = check_variables(variables)
     return planner.plan_steps(
         action.instance, action.steps, initial_variables(action.instance.name, timezone.now(), given)
@@ -38,7 +42,20 @@ def apply_action(
     trigger: Mapping[str, str] | None = None,
     once: IdempotencyKey | None = None,
 ) -> ActionRun:
-    """Run an action whose plan somebody saw. Raises plan_needed when it takes something away and there is no hash."""
+    """Request a run of an action.
+
+    Args:
+        actor: Requester of the run.
+        action: The action.
+        variables: Variables of the run.
+        plan_hash: Hash of the plan that the requester has seen; "" for none.
+        trigger: Trigger of the run; an operator by default.
+        once: Idempotency key of the request.
+
+    Raises:
+        OperatorError: `plan_needed` for a destructive action without a hash, `plan_changed`,
+            `bad_parameters`, and the errors of `runs.request`.
+    """
     given = check_variables(variables)
     if once is not None and (known := runs.find_by_key(actor, once)) is not None:
         return known
@@ -62,9 +79,10 @@ def event_plan(instance: Instance, name: str, variables: Mapping[str, Any]) -> d
 def raise_event(
     actor: Actor, instance: Instance, name: str, variables: Mapping[str, Any], plan_hash: str = ""
 ) -> list[ActionRun]:
-    """Raise a custom event, and return the runs that it starts; `actor` is the one who asked for them.
+    """Raise a custom event, and return the runs that it starts. `actor` is their requester.
 
-    Raises plan_needed when one of them takes something away and there is no hash, or plan_changed.
+    Raises:
+        OperatorError: `plan_needed` if a run would be destructive and there is no hash, or `plan_changed`.
     """
     event = _event(name, variables)
     if plan_hash:
@@ -77,9 +95,11 @@ def raise_event(
 
 
 def repeat(actor: Actor, run: ActionRun, plan_hash: str = "") -> ActionRun:
-    """Ask again for a run. What takes something away needs the hash of the plan of what is left to be done.
+    """Request a run again. If the remaining steps are destructive, the hash of their plan is needed.
 
-    Raises plan_needed, with that plan and its hash, or plan_changed, and as `runs.repeat`.
+    Raises:
+        OperatorError: `plan_needed` with that plan and its hash, `plan_changed`, and the errors of
+            `runs.repeat`.
     """
     done = runs.done_steps(run)
     rest = {**run.parameters, "steps": run.parameters.get("steps", [])[len(done) :]}
@@ -103,7 +123,11 @@ def repeat(actor: Actor, run: ActionRun, plan_hash: str = "") -> ActionRun:
 def action_at_path(
     instance: Instance, path: str, variables: Mapping[str, Any]
 ) -> tuple[Action, dict[str, str]]:
-    """The enabled action that answers requests at a path. Raises unknown_path, or parameter_missing."""
+    """Return the enabled action that answers API requests at a path, and its trigger.
+
+    Raises:
+        OperatorError: `unknown_path` or `parameter_missing`.
+    """
     for action in Action.objects.filter(instance=instance, enabled=True).select_related("instance"):
         for trigger in action.when:
             if trigger["on"] == "request" and trigger["path"] == path:
@@ -125,7 +149,11 @@ def request_journal_run(
     in_lake: bool = False,
     member: str = "",
 ) -> ActionRun:
-    """The same, or without a plan what doesn't destroy anything. Raises plan_needed."""
+    """Request a journal action; only a removal needs the hash of its plan.
+
+    Raises:
+        OperatorError: `plan_needed` or `plan_changed`, and the errors of `journals.request`.
+    """
     if plan_hash:
         return apply_journal_plan(
             actor, kind, age, plan_hash, instance_name, once, in_lake=in_lake, member=member
@@ -150,7 +178,10 @@ def apply_journal_plan(
     in_lake: bool = False,
     member: str = "",
 ) -> ActionRun:
-    """Archive, compress or remove what a plan named, and nothing else."""
+    """Request a journal action on the segments of a plan.
+
+    Raises OperatorError `plan_changed` if they differ now.
+    """
     if once is not None and (known := runs.find_by_key(actor, once)) is not None:
         return known
     found = planner.journal_plan(kind, age, instance_name, in_lake=in_lake, member=member)
@@ -161,7 +192,7 @@ def apply_journal_plan(
 
 
 def check_variables(given: Any) -> dict[str, str]:
-    """A request's parameters as variables. Raises OperatorError bad_parameters."""
+    """Return a request's parameters as variables. Raises OperatorError `bad_parameters`."""
     if not isinstance(given, Mapping) or len(given) > MAX_VARIABLES:
         raise _bad(f"Parameters are an object of at most {MAX_VARIABLES} texts.")
     for name, value in given.items():
@@ -181,6 +212,7 @@ def _event(name: str, variables: Mapping[str, Any]) -> TriggerEvent:
 
 
 def _check_parameters(trigger: Mapping[str, str], variables: Mapping[str, Any]) -> None:
+    """Raise OperatorError `parameter_missing` if a parameter that the trigger requires is missing."""
     wanted = [name.strip() for name in trigger.get("parameters", "").split(",") if name.strip()]
     if missing := [name for name in wanted if variables.get(name) in (None, "")]:
         raise OperatorError(

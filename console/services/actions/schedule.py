@@ -1,7 +1,8 @@
-"""When a scheduled action is due: `4h`, `00:30`, `Saturday at 00:30`, or cron. Pure: the time and the start come in.
+"""Schedules: `4h`, `00:30`, `Saturday at 00:30`, or cron. Pure: times are arguments.
 
-Times are local to `zone` unless they end in Z (UTC). Around a change of daylight saving, cron's rules hold as in Debian's
-cron: a fixed time that the change skips fires at the first moment after it, one that comes twice fires once.
+Times are local to a zone unless they end in Z (UTC). At a change of daylight saving, the rules of Debian's
+cron hold: a fixed time that is skipped fires at the first moment after it, a time that occurs twice fires
+once.
 
 Sources: seed 000 (schedules of actions), facts of AMPS's `amps-action-on-schedule`.
 """
@@ -21,18 +22,18 @@ from console.choices import WEEKDAYS
 from console.units.ages import parse_age
 
 SHORTEST_S = 60
-"""Beat looks once a minute; anything shorter couldn't be kept."""
+"""Minimum interval in seconds: Celery's beat checks schedules once a minute."""
 MAX_CRON_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalSchedule:
-    """Every so often, counted from the instance's start."""
+    """Fixed interval, counted from the instance's start."""
 
     every: timedelta
 
     def next_after(self, moment: datetime, start: datetime) -> Iterator[datetime]:
-        """The firings after a moment, without end."""
+        """Yield the firings after a moment, without end."""
         passed = max(0, (moment - start) // self.every)
         number = passed + 1
         while True:
@@ -40,24 +41,27 @@ class IntervalSchedule:
             number += 1
 
     def latest_before(self, moment: datetime, start: datetime) -> datetime | None:
-        """The newest firing at or before a moment; None before the first."""
+        """Return the newest firing at or before a moment; None before the first."""
         passed = (moment - start) // self.every
         return start + passed * self.every if passed >= 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class CronSchedule:
-    """At times of the calendar, as a cron expression of five fields in a zone."""
+    """Calendar times, as a cron expression of five fields in a time zone."""
 
     cron: str
     zone: ZoneInfo
 
     def next_after(self, moment: datetime, start: datetime) -> Iterator[datetime]:
-        """The firings after a moment, UTC. Ends when the expression names no later one."""
+        """Yield the firings after a moment, in UTC, as long as the expression has later ones.
+
+        `start` has no effect.
+        """
         return (due.astimezone(UTC) for due in CronSim(self.cron, moment.astimezone(self.zone)))
 
     def latest_before(self, moment: datetime, start: datetime) -> datetime | None:
-        """The newest firing at or before a moment and not before the start; None when there is none."""
+        """Return the newest firing at or before a moment and not before the start; None without one."""
         back = CronSim(self.cron, (moment + timedelta(seconds=1)).astimezone(self.zone), reverse=True)
         found = next((due.astimezone(UTC) for due in back if due <= moment), None)
         return found if found is not None and found >= start else None
@@ -67,7 +71,7 @@ Schedule = IntervalSchedule | CronSchedule
 
 
 def parse_schedule(text: str, local: ZoneInfo) -> Schedule:
-    """A schedule as operators write it. Raises OperatorError bad_schedule."""
+    """Parse a schedule. `local` is the zone of times without Z. Raises OperatorError `bad_schedule`."""
     words = text.split()
     zone = local
     if words and words[-1] != "Z" and words[-1].endswith("Z") and len(words) in (1, 3):
@@ -87,7 +91,7 @@ def parse_schedule(text: str, local: ZoneInfo) -> Schedule:
 
 
 def next_firings(schedule: Schedule, after: datetime, start: datetime, count: int = 5) -> list[datetime]:
-    """The next firings after a moment, at most `count`."""
+    """Return the next firings after a moment, at most `count`."""
     return list(islice(schedule.next_after(after, start), count))
 
 
@@ -102,7 +106,7 @@ def _interval(age: str, text: str) -> IntervalSchedule:
 
 
 def _clock(time: str, text: str) -> str:
-    """ "00:30" as cron's minute and hour."""
+    """Return cron's minute and hour for a time such as "00:30". Raises OperatorError `bad_schedule`."""
     hour, _, minute = time.partition(":")
     if not (_is_number(hour, 23) and _is_number(minute, 59)) or len(minute) != 2:
         raise _bad(text, f"{time!r} isn't a time of day")
@@ -114,7 +118,7 @@ def _is_number(text: str, most: int) -> bool:
 
 
 def _weekday(day: str, text: str) -> int:
-    """Cron's number of a weekday: Sunday is 0."""
+    """Return cron's number of a weekday; Sunday is 0. Raises OperatorError `bad_schedule`."""
     for number, name in enumerate(WEEKDAYS):
         if day.lower() in (name.lower(), name[:3].lower()):
             return (number + 1) % 7
@@ -122,6 +126,10 @@ def _weekday(day: str, text: str) -> int:
 
 
 def _calendar(cron: str, zone: ZoneInfo, text: str) -> CronSchedule:
+    """Return the schedule of a cron expression that fires at least once.
+
+    Raises OperatorError `bad_schedule`.
+    """
     try:
         simulated = CronSim(cron, datetime(2000, 1, 1, tzinfo=UTC))
         next(simulated)

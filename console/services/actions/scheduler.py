@@ -1,4 +1,4 @@
-"""Scheduled actions: when each is due, and starting it once for each due time."""
+"""Scheduled actions: their due times, and one run for each due time."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from console.services.actors import schedule_actor
 logger = logging.getLogger(__name__)
 
 PUNCTUAL = timedelta(minutes=5)
-"""A firing that is older than this was missed: beat looks each minute."""
+"""Age above which a firing counts as missed. Celery's beat checks schedules once a minute."""
 
 
 def action_schedules(action: Action) -> Iterator[tuple[Mapping[str, str], schedule.Schedule]]:
-    """An action's schedules, parsed."""
+    """Yield an action's schedule triggers, each with its parsed schedule."""
     for trigger in action.when:
         if trigger["on"] == "schedule":
             yield trigger, schedule.parse_schedule(trigger["every"], settings.SLUICE_LOCAL_ZONE)
 
 
 def interval_start(action: Action) -> datetime:
-    """From when an action's intervals count: the instance's start, or the action's own change if that came later."""
+    """Return the time from which intervals count: the instance's start or the action's later change."""
     broker = action.instance.started_at
     return max(action.started_at, broker) if broker is not None else action.started_at
 
 
 def next_firings(action: Action, now: datetime, count: int = 5) -> list[datetime]:
-    """The next firings of all its schedules; none while it is switched off."""
+    """Return the next firings of all schedules of an action; empty for a disabled action."""
     if not action.enabled:
         return []
     start = interval_start(action)
@@ -49,10 +49,10 @@ def next_firings(action: Action, now: datetime, count: int = 5) -> list[datetime
 
 
 def start_due_runs(now: datetime) -> list[ActionRun]:
-    """Start a run for every action whose schedule became due since it was set up and hasn't run for that time.
+    """Start a run for each action that is due and has no run for that due time yet. Return the runs.
 
-    Two beats may call this at once: the unique (action, due_at) lets one of them through. While a run of the same action
-    is under way, the firing is tried again at the next tick.
+    Two processes may call this concurrently: the unique key (action, due_at) admits one of them. While
+    another scheduled run of the action is active, the firing is tried again a minute later.
     """
     started = []
     for action in Action.objects.filter(enabled=True).select_related("instance"):
@@ -68,7 +68,7 @@ def start_due_runs(now: datetime) -> list[ActionRun]:
 
 
 def _places(action: Action) -> tuple[str, ...]:
-    """What is done to journals is done to each member's; all else once."""
+    """Return the members that need a run: all members for work on journals, otherwise one without a name."""
     about_journals = runs.needs_journal_worker(RunKind.ACTION, {"steps": action.steps})
     return members_of(action.instance.name) if about_journals else ("",)
 
@@ -76,6 +76,7 @@ def _places(action: Action) -> tuple[str, ...]:
 def _fire(
     action: Action, trigger: Mapping[str, str], parsed: schedule.Schedule, now: datetime, member: str
 ) -> ActionRun | None:
+    """Start the run of one schedule and member if it is due; otherwise return None."""
     start = interval_start(action) if isinstance(parsed, schedule.IntervalSchedule) else action.started_at
     due_at = parsed.latest_before(now, start)
     if due_at is None or (action.missed == MissedRunPolicy.SKIP and now - due_at > PUNCTUAL):

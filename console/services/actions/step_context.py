@@ -1,4 +1,4 @@
-"""What a step works with, and what a step is: a plan that changes nothing, and the act."""
+"""Context, plan and result of a step, and its handler: a plan, which changes nothing, and the execution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Options = Mapping[str, str]
 
 @dataclass(slots=True)
 class StepContext:
-    """Where and for whom a step is carried out. `number`: which step of the run it is, from 0."""
+    """Context in which a step is performed. `number` is the step's index in the run, from 0."""
 
     instance: Instance
     actor: Actor
@@ -25,22 +25,25 @@ class StepContext:
     variables: dict[str, str] = field(default_factory=dict)
     number: int = 0
     happened: Callable[..., list[ActionRun]] = lambda *args, **more: []
-    """Starts the runs of events that a step raises: `event_runs.start_runs_for_events`, which itself plans with all steps."""
+    """Starts runs for events that a step raises.
+
+    The function is `event_runs.start_runs_for_events`, passed as an argument to avoid an import cycle.
+    """
 
     @property
     def link(self) -> RequestChannel:
-        """The instance's broker; of a group the one that the run is about, or any."""
+        """Channel to the instance's broker; in a group, to the run's member, or to any member."""
         return link_to(self.instance.name, self.run.member)
 
     @property
     def once_key(self) -> str:
-        """The same for a step and its repetition after a worker was lost: whoever is called can tell repeats by it."""
+        """Idempotency key that stays equal when the step is repeated after the loss of a worker."""
         return f"{self.run.first_id}.{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What a step would do: a sentence, what counts for the plan's hash, and details to show."""
+    """Planned effect of a step: a sentence, the values that count for the plan's hash, and details."""
 
     sentence: str
     counts: Any = None
@@ -49,7 +52,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step did: its result, and variables for the steps after it."""
+    """Outcome of a step: its result, and variables for later steps."""
 
     result: Mapping[str, Any] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -57,14 +60,17 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class StepHandler:
-    """One kind of step. `plan(instance, options)` changes nothing."""
+    """Implementation of a kind of step.
+
+    `plan(instance, options)` changes nothing; `perform` runs the step.
+    """
 
     plan: Callable[[Instance, Options], StepPlan]
     perform: Callable[[StepContext, Options], StepResult]
 
 
 def template_plan(template: str) -> Callable[[Instance, Options], StepPlan]:
-    """A plan that is a sentence made from the options."""
+    """Return a plan function whose sentence is the template filled with the options."""
     return lambda instance, options: StepPlan(
         template.format(**{name: text[:200] for name, text in options.items()})
     )

@@ -1,6 +1,7 @@
-"""When an action runs: the kinds of triggers, and whether a trigger is for an event. Pure.
+"""Triggers of actions: their kinds, and whether an event matches a trigger. Pure.
 
-Names and variables are AMPS's where it has them (facts of its actions, On); what is ours starts with SLUICE_.
+Kinds and variables have AMPS's names where AMPS has them (facts of its actions, On); Sluice's own variables
+begin with SLUICE_.
 """
 
 from __future__ import annotations
@@ -34,42 +35,98 @@ _FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT = (
 
 
 def check_schedule(text: str) -> object:
-    """Refuse what is no schedule."""
+    """Raise OperatorError `bad_schedule` for a text that isn't a schedule."""
     return schedule.parse_schedule(text, settings.SLUICE_LOCAL_ZONE)
 
 
 KINDS: dict[str, StepKind] = {
     kind.name: kind
     for kind in (
-        StepKind("schedule", "On a schedule", (
-            StepOption("every", "When", check_schedule, "4h, 00:30, Saturday at 00:30, or cron; a time that ends in Z is UTC", fixed=True),
-        )),
+        StepKind(
+            "schedule",
+            "On a schedule",
+            (
+                StepOption(
+                    "every",
+                    "When",
+                    check_schedule,
+                    "4h, 00:30, Saturday at 00:30, or cron; a time that ends in Z is UTC",
+                    fixed=True,
+                ),
+            ),
+        ),
         StepKind("startup", "When the broker has started"),
         StepKind("shutdown", "When the broker stops"),
-        StepKind("request", "On an API request", (
-            StepOption("path", "Path", check_name, "POST /api/v1/actions/at/PATH", fixed=True),
-            StepOption("parameters", "Required parameters", check_names, "Names with commas between, like AGE", required=False, fixed=True),
-        )),
+        StepKind(
+            "request",
+            "On an API request",
+            (
+                StepOption("path", "Path", check_name, "POST /api/v1/actions/at/PATH", fixed=True),
+                StepOption(
+                    "parameters",
+                    "Required parameters",
+                    check_names,
+                    "Names with commas between, like AGE",
+                    required=False,
+                    fixed=True,
+                ),
+            ),
+        ),
         StepKind("connect", "When a client connects", (_FIXED_CLIENT,), gives=_WHO[:2]),
         StepKind("logon", "When a client has logged on", (_FIXED_CLIENT,), gives=_WHO),
         StepKind("disconnect", "When a client disconnects", (_FIXED_CLIENT,), gives=(*_WHO, "SLUICE_REASON")),
         StepKind("offline_start", "When a client is offlined", (_FIXED_CLIENT,), gives=_WHO[:2]),
         StepKind("offline_stop", "When a client is live again", (_FIXED_CLIENT,), gives=_WHO[:2]),
         StepKind("subscribe", "When a client subscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION),
-        StepKind("unsubscribe", "When a client unsubscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION),
-        StepKind("publish", "When a message is published", (_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT), gives=_MESSAGE),
-        StepKind("deliver", "When a message is delivered", (_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT), gives=_MESSAGE),
-        StepKind("decision", "On a slow-client decision", (
-            _FIXED_CLIENT,
-            StepOption("action", "Decision", check_name, "offline, disconnect, …; empty means all", required=False, fixed=True),
-        ), gives=("AMPS_CLIENT_NAME", "SLUICE_ACTION", "SLUICE_REASON", "SLUICE_RULE", "SLUICE_SENTENCE")),
+        StepKind(
+            "unsubscribe", "When a client unsubscribes", (_FIXED_TOPIC, _FIXED_CLIENT), gives=_SUBSCRIPTION
+        ),
+        StepKind(
+            "publish",
+            "When a message is published",
+            (_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT),
+            gives=_MESSAGE,
+        ),
+        StepKind(
+            "deliver",
+            "When a message is delivered",
+            (_FIXED_TOPIC, _FIXED_FILTER, _FIXED_CLIENT),
+            gives=_MESSAGE,
+        ),
+        StepKind(
+            "decision",
+            "On a slow-client decision",
+            (
+                _FIXED_CLIENT,
+                StepOption(
+                    "action",
+                    "Decision",
+                    check_name,
+                    "offline, disconnect, …; empty means all",
+                    required=False,
+                    fixed=True,
+                ),
+            ),
+            gives=("AMPS_CLIENT_NAME", "SLUICE_ACTION", "SLUICE_REASON", "SLUICE_RULE", "SLUICE_SENTENCE"),
+        ),
         StepKind("journal_roll", "When the journal begins a new segment", gives=("SLUICE_SEGMENT",)),
-        StepKind("file_system", "When a file system fills up", (
-            PLACE, StepOption("above", "Above percent", number_check(1, 100), default="85", fixed=True),
-        ), gives=("SLUICE_PLACE", "SLUICE_PERCENT")),
-        StepKind("event", "On a custom event", (StepOption("name", "Event", check_name, fixed=True),), gives=("SLUICE_EVENT",)),
+        StepKind(
+            "file_system",
+            "When a file system fills up",
+            (
+                PLACE,
+                StepOption("above", "Above percent", number_check(1, 100), default="85", fixed=True),
+            ),
+            gives=("SLUICE_PLACE", "SLUICE_PERCENT"),
+        ),
+        StepKind(
+            "event",
+            "On a custom event",
+            (StepOption("name", "Event", check_name, fixed=True),),
+            gives=("SLUICE_EVENT",),
+        ),
     )
-}  # fmt: skip
+}
 
 IN_THE_BROKER = (
     "connect",
@@ -81,25 +138,31 @@ IN_THE_BROKER = (
     "unsubscribe",
     "decision",
 )
-"""Kinds that a broker notices by itself once it is told which are wanted; messages it hears by their patterns."""
+"""Kinds that a broker notices itself when it knows that actions wait for them.
+
+Messages it matches by their patterns.
+"""
 
 Trigger = Mapping[str, str]
-"""{"on": kind, option: text}."""
+"""A trigger as stored: {"on": kind, option: text}."""
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerEvent:
-    """Something that happened. `facts` are what triggers look at beside the variables, e.g. the topic of a message."""
+    """Event of a broker, a step or an operator.
+
+    `facts` are values for the trigger's match besides the variables, for example a message's topic pattern.
+    """
 
     kind: str
     variables: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     once: str = ""
-    """What it is recognised by, where several brokers hear of it."""
+    """Key by which an event that several brokers notice is recognised; "" if only one can."""
 
 
 def matches_event(trigger: Trigger, event: TriggerEvent) -> bool:
-    """Whether this trigger is for that event. Schedules and requests aren't events: they name their action."""
+    """Whether an event matches a trigger. Schedules and requests aren't events: they name their action."""
     if trigger["on"] != event.kind:
         return False
     if trigger.get("client"):
@@ -111,7 +174,7 @@ def matches_event(trigger: Trigger, event: TriggerEvent) -> bool:
         case "subscribe" | "unsubscribe":
             return TopicPattern.parse(trigger["topic"]).matches(event.variables.get("AMPS_TOPIC", ""))
         case "publish" | "deliver":
-            # The broker matched topic and filter; the event says for which pattern and which filter.
+            # The broker has matched topic and filter already, and names the pattern and filter that matched.
             return (trigger["topic"], trigger.get("filter", "")) == (
                 event.facts["topic"],
                 event.facts["filter"],
@@ -126,9 +189,14 @@ def matches_event(trigger: Trigger, event: TriggerEvent) -> bool:
 
 
 def has_crossed(used: float, above: float, was_above: bool) -> tuple[bool, bool]:
-    """Whether a file system has just filled above a percentage, and whether it counts as above from now on.
+    """Return whether a file system has just filled above a limit, and whether it counts as above from now on.
 
-    It counts as above until it is a whole percent below again, so that a value that trembles fires once.
+    It counts as above until it is a whole percent below again, so that a value that oscillates fires once.
+
+    Args:
+        used: Percent used now.
+        above: The limit in percent.
+        was_above: Second result of the previous call.
     """
     if used > above:
         return not was_above, True

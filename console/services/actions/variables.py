@@ -1,8 +1,8 @@
-"""`{{NAME}}` in the options of steps, and the variables every run has. Pure.
+"""`{{NAME}}` in the options of steps, and the variables that each run has. Pure.
 
-An undefined name becomes nothing; what a value contains is never expanded again. Always there: AMPS_INSTANCE_NAME,
-AMPS_DATETIME (ISO 8601, UTC) and AMPS_UNIX_TIMESTAMP, both of the moment the run begins, and AMPS_BYTE_XX, the byte of two
-uppercase hexadecimal digits. The trigger and earlier steps add theirs. Source: AMPS's page Actions.
+An undefined variable expands to nothing. Values are never expanded again. Each run has AMPS_INSTANCE_NAME,
+AMPS_DATETIME (ISO 8601, UTC) and AMPS_UNIX_TIMESTAMP, both of the run's start, and AMPS_BYTE_XX, the byte
+with two uppercase hexadecimal digits. Trigger and earlier steps add more. Source: AMPS's page Actions.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 MAX_CHARACTERS = 65_536
-"""Of one value; longer ones are cut."""
+"""Maximum characters of one value. Longer values are cut."""
 MAX_VARIABLES = 100
 MAX_EXPANDED = 4 * 1024 * 1024
-"""Characters of an expanded text: a template may name a long value many times."""
+"""Maximum characters of an expanded text, since a template may contain a long value many times."""
 
-_REFERENCE = re.compile(r"\{\{([A-Za-z_][A-Za-z0-9_]{0,99})\}\}")  # ours, and linear
+_REFERENCE = re.compile(r"\{\{([A-Za-z_][A-Za-z0-9_]{0,99})\}\}")  # a constant, and linear: safe with `re`
 _BYTE = "AMPS_BYTE_"
 _HEX = frozenset("0123456789ABCDEF")
 
@@ -25,7 +25,7 @@ Variables = Mapping[str, str]
 
 
 def initial_variables(instance: str, at: datetime, given: Variables) -> dict[str, str]:
-    """The variables a run begins with: what its trigger gave, and AMPS's own, which can't be replaced."""
+    """Return the variables at a run's start: the trigger's, cut to the limits, overridden by AMPS's."""
     moment = at.astimezone(UTC)
     kept = {name: str(value)[:MAX_CHARACTERS] for name, value in list(given.items())[:MAX_VARIABLES]}
     return kept | {
@@ -36,7 +36,7 @@ def initial_variables(instance: str, at: datetime, given: Variables) -> dict[str
 
 
 def expand(template: str, variables: Variables) -> str:
-    """The text with every reference replaced; AMPS_BYTE_XX is the character of that number."""
+    """Return the text with every reference replaced. AMPS_BYTE_XX becomes the character with that number."""
 
     def replace(found: re.Match[str]) -> str:
         byte = _byte(found[1])
@@ -46,7 +46,10 @@ def expand(template: str, variables: Variables) -> str:
 
 
 def expand_bytes(template: str, variables: Variables) -> bytes:
-    """The same for a message's body: UTF-8, with AMPS_BYTE_XX as that very byte."""
+    """Return a message's body in UTF-8 with every reference replaced.
+
+    AMPS_BYTE_XX becomes that single byte.
+    """
     parts, end = [], 0
     for found in _REFERENCE.finditer(template):
         byte = _byte(found[1])
@@ -60,16 +63,17 @@ def expand_bytes(template: str, variables: Variables) -> bytes:
 def expand_all(
     options: Mapping[str, str], variables: Variables, leave: Callable[[str], bool]
 ) -> dict[str, str]:
-    """Every option expanded, but those that `leave` names (bodies, whose bytes count)."""
+    """Return the options expanded, except those for which `leave` is true (bodies; see `expand_bytes`)."""
     return {name: text if leave(name) else expand(text, variables) for name, text in options.items()}
 
 
 def has_reference(text: str) -> bool:
-    """Whether a text names any variable."""
+    """Whether a text contains a reference to a variable."""
     return _REFERENCE.search(text) is not None
 
 
 def _byte(name: str) -> int | None:
+    """Return the byte of a variable AMPS_BYTE_XX, or None for any other name."""
     digits = name[len(_BYTE) :]
     return (
         int(digits, 16) if name.startswith(_BYTE) and len(digits) == 2 and _HEX.issuperset(digits) else None

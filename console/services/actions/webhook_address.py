@@ -1,4 +1,7 @@
-"""Which addresses a webhook may have: http or https, of a host that the installation declares. Pure but for the settings."""
+"""Validation of webhook addresses: http or https, to a host that the installation declares.
+
+Pure except for settings.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,11 @@ from console.services.actions.variables import has_reference
 
 
 def check_address(text: str) -> SplitResult:
-    """The parsed address. Raises OperatorError webhook_refused unless SLUICE_WEBHOOK_HOSTS names its host (or host:port)."""
+    """Return the parsed address.
+
+    Raises:
+        OperatorError: `webhook_refused` unless SLUICE_WEBHOOK_HOSTS has its host (or host:port).
+    """
     try:
         address = urlsplit(text)
         host, port = address.hostname or "", address.port

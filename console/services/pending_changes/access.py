@@ -1,6 +1,6 @@
-"""Acts in a tray that take somebody's access away: a closed account, a role, a token. See tray_acts.
+"""Pending changes that take access away: close an account, revoke a role, revoke a token. See `kinds`.
 
-They ask for the right over the whole installation: accounts belong to no instance.
+They need the permission over the whole installation, because accounts belong to no instance.
 """
 
 from __future__ import annotations
@@ -24,9 +24,15 @@ def _account(item: PendingChange, _: list[str] | None) -> ChangePreview:
     user: Any = people.get_person(item.target)
     tokens = _in_force().filter(user=user).count()
     lines = [
-        effect_line(f"{item.target} is logged out everywhere at once, and can’t log in until the account is opened again."),
-        effect_line(f"{tokens} token{'' if tokens == 1 else 's'} of it in force can’t be used meanwhile; roles stay as they are."),
-    ]  # fmt: skip
+        effect_line(
+            f"{item.target} is logged out everywhere at once, and can’t "
+            "log in until the account is opened again."
+        ),
+        effect_line(
+            f"{tokens} token{'' if tokens == 1 else 's'} of it in force "
+            "can’t be used meanwhile; roles stay as they are."
+        ),
+    ]
     blocked = [] if user.is_active else [f"The account of {item.target} is closed already."]
     warnings = [YOU] if user.pk == item.owner_id else []
     return ChangePreview(
@@ -45,8 +51,12 @@ def _grant(item: PendingChange, _: list[str] | None) -> ChangePreview:
     others = Grant.objects.filter(user=found.user).exclude(pk=found.pk).count()
     left = f"{others} other role{'' if others == 1 else 's'} of {name} stay{'s' if others == 1 else ''}."
     lines = [
-        effect_line(left if others else f"{name} has no other role: they may log in, and no more. So it is with their tokens.")
-    ]  # fmt: skip
+        effect_line(
+            left
+            if others
+            else f"{name} has no other role: they may log in, and no more. So it is with their tokens."
+        )
+    ]
     warnings = [YOU] if found.user_id == item.owner_id else []
     what = f"Take {found.get_role_display()} {found.scope_text} from {name}"
     return ChangePreview(what, "1 role taken away", lines, warnings, severe=True)
@@ -82,10 +92,12 @@ def _do_token(actor: Actor, item: PendingChange, _: str) -> str:
 
 
 def _in_force() -> Any:
+    """Return the tokens that are neither revoked nor expired."""
     return ApiToken.objects.filter(revoked_at__isnull=True, expires_at__gt=timezone.now())
 
 
 def _grant_numbered(number: str) -> Grant:
+    """Return the role with this id. Raises OperatorError `unknown_entry`."""
     found = Grant.objects.select_related("user", "instance").filter(pk=int(number)).first()
     if found is None:
         raise OperatorError("unknown_entry", "This role has been taken away already.", "Load the page again.")
@@ -93,6 +105,7 @@ def _grant_numbered(number: str) -> Grant:
 
 
 def _token_numbered(number: str) -> ApiToken:
+    """Return the unrevoked token with this id. Raises OperatorError `unknown_entry`."""
     found = ApiToken.objects.select_related("user").filter(pk=int(number), revoked_at__isnull=True).first()
     if found is None:
         raise OperatorError("unknown_entry", "This token is revoked already.", "Load the page again.")

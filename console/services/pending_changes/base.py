@@ -1,4 +1,4 @@
-"""What an act in a tray says of itself, and what a kind of act is."""
+"""Preview of a pending change, and the definition of a kind of change."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from console.services.actors import Actor
 
 @dataclass(frozen=True, slots=True)
 class ChangePreview:
-    """What an act would do.
+    """Effect that a pending change would have.
 
-    what      the act in a sentence
-    headline  its effect in a few words, for the bar
-    lines     its effect
-    warnings  must be confirmed; blocked: it can't be done
-    fixed     it was planned on exactly this effect: another one is shown again before anything is done
+    what         the change in a sentence
+    headline     its effect in a few words, for the bar at the top of pages
+    lines        its effect, line by line
+    warnings     sentences that the operator must confirm
+    blocked      reasons why it can't be applied
+    severe       it disconnects clients, loses records or can't be undone
+    fixed        the digest covers this exact effect; another effect must be shown again before it is applied
+    address      id of the draft, for a change of the policy
+    differences  settings that a change of the policy changes
     """
 
     what: str
@@ -36,8 +40,15 @@ class ChangePreview:
 
 @dataclass(frozen=True, slots=True)
 class ChangeKind:
-    """A kind. `about_a_client`: its target begins with a client's name; `about_a_topic`: it is one;
-    `about_everything`: the right must be held over the whole installation."""
+    """Permission, preview and execution of one kind of pending change.
+
+    permission        permission that the operator needs
+    told              returns the preview; names only clients that match the given patterns (None: all)
+    do                applies the change with a reason, and returns a sentence about the result
+    about_a_client    the target begins with a client's name, which the permission must cover
+    about_a_topic     the target is a topic, which the permission must cover
+    about_everything  the permission must cover the whole installation
+    """
 
     permission: Permission
     told: Callable[[PendingChange, list[str] | None], ChangePreview]
@@ -48,5 +59,5 @@ class ChangeKind:
 
 
 def effect_line(sentence: str, kind: str = "act") -> policy_effect.EffectLine:
-    """A line of an effect that names nobody."""
+    """Return a line of an effect without names of clients."""
     return policy_effect.EffectLine(kind, sentence, [], 0)

@@ -1,6 +1,9 @@
-"""Acts in a tray on every client that a filter matched: one item, with the effect on all of them. See tray_acts.
+"""Pending changes to every client that a filter matched: one change, with its effect on all of them.
 
-It is about those who matched when it was put in. Who matches later is left alone, and who has left meanwhile is said.
+See `kinds`.
+
+A change covers the clients that matched when it was added. Later matches are left alone; the preview counts
+clients that have disconnected since.
 """
 
 from __future__ import annotations
@@ -22,19 +25,30 @@ from console.services.pending_changes.base import ChangeKind, ChangePreview, eff
 from console.units.format import number_exact, size
 
 MAX_MATCHING: Final = 500
-"""Clients of one item."""
+"""Maximum clients of one change."""
 MAX_NAMES: Final = 12
-"""Named in its effect; the others are counted."""
+"""Maximum clients that the effect names. It counts the others."""
 MAX_REFUSALS: Final = 3
-"""Told one by one after it was done."""
+"""Maximum refusals that the result quotes."""
 
 
 def matching_clients(
     actor: Actor, patterns: Sequence[str] | None, *, search: str = "", delivery: str = "", health: str = ""
 ) -> tuple[str, dict[str, Any]]:
-    """Who matches now, as an item's target and parameters. Whom the actor may not act on isn't among them.
+    """Return target and parameters of a change to all clients that match a filter now.
 
-    Raises OperatorError nobody_matches, too_many_matching, or BrokerUnavailable.
+    Clients for which the actor lacks the permission are left out.
+
+    Args:
+        actor: The operator.
+        patterns: Name patterns of the clients that the operator may see; None for all.
+        search: Part of a client's name.
+        delivery: Delivery state, or "".
+        health: Health, or "".
+
+    Raises:
+        OperatorError: `nobody_matches` or `too_many_matching`.
+        BrokerUnavailable: no broker answers.
     """
     found = client_queries.ClientSequence(search=search, delivery=delivery, health=health, patterns=patterns)
     if len(found) > MAX_MATCHING:
@@ -58,23 +72,28 @@ def matching_clients(
 
 
 def _there(item: PendingChange) -> list[ClientEntry]:
-    """Those of them who are still connected, in the order in which they stood."""
+    """Return the change's clients that are still connected, in the original order."""
     found = client_queries.ClientSequence(search=item.parameters.get("search", ""))
     known = {one.name: one for one in found[0 : requests.MAX_CLIENTS]}
     return [known[name] for name in item.parameters.get("names", []) if name in known]
 
 
 def _told(kind: PendingChangeKind) -> Callable[[PendingChange, list[str] | None], ChangePreview]:
+    """Return the preview function of one kind of change."""
     one_word, done, says, applies, severe = _WORDS[kind]
 
     def preview(item: PendingChange, _: list[str] | None) -> ChangePreview:
         chosen, there = len(item.parameters.get("names", [])), _there(item)
+        # The preview says for how many clients the change does nothing, and how many have disconnected.
         acted = [one for one in there if applies(one)]
         number = len(acted)
         what = (
             f"{one_word} {number_exact(chosen)} client{'' if chosen == 1 else 's'} that matched {item.target}"
         )
-        waiting = f"{number_exact(sum(one.waiting_messages for one in acted))} messages ({size(sum(one.waiting_bytes for one in acted))}) wait for them"
+        waiting = (
+            f"{number_exact(sum(one.waiting_messages for one in acted))} messages "
+            f"({size(sum(one.waiting_bytes for one in acted))}) wait for them"
+        )
         lines = (
             [
                 policy_effect.EffectLine(
@@ -105,8 +124,16 @@ def _told(kind: PendingChangeKind) -> Callable[[PendingChange, list[str] | None]
 
 
 def _do(kind: PendingChangeKind) -> Callable[[Actor, PendingChange, str], str]:
+    """Return the function that applies one kind of change."""
+
     def do(actor: Actor, item: PendingChange, reason: str) -> str:
-        """One by one, each with its own line in the audit; who can't be acted on doesn't keep the others from it."""
+        """Apply the change to each client, with an audit event each.
+
+        A refused client doesn't stop the others.
+
+        Raises:
+            OperatorError: `nobody_matches` if no client was changed.
+        """
         acted, refused = 0, []
         for one in _there(item):
             if not _WORDS[kind][3](one):
@@ -145,10 +172,22 @@ def _goes_offline(one: ClientEntry) -> bool:
 _WORDS: Final[Mapping[PendingChangeKind, tuple[str, str, str, Callable[[ClientEntry], bool], bool]]] = {
     PendingChangeKind.PAUSE_ALL: ("Pause", "paused", "get nothing until they are resumed", _pauses, True),
     PendingChangeKind.RESUME_ALL: ("Resume", "resumed", "go on", _resumes, False),
-    PendingChangeKind.OFFLINE_ALL: ("Offline", "offlined", "get what waits from their spools when they read", _goes_offline, False),
-    PendingChangeKind.DISCONNECT_ALL: ("Disconnect", "cut off", "are cut off and told the reason", lambda _: True, True),
-}  # fmt: skip
-"""Of each kind: the act, what they are then, what it does, to whom it can be done, and whether it is severe."""
+    PendingChangeKind.OFFLINE_ALL: (
+        "Offline",
+        "offlined",
+        "get what waits from their spools when they read",
+        _goes_offline,
+        False,
+    ),
+    PendingChangeKind.DISCONNECT_ALL: (
+        "Disconnect",
+        "cut off",
+        "are cut off and told the reason",
+        lambda _: True,
+        True,
+    ),
+}
+"""For each kind: verb, participle, effect in a sentence, test whether it can apply to a client, severity."""
 _ACT: Final[Mapping[PendingChangeKind, Callable[[Actor, str, str], object]]] = {
     PendingChangeKind.PAUSE_ALL: lambda actor, name, why: clients.act_on_client(
         actor, requests.PauseClient(name=name), why

@@ -1,4 +1,4 @@
-"""Acts in a tray that are about the control plane itself: runs, actions, rollouts, drafts and alerts. See tray_acts."""
+"""Pending changes to the control plane: runs, actions, rollouts, drafts and alerts. See `kinds`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,17 @@ from console.services.pending_changes.base import ChangeKind, ChangePreview, eff
 from console.services.policy_effects import effect_of_ending_rollout
 
 MAX_LINES: Final = 12
+"""Maximum lines about changed settings in a preview."""
 
 
 def _run(item: PendingChange, _: list[str] | None) -> ChangePreview:
     run = run_queries.run(item.target, item.instance)
     what = f"Cancel the run “{run.get_kind_display()}” of {run.actor}"
     if run.state == RunState.RUNNING:
-        said = f"It is at {run.progress:.0f} % ({run.step or 'its first step'}) and stops after this step. What it has done stays done."
+        said = (
+            f"It is at {run.progress:.0f} % ({run.step or 'its first step'}) and "
+            "stops after this step. What it has done stays done."
+        )
     else:
         said = "It has not begun, and never will. It can be asked for again."
     over = run.state not in (RunState.RUNNING, RunState.WAITING, RunState.APPROVAL)
@@ -61,6 +65,8 @@ def _do_action(actor: Actor, item: PendingChange, reason: str) -> str:
 
 
 def _rollout(word: str) -> Callable[[PendingChange, list[str] | None], ChangePreview]:
+    """Return the preview function for the end of a rollout: "promote" or "stop"."""
+
     def preview(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
         staged, base, whom, wrong = _staged(item)
         if wrong:
@@ -88,7 +94,7 @@ def _rollout(word: str) -> Callable[[PendingChange, list[str] | None], ChangePre
 
 
 def _staged(item: PendingChange) -> tuple[Any, Any, str, str]:
-    """(the staged revision, the one before, whom it is for, why it can't be done)."""
+    """Return staged and base revision, the rollout's clients, and why it can't end ("" if it can)."""
     rollout = policy_queries.running_rollout(item.instance)
     if rollout is None:
         return None, None, "", f"No rollout runs on {item.instance.name} any more."
@@ -131,7 +137,7 @@ def _do_draft(actor: Actor, item: PendingChange, reason: str) -> str:
 
 
 def draft_of_instance(instance: Instance, number: int) -> Any:
-    """A draft of this instance. Raises OperatorError unknown_draft."""
+    """Return a draft of this instance. Raises OperatorError `unknown_draft`."""
     draft = drafts.draft_numbered(number)
     if draft.instance_id != instance.pk:
         raise OperatorError("unknown_draft", f"There is no draft {number}.", "See the list of drafts.")
@@ -151,7 +157,7 @@ def _do_alert(actor: Actor, item: PendingChange, reason: str) -> str:
 
 
 def rollout_plan(parameters: Mapping[str, Any]) -> rollouts.RolloutPlan | None:
-    """For whom first a policy in a tray is published; None is for everybody."""
+    """Return the plan of a staged rollout in a change's parameters; None means all clients."""
     told = parameters.get("rollout")
     if not isinstance(told, Mapping):
         return None

@@ -1,4 +1,4 @@
-"""Each kind of act in a tray: which right it needs, what it would do (said before it is done), and doing it."""
+"""Kinds of pending changes: the permission each needs, its preview, and its execution."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ from console.units import labels
 from console.units.format import number_exact, size
 
 MAX_LINES: Final = 12
+"""Maximum lines of one sort in a preview."""
 
 
-# ---------------------------------------------------------------------------------------------------------- clients
+# ------------------------------------------------------------------------------------------- clients
 
 
 def _waiting(client: ClientEntry) -> str:
@@ -54,12 +55,16 @@ def _disconnect(item: PendingChange, _: list[str] | None) -> ChangePreview:
 def _pause(item: PendingChange, _: list[str] | None) -> ChangePreview:
     client = client_queries.client(item.target)
     running = [one for one in client.subscriptions if not one.paused]
-    said = f"{len(running)} of its {len(client.subscriptions)} subscriptions get nothing until they are resumed; {_waiting(client)} now."
+    said = (
+        f"{len(running)} of its {len(client.subscriptions)} subscriptions get "
+        f"nothing until they are resumed; {_waiting(client)} now."
+    )
     lines = [effect_line(said)]
     if client.forecast is not None and client.forecast.mode == "enforce":
         lines.append(
             effect_line(
-                f"What comes meanwhile waits, up to its limits: {client.forecast.rule} is at {client.forecast.percent:.0f} %."
+                "What comes meanwhile waits, up to its limits: "
+                f"{client.forecast.rule} is at {client.forecast.percent:.0f} %."
             )
         )
     blocked = [] if running else [f"{item.target} has no subscription that isn’t paused."]
@@ -83,7 +88,10 @@ def _offline(item: PendingChange, _: list[str] | None) -> ChangePreview:
     blocked = []
     if client.delivery in (DeliveryState.OFFLINED, DeliveryState.DRAINING):
         blocked = [f"{item.target} is offlined already."]
-    said = f"{number_exact(client.outbox_messages)} messages ({size(client.outbox_bytes)}) move from memory to its spool, and are sent in order when it reads."
+    said = (
+        f"{number_exact(client.outbox_messages)} messages ({size(client.outbox_bytes)}) "
+        "move from memory to its spool, and are sent in order when it reads."
+    )
     return ChangePreview(f"Offline {item.target}", "1 client offlined", [effect_line(said)], blocked=blocked)
 
 
@@ -93,6 +101,8 @@ def _do_disconnect(actor: Actor, item: PendingChange, reason: str) -> str:
 
 
 def _doing(ask: Callable[[str], clients.Act], done: str) -> Callable[[Actor, PendingChange, str], str]:
+    """Return a function that sends the request `ask(name)` for a client, and returns the sentence `done`."""
+
     def do(actor: Actor, item: PendingChange, reason: str) -> str:
         clients.act_on_client(actor, ask(item.target), reason)
         return done.format(item.target)
@@ -106,7 +116,10 @@ def _durable(item: PendingChange, _: list[str] | None) -> ChangePreview:
     what = f"Delete the durable subscription {name} of {client}"
     if found is None:
         return ChangePreview(what, blocked=[f"{client} has no durable subscription {name}."])
-    said = f"{number_exact(found.behind)} records that it hasn’t read aren’t kept for it any more; the log may then be removed past {found.bookmark}."
+    said = (
+        f"{number_exact(found.behind)} records that it hasn’t read aren’t kept for it "
+        f"any more; the log may then be removed past {found.bookmark}."
+    )
     return ChangePreview(what, "1 durable subscription deleted", [effect_line(said)], severe=True)
 
 
@@ -116,10 +129,12 @@ def _do_durable(actor: Actor, item: PendingChange, _: str) -> str:
     return f"The durable subscription {name} of {client} was deleted."
 
 
-# ---------------------------------------------------------------------------------------------------------- replays
+# ------------------------------------------------------------------------------------------- replays
 
 
 def _replay(word: str) -> Callable[[PendingChange, list[str] | None], ChangePreview]:
+    """Return the preview function for a managed replay: "pause" or "cancel"."""
+
     def preview(item: PendingChange, _: list[str] | None) -> ChangePreview:
         client, _slash, name = item.target.partition("/")
         found = replay_queries.replay(name)
@@ -143,6 +158,8 @@ def _replay(word: str) -> Callable[[PendingChange, list[str] | None], ChangePrev
 
 
 def _do_replay(word: str) -> Callable[[Actor, PendingChange, str], str]:
+    """Return the function that applies "pause" or "cancel" to a managed replay."""
+
     def do(actor: Actor, item: PendingChange, _: str) -> str:
         name = item.target.partition("/")[2]
         replays.control_replay(actor, replays.STEER[word](name=name))
@@ -151,10 +168,11 @@ def _do_replay(word: str) -> Callable[[Actor, PendingChange, str], str]:
     return do
 
 
-# --------------------------------------------------------------------------------------------------------- messages
+# ------------------------------------------------------------------------------------------ messages
 
 
 def _publish(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
+    """Return the preview of a publish, with the clients that would get the message."""
     topic, size_of = item.target, len(_body(item))
     what = f"Publish {size(size_of)} to {topic}"
     problem = messages.publish_problem(topic, size_of)
@@ -164,7 +182,14 @@ def _publish(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
     if not getting:
         lines = [effect_line("Nobody subscribes to it now. If it is journaled it can be replayed.")]
     else:
-        lines = [policy_effect.EffectLine("act", "get it, where their filters let it pass.", getting[:MAX_LINES], max(0, len(getting) - MAX_LINES))]  # fmt: skip
+        lines = [
+            policy_effect.EffectLine(
+                "act",
+                "get it, where their filters let it pass.",
+                getting[:MAX_LINES],
+                max(0, len(getting) - MAX_LINES),
+            )
+        ]
     return ChangePreview(what, "1 message published", lines)
 
 
@@ -182,10 +207,11 @@ def _do_publish(actor: Actor, item: PendingChange, reason: str) -> str:
     return f"The message was published to {item.target}."
 
 
-# --------------------------------------------------------------------------------------------------------- journals
+# ------------------------------------------------------------------------------------------ journals
 
 
 def _journal(item: PendingChange, _: list[str] | None) -> ChangePreview:
+    """Return the preview of a journal action: its plan now. Only exactly this plan may be applied."""
     in_lake = bool(item.parameters.get("in_lake"))
     member = str(item.parameters.get("member", ""))
     plan = journals.plan(item.kind, item.parameters.get("age", ""), in_lake=in_lake, member=member)
@@ -220,7 +246,10 @@ def _journal(item: PendingChange, _: list[str] | None) -> ChangePreview:
 _JOURNAL_SAYS: Mapping[PendingChangeKind, str] = {
     PendingChangeKind.ARCHIVE: "{count} move to the archive directory. They stay part of the log.",
     PendingChangeKind.COMPRESS: "{count} become gzip files in place. They stay readable and replayable.",
-    PendingChangeKind.REMOVE: "{count} are deleted: {records} records. A client that resumes from a bookmark in them gets a gap notice.",
+    PendingChangeKind.REMOVE: (
+        "{count} are deleted: {records} records. A client that resumes "
+        "from a bookmark in them gets a gap notice."
+    ),
 }
 _JOURNAL_DONE: Mapping[PendingChangeKind, str] = {
     PendingChangeKind.ARCHIVE: "archived",
@@ -232,16 +261,17 @@ def _do_journal(actor: Actor, item: PendingChange, _: str) -> str:
     in_lake = bool(item.parameters.get("in_lake"))
     member = str(item.parameters.get("member", ""))
     age = item.parameters.get("age", "")
-    # The tray's digest held it to what was shown; from here on the run is held to this plan.
+    # The digest of the pending changes bound them to the effect shown; from here on this plan binds the run.
     plan = planner.journal_plan(item.kind, age, in_lake=in_lake, member=member)
     run = journals.request(actor, item.kind, age, plan_hash=plan["hash"], in_lake=in_lake, member=member)
     return f"{run.get_kind_display()}: started."
 
 
-# ------------------------------------------------------------------------------------------------------------ policy
+# -------------------------------------------------------------------------------------------- policy
 
 
 def _policy(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
+    """Return the preview of the operator's draft as a policy, computed by the running brokers."""
     draft = item.draft
     if draft is None:
         return ChangePreview("Change the policy", blocked=["The draft is gone."])
@@ -251,7 +281,8 @@ def _policy(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
     blocked = list(found.problems)
     if draft.base != newest.number:
         blocked.append(
-            f"Revision {newest.number} was published since it was begun with revision {draft.base}: make it anew."
+            f"Revision {newest.number} was published since it was begun "
+            f"with revision {draft.base}: make it anew."
         )
     if not found.differences:
         blocked.append("Nothing differs from the newest revision.")
@@ -277,7 +308,7 @@ def _policy(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
 def _differences(
     found: drafts.DraftPreview, newest: Mapping[str, Any], document: Mapping[str, Any]
 ) -> list[DocumentChange]:
-    """What differs, with the operators' own rules as sentences."""
+    """Return the changed settings. The operators' own rules are compared as sentences."""
     before, after = newest.get("rules") or [], document.get("rules") or []
     told = [
         one
@@ -291,13 +322,16 @@ def _differences(
 
 
 def _do_policy(actor: Actor, item: PendingChange, reason: str) -> str:
+    """Publish the draft at the version that was shown.
+
+    A failed publish leaves the pending change as it was.
+    """
     if item.draft is None:
         raise OperatorError("unknown_draft", "The draft is gone.", "Make the change again.")
     number, version = item.draft.pk, item.draft.version  # the version that was shown
     item.draft = None
-    PendingChange.objects.filter(pk=item.pk).update(
-        draft=None
-    )  # publishing deletes the draft, and the item would go before it is done
+    # Publishing deletes the draft, and with it this row if that still referred to the draft.
+    PendingChange.objects.filter(pk=item.pk).update(draft=None)
     try:
         change = drafts.publish(
             actor, number, reason=reason, expected_version=version, rollout=rollout_plan(item.parameters)
@@ -352,4 +386,4 @@ ACTS: Mapping[PendingChangeKind, ChangeKind] = {
     **CONTROL_ACTS,
     **ACCESS_ACTS,
 }
-"""One row for each kind."""
+"""Permission, preview and execution by kind of change."""

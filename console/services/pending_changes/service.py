@@ -1,7 +1,8 @@
-"""The tray: what somebody has chosen to do, collected with its effect, and done together with one reason.
+"""Pending changes: an operator collects them, reviews their effects, and applies all with one reason.
 
-Nothing here happens before `apply`. What each kind of act says and does is in `pending_changes.kinds`; whoever puts an act in needs its
-right then, and again when it is done. Policy changes of one person gather in one draft.
+Nothing happens before `apply_changes`. `pending_changes.kinds` has preview and execution of each kind. The
+operator needs the kind's permission when a change is added, and again when it is applied. All changes of
+the policy by one operator share one draft.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from console.services.pending_changes.kinds import ACTS
 from console.services.rollouts import RolloutPlan
 
 MAX_ITEMS = 50
-"""Of one person."""
+"""Maximum pending changes per operator and instance."""
 _FIGURES = re.compile(r"\d[\d.,]*( clients?)?")
+"""Figures in warnings, which the digest leaves out because they change each second."""
 BEGUN_HERE = {"begun_here": True}
-"""Of a draft that only the tray knows: it goes when the tray is discarded."""
+"""Parameters of a change whose draft was created here: discarding the change deletes the draft."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """An act and what is said of it."""
+    """Pending change with its preview."""
 
     item: PendingChange
     told: ChangePreview
@@ -44,7 +46,7 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True)
 class ApplyOutcome:
-    """What came of an act. One that failed stays in the tray."""
+    """Result of one change: a sentence, and whether it was applied. A change that failed stays pending."""
 
     sentence: str
     done: bool
@@ -52,32 +54,32 @@ class ApplyOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PendingChanges:
-    """Somebody's acts with their effects."""
+    """Pending changes of one operator, with their previews."""
 
     planned: list[PlannedChange]
 
     @property
     def headlines(self) -> list[tuple[str, bool]]:
-        """What the acts come to, in a few words each, the severe ones first; none twice."""
+        """Headline and severity of each change, severe ones first, without duplicates."""
         found = dict.fromkeys((told.headline, told.severe) for told in self._told if told.headline)
         return sorted(found, key=lambda one: not one[1])
 
     @property
     def blocked(self) -> list[str]:
-        """Why it can't be done as it is."""
+        """Reasons why the changes can't be applied as they are."""
         return [why for told in self._told for why in told.blocked]
 
     @property
     def warnings(self) -> list[str]:
-        """What must be confirmed."""
+        """Sentences that the operator must confirm."""
         return [why for told in self._told for why in told.warnings]
 
     @property
     def digest(self) -> str:
-        """Digest of what was shown.
+        """Digest of the previews that were shown.
 
-        Other acts, another version of a draft, another kind of warning, and another plan for journals have
-        another digest. Figures that move each second aren't part of it.
+        It covers the set of changes, drafts' versions, the kinds of warnings and the plans for journals. It
+        doesn't cover figures that change each second.
         """
         shown = [
             [
@@ -104,25 +106,36 @@ def add_change(
     parameters: Mapping[str, Any] | None = None,
     draft: PolicyDraft | None = None,
 ) -> PendingChange:
-    """Put an act in, or the same one again with other parameters. Raises OperatorError not_allowed, tray_full."""
+    """Add a change, or replace the parameters of an equal one.
+
+    Raises:
+        OperatorError: `not_allowed` or `tray_full`.
+    """
     instance = read.instance_named()
     _allowed(actor, kind, instance.name, target)
     with transaction.atomic():
         rows = PendingChange.objects.filter(owner_id=actor.user_id, instance=instance)
         fresh = not rows.filter(kind=kind, target=target).exists()
         if fresh and rows.count() >= MAX_ITEMS:
-            raise OperatorError("tray_full", f"A tray holds {MAX_ITEMS} acts.", "Do or discard some.")
+            raise OperatorError(
+                "tray_full", f"At most {MAX_ITEMS} changes can be pending.", "Apply or discard some."
+            )
         item, _ = PendingChange.objects.update_or_create(
-            owner_id=actor.user_id, instance=instance, kind=kind, target=target,
+            owner_id=actor.user_id,
+            instance=instance,
+            kind=kind,
+            target=target,
             defaults={"parameters": dict(parameters or {}), "draft": draft},
-        )  # fmt: skip
+        )
     return item
 
 
 def add_policy_change(actor: Actor, changes: Mapping[str, Any]) -> PolicyDraft:
-    """Lay changes over the draft in the tray, which is made of the newest revision where there is none.
+    """Merge changes into the operator's pending draft. Create it from the newest revision if needed.
 
-    Raises what `draft_parts.save` raises, and revision_changed when somebody published since the draft was made.
+    Raises:
+        OperatorError: `revision_changed` if another revision was published since the draft was created, and
+            the errors of `draft_parts.save_changes`.
     """
     instance = read.instance_named()
     _allowed(actor, PendingChangeKind.POLICY, instance.name, "")
@@ -131,7 +144,7 @@ def add_policy_change(actor: Actor, changes: Mapping[str, Any]) -> PolicyDraft:
     if draft is not None and draft.base != policies.newest_revision(instance).number:
         raise OperatorError(
             "revision_changed",
-            "Somebody published a revision since your tray’s change was begun.",
+            "Another revision was published after you began your pending policy change.",
             "Discard that change, and make it again.",
         )
     with transaction.atomic():
@@ -145,7 +158,10 @@ def add_policy_change(actor: Actor, changes: Mapping[str, Any]) -> PolicyDraft:
 
 
 def planned_document(actor: Actor) -> dict[str, Any] | None:
-    """The policy as it would be with the tray's change; None when it has none. Its secrets' hashes stay in it."""
+    """Return the policy document with the operator's pending changes, including hashes of secrets.
+
+    None without such changes, or if another revision was published since.
+    """
     held = _policy_item(actor)
     if held is None or held.draft is None:
         return None
@@ -154,14 +170,17 @@ def planned_document(actor: Actor) -> dict[str, Any] | None:
 
 
 def add_draft(actor: Actor, draft: PolicyDraft, first: RolloutPlan | None = None) -> PendingChange:
-    """Have the tray hold this draft as its change of the policy; `first` is for whom first."""
+    """Make a draft the operator's pending change of the policy. `first` plans a staged rollout."""
     return add_change(
         actor, PendingChangeKind.POLICY, "", {} if first is None else {"rollout": asdict(first)}, draft
     )
 
 
 def add_rollback(actor: Actor, number: int) -> PolicyDraft:
-    """Plan to bring an older revision back, as a new one. Raises OperatorError revision_withdrawn."""
+    """Add a change that restores an older revision as a new one.
+
+    Raises OperatorError `revision_withdrawn`.
+    """
     instance = read.instance_named()
     _allowed(actor, PendingChangeKind.POLICY, instance.name, "")
     policies.refuse_withdrawn(instance, number)
@@ -172,50 +191,61 @@ def add_rollback(actor: Actor, number: int) -> PolicyDraft:
 
 
 def list_changes(actor: Actor, patterns: list[str] | None = None) -> PendingChanges:
-    """The acts with their effects of now."""
+    """Return the operator's pending changes with their effects at this time."""
     return PendingChanges([PlannedChange(item, _told(item, patterns)) for item in _items(actor)])
 
 
 def has_changes(actor: Actor) -> bool:
-    """Whether there is anything in it: one query, on every page."""
+    """Whether the operator has pending changes. One query; every page asks."""
     return actor.user_id is not None and _rows(actor).exists()
 
 
 def remove_change(actor: Actor, item_id: int) -> None:
-    """Take one out. A draft stays in the list of drafts when it was made there."""
+    """Discard one change. A draft that was created on the page of drafts stays there."""
     _discard(PendingChange.objects.filter(owner_id=actor.user_id, pk=item_id))
 
 
 def clear_changes(actor: Actor) -> None:
-    """Take all out."""
+    """Discard all changes for the current instance."""
     _discard(_rows(actor))
 
 
 def apply_changes(
     actor: Actor, reason: str, *, confirmed: bool, plan: str, patterns: list[str] | None = None
 ) -> list[ApplyOutcome]:
-    """Do all of it, in the order in which it was chosen, with one reason. What fails stays, and the others are done.
+    """Apply all changes in order, with one reason. A change that fails stays pending; the others are applied.
 
-    `plan` is the digest of the tray that was shown. Raises OperatorError reason_needed, tray_blocked, plan_changed or
-    confirm_needed; then nothing was done.
+    Args:
+        actor: The operator.
+        reason: Reason for the audit.
+        confirmed: Whether the operator has confirmed the warnings.
+        plan: Digest of the previews that were shown.
+        patterns: Name patterns of the clients that the operator may see; None for all.
+
+    Raises:
+        OperatorError: `reason_needed`, `tray_blocked`, `plan_changed` or `confirm_needed`. Then nothing was
+            applied.
     """
-    why, tray = reason.strip(), list_changes(actor, patterns)
+    why, pending = reason.strip(), list_changes(actor, patterns)
     if not why:
         raise OperatorError("reason_needed", "A reason is required: it goes into the audit.", "Say why.")
-    if tray.blocked:
-        raise OperatorError("tray_blocked", tray.blocked[0], "Change it, or take it out of the tray.")
-    if plan != tray.digest:
+    if pending.blocked:
+        raise OperatorError(
+            "tray_blocked", pending.blocked[0], "Change it, or remove it from the pending changes."
+        )
+    if plan != pending.digest:
         raise OperatorError(
             "plan_changed",
             "What it would do has changed since it was shown; nothing was done.",
             "Look at it again.",
         )
-    if tray.warnings and not confirmed:
+    if pending.warnings and not confirmed:
         raise OperatorError("confirm_needed", "Its warnings must be confirmed first.", "Tick the box.")
-    return [_do(actor, one.item, why) for one in tray.planned]
+    return [_do(actor, one.item, why) for one in pending.planned]
 
 
 def _do(actor: Actor, item: PendingChange, reason: str) -> ApplyOutcome:
+    """Apply one change, and delete it if that succeeds."""
     try:
         _allowed(actor, PendingChangeKind(item.kind), item.instance.name, item.target)
         sentence = ACTS[PendingChangeKind(item.kind)].do(actor, item, reason)
@@ -226,6 +256,7 @@ def _do(actor: Actor, item: PendingChange, reason: str) -> ApplyOutcome:
 
 
 def _told(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
+    """Return a change's preview. An error becomes a reason why the change is blocked."""
     try:
         return ACTS[PendingChangeKind(item.kind)].told(item, patterns)
     except SluiceError as problem:
@@ -233,6 +264,7 @@ def _told(item: PendingChange, patterns: list[str] | None) -> ChangePreview:
 
 
 def _allowed(actor: Actor, kind: PendingChangeKind, instance: str, target: str) -> None:
+    """Raise OperatorError `not_allowed` unless the actor has the permission for this kind and target."""
     act = ACTS[kind]
     client = target.partition("/")[0] if act.about_a_client else ""
     topic = target if act.about_a_topic else ""
@@ -245,7 +277,7 @@ def _items(actor: Actor) -> list[PendingChange]:
 
 
 def _rows(actor: Actor) -> QuerySet[PendingChange]:
-    """Those about the instance that is looked at."""
+    """Return the actor's pending changes for the current instance."""
     return PendingChange.objects.filter(
         owner_id=actor.user_id, instance__name=current_instance.instance_name()
     )
@@ -257,7 +289,7 @@ def _policy_item(actor: Actor) -> PendingChange | None:
 
 
 def _discard(rows: QuerySet[PendingChange]) -> None:
-    """A draft that the tray itself began goes with it."""
+    """Delete changes, with the drafts that were created for them."""
     with transaction.atomic():
         begun = [item.draft_id for item in rows if item.parameters == BEGUN_HERE and item.draft_id]
         rows.delete()

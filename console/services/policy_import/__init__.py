@@ -1,8 +1,8 @@
-"""Policies from other brokers' configuration files: the same settings as typing them would make.
+"""Import of policies from other brokers' configuration files.
 
-`read("activemq", text)` gives what was understood, as a fragment of a policy document and as actions, and says
-of each leaf of the file whether it was taken (into what), left out (why), or isn't about policy. Nothing is
-stored here.
+`import_policy("activemq", text)` returns a fragment of a policy document and actions. For each leaf of the
+file it also says whether it was imported (into which setting), skipped (for which reason), or isn't about
+policy. Nothing is stored.
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ READERS: dict[str, Callable[[str], ImportReport]] = {
     "xap": xap.import_xap,
 }
 MAX_TEXT = 1_048_576
+"""Maximum characters of a file."""
 _LOOKED_FOR = {
-    "activemq": '<policyEntry topic="…"> with a prefetch, a pendingMessageLimitStrategy or a slowConsumerStrategy',
+    "activemq": (
+        '<policyEntry topic="…"> with a prefetch, a pendingMessageLimitStrategy or a slowConsumerStrategy'
+    ),
     "qpid": '<slow-consumer-detection> of topics, or <topic key="…"> with a <consumer>',
     "amps": "<AMPSConfig> with MessageMemoryLimit and its like, Transports, a TransactionLog or Actions",
     "xap": f"{xap.PREFIX}enabled, throughput, latency or retries",
 }
+"""Contents that each importer needs, for hints."""
 
 __all__ = [
     "MAX_TEXT",
@@ -45,7 +49,11 @@ __all__ = [
 
 
 def import_policy(system: str, text: str) -> ImportReport:
-    """What a system's configuration says. Raises OperatorError bad_import; nothing_imported if nothing is taken."""
+    """Import a system's configuration file.
+
+    Raises:
+        OperatorError: `bad_import` for an unreadable file, `nothing_imported` if no setting was imported.
+    """
     if system not in READERS:
         raise OperatorError(
             "bad_import", f"There is no importer for {system!r}.", f"Choose one of {', '.join(READERS)}."
@@ -65,5 +73,5 @@ def import_policy(system: str, text: str) -> ImportReport:
 
 
 def import_hint(system: str) -> str:
-    """What an importer looks for, for whoever gave it a file without."""
+    """Return a hint about the contents that a system's importer needs."""
     return f"Give the file that has {_LOOKED_FOR[system]}, or choose the system whose file it is."

@@ -1,10 +1,13 @@
-"""ActiveMQ's policyEntry elements (seed 003): pending message limits and slow consumer strategies, by topic.
+"""Importer of ActiveMQ's policyEntry elements (seed 003).
 
-There the most specific entry alone counts for a destination; here entries are laid over each other field by
-field. So an entry also says ActiveMQ's defaults wherever a wider entry of the file says something else.
+They contain pending message limits and slow consumer strategies by topic.
 
-An imported policy never acts earlier or harder than ActiveMQ would. Where the file doesn't say how late
-or how gently ActiveMQ acts, a strategy is left out, or an entry is in shadow.
+In ActiveMQ only the most specific entry applies to a destination. In Sluice entries are merged field by
+field, more specific ones over wider ones. So an imported entry also states ActiveMQ's defaults wherever a
+wider entry of the file states another value.
+
+An imported policy never acts earlier or harder than ActiveMQ. Where the file doesn't say how late or how
+gently ActiveMQ acts, a strategy is skipped, or an entry is imported in shadow mode.
 """
 
 from __future__ import annotations
@@ -39,9 +42,15 @@ ABORT: Final = "abort_slow_consumer_strategy"
 ABORT_ACK: Final = "abort_slow_ack_consumer_strategy"
 _ABORTS: Final = {"abortSlowConsumerStrategy": ABORT, "abortSlowAckConsumerStrategy": ABORT_ACK}
 _SILENT: Final[dict[str, Any]] = {
-    **ACTIVEMQ_DEFAULTS, "prefetch": MAX_PREFETCH, RATE: float(ACTIVEMQ[RATE].high), "mode": EnforcementMode.ENFORCE.value,
-}  # fmt: skip
-"""What an entry that says nothing means in ActiveMQ. The prefetch is that of topics; no rate is one never met."""
+    **ACTIVEMQ_DEFAULTS,
+    "prefetch": MAX_PREFETCH,
+    RATE: float(ACTIVEMQ[RATE].high),
+    "mode": EnforcementMode.ENFORCE.value,
+}
+"""ActiveMQ's values for settings that an entry doesn't have.
+
+The prefetch is that of topics; the rate is never reached.
+"""
 _LIMITS: Final = {
     "maxSlowCount": "max_slow_count",
     "maxSlowDuration": "max_slow_duration",
@@ -50,14 +59,20 @@ _LIMITS: Final = {
 """Limits of the abort strategies. An unreadable one may be higher than ActiveMQ's default."""
 _PERIOD: Final = "checkPeriod"
 _DIFFERS: Final = {
-    CONSTANT: "a subscription without acknowledgements keeps the prefetch as well, beyond what its socket took",
+    CONSTANT: (
+        "a subscription without acknowledgements keeps the prefetch as well, beyond what its socket took"
+    ),
     RATE: "a subscription without acknowledgements keeps the prefetch as well, beyond what its socket took",
-    "abort_connection": "false ends the subscription at once (there after a second), and a STOMP client's connection with it",
+    "abort_connection": (
+        "false ends the subscription at once (there after a second), and a STOMP client's connection with it"
+    ),
     "max_slow_duration": "0 is any time, as there",
-    ABORT_ACK: "a subscription without acknowledgements is slow while its connection takes nothing of what waits "
-    "or is on its way; a consumer that had nothing to acknowledge has the whole time from its next message on",
+    ABORT_ACK: "a subscription without acknowledgements is slow while its "
+    "connection takes nothing of what waits "
+    "or is on its way; a consumer that had nothing to acknowledge "
+    "has the whole time from its next message on",
 }
-"""Remarks on settings whose effect is not exactly ActiveMQ's."""
+"""Remarks on settings whose effect differs slightly from ActiveMQ's."""
 _UNKNOWN_TOPIC: Final = (
     "shadow, as an entry that could not be taken over may be within its topics: set enforce when you have "
     "written that one"
@@ -76,13 +91,16 @@ _WIDE_WINDOW: Final = (
 )
 _REFERS: Final = ("slowConsumerStrategy", "pendingMessageLimitStrategy")
 _NOT_POLICY: Final = frozenset((
-    "adminConnectionContext", "bean", "destinations", "ioExceptionHandler", "jobSchedulerStore", "locker", "managementContext",
-    "persistenceAdapter", "persistenceFactory", "property-placeholder", "services", "shutdownHooks", "sslContext", "tempDataStore",
+    "adminConnectionContext", "bean", "destinations", "ioExceptionHandler", "jobSchedulerStore", "locker",
+    "managementContext", "persistenceAdapter", "persistenceFactory", "property-placeholder", "services",
+    "shutdownHooks", "sslContext", "tempDataStore",
 ))  # fmt: skip
 _NOT_POLICY_OF_BROKER: Final = frozenset((
-    "advisorySupport", "brokerId", "brokerName", "dataDirectory", "dataDirectoryFile", "deleteAllMessagesOnStartup", "id",
-    "networkConnectorStartAsync", "persistent", "schedulePeriodForDestinationPurge", "schedulerDirectory", "schedulerSupport",
-    "schemaLocation", "start", "startAsync", "tmpDataDirectory", "useJmx", "useShutdownHook", "useVirtualTopics", "vmConnectorURI",
+    "advisorySupport", "brokerId", "brokerName", "dataDirectory", "dataDirectoryFile",
+    "deleteAllMessagesOnStartup", "id", "networkConnectorStartAsync", "persistent",
+    "schedulePeriodForDestinationPurge", "schedulerDirectory", "schedulerSupport", "schemaLocation",
+    "start", "startAsync", "tmpDataDirectory", "useJmx", "useShutdownHook", "useVirtualTopics",
+    "vmConnectorURI",
 ))  # fmt: skip
 _BLOCKS: Final = "Passing it makes ActiveMQ hold up producers, which Sluice never does."
 _ELEMENTS: Final = {
@@ -93,7 +111,9 @@ _ELEMENTS: Final = {
     "plugins": "Logons and rights are set by hand, under access and at the transports.",
     "destinationInterceptors": "Sluice has no virtual destinations.",
     "messageEvictionStrategy": "Sluice always discards the oldest first.",
-    "subscriptionRecoveryPolicy": "A subscription starts where it asks to: the journal is replayed from any bookmark.",
+    "subscriptionRecoveryPolicy": (
+        "A subscription starts where it asks to: the journal is replayed from any bookmark."
+    ),
     "deadLetterStrategy": "Only queues have dead letters here, under /queue/dead.",
     "dispatchPolicy": "Each subscription of a topic gets each message.",
     "pendingSubscriberPolicy": "Where messages wait is Sluice's matter: in memory, then on disk.",
@@ -113,41 +133,50 @@ _USAGE: Final = {
 
 
 _KNOWN: Final = frozenset((
-    *_LIMITS, _PERIOD, "abortConnection", "ignoreIdleConsumers", "ignoreNetworkConsumers", "limit", "multiplier",
+    *_LIMITS, _PERIOD, "abortConnection", "ignoreIdleConsumers", "ignoreNetworkConsumers", "limit",
+    "multiplier",
 ))  # fmt: skip
 _STRATEGIES: Final = frozenset(
     (*_ABORTS, "constantPendingMessageLimitStrategy", "prefetchRatePendingMessageLimitStrategy")
 )
 _PACKAGE: Final = "org.apache.activemq.broker.region.policy"
 _ELSEWHERE: Final = frozenset(("parent", "factory-bean", "factory-method"))
-"""Attributes of a Spring bean that is set somewhere else as well."""
+"""Attributes of a Spring bean that has parts elsewhere in the file."""
 Beans = Mapping[str, XmlElement]
 """Elements of the file by their id."""
 
 
 class _Strategy(NamedTuple):
+    """Leaf of a file, and the setting it was imported into."""
+
     leaf: XmlLeaf
     setting: str
 
 
 @dataclass(slots=True)
 class _PolicyEntry:
-    """A policyEntry: its topic's leaf, the patterns it is for, what it sets, and the leaves that say so."""
+    """A policyEntry element with its topic patterns, and the settings and leaves read from it so far."""
 
     element: XmlElement
     topic: XmlLeaf | None
-    """None of a defaultEntry, which has no leaf of its own."""
+    """Leaf of the topic's name; None for a defaultEntry, which has no such leaf."""
     patterns: list[str]
     settings: dict[str, Any] = field(default_factory=dict)
     found: list[_Strategy] = field(default_factory=list)
     excess: int = 0
-    """Messages by which its prefetch is larger than the widest window here."""
+    """Number of messages by which the prefetch exceeds the largest window that Sluice allows."""
     shadow: str = ""
-    """Why it is in shadow."""
+    """Reason why the entry is in shadow mode, or ""."""
 
 
 def import_activemq(text: str) -> ImportReport:
-    """Each `<policyEntry topic="...">` as an entry of `activemq`, one for each topic of a composite destination."""
+    """Import each `<policyEntry topic="...">` as an entry of `activemq`.
+
+    A composite destination makes one entry per topic.
+
+    Raises:
+        OperatorError: `bad_import`.
+    """
     root = parse_xml(text)
     imported = ImportReport(root.all_leaves())
     entries: list[_PolicyEntry] = []
@@ -164,7 +193,7 @@ def import_activemq(text: str) -> ImportReport:
     made = [made for entry in entries for made in _made(imported, entry, entries)]
     if made:
         beside = patterns_beside_topics([one["topic"] for one in made], ">")
-        # What a queue's consumers have where nothing is set, in ActiveMQ and here.
+        # Queues' consumers keep the defaults where nothing is set, in ActiveMQ and here.
         others = [
             {"topic": one, "prefetch": DEFAULT_PREFETCH, "mode": EnforcementMode.OFF.value} for one in beside
         ]
@@ -174,7 +203,7 @@ def import_activemq(text: str) -> ImportReport:
 
 
 def _has_unknown_topics(imported: ImportReport, root: XmlElement, entries: list[_PolicyEntry]) -> bool:
-    """Return whether an entry was left out whose topics have no entry here."""
+    """Return whether an entry was skipped whose topics have no imported entry."""
     known = [entry.element for entry in entries]
     names = {name for entry in entries for name in entry.patterns}
     return any(
@@ -187,7 +216,7 @@ def _has_unknown_topics(imported: ImportReport, root: XmlElement, entries: list[
 
 
 def _names_only(text: str, names: set[str]) -> bool:
-    """Return whether a destination's name is of topics that have an entry."""
+    """Return whether all topics of a destination's name have an entry."""
     try:
         return set(topic_patterns(text)) <= names
     except ClientError:
@@ -195,9 +224,9 @@ def _names_only(text: str, names: set[str]) -> bool:
 
 
 def _put_in_shadow(entries: list[_PolicyEntry], *, unknown_topics: bool) -> None:
-    """Put entries in shadow of which the file doesn't say when they act.
+    """Set shadow mode on entries for which the file doesn't say when ActiveMQ acts.
 
-    `unknown_topics`: also those with wildcards.
+    `unknown_topics`: also on entries with wildcards, since they may cover the topics of a skipped entry.
     """
     for entry in entries:
         unknown = unknown_topics and any(map(has_wildcards, entry.patterns))
@@ -207,12 +236,15 @@ def _put_in_shadow(entries: list[_PolicyEntry], *, unknown_topics: bool) -> None
 
 
 def topic_patterns(text: str) -> list[str]:
-    """The patterns of a destination's name, one for each of a composite one. Raises OperatorError or ClientError.
+    """Return the patterns of a destination's name, one for each part of a composite name.
 
-    `*` is one level in both. A policy for `a.>` is also for `a` itself in ActiveMQ; here `a.#` says that.
+    `*` is one level in both systems. In ActiveMQ `a.>` also matches `a` itself, which is `a.#` in Sluice.
+
+    Raises:
+        ClientError: `bad_pattern`.
     """
     made = []
-    for part in text.split(",", MAX_ENTRIES):  # more would be too many
+    for part in text.split(",", MAX_ENTRIES):  # more entries are refused later
         name = part.strip().removeprefix("topic://")
         if is_placeholder(name):
             raise ClientError(
@@ -226,13 +258,13 @@ def topic_patterns(text: str) -> list[str]:
 
 
 def _fits(entries: list[_PolicyEntry], patterns: list[str]) -> bool:
-    """Return whether a policy has room for entries of these patterns and for those beside them."""
+    """Return whether a policy can have entries for these patterns, and for the patterns beside them."""
     all_patterns = [*(pattern for entry in entries for pattern in entry.patterns), *patterns]
     return len(all_patterns) + len(patterns_beside_topics(all_patterns, ">")) <= MAX_ENTRIES
 
 
 def _is_of_every_topic(element: XmlElement) -> bool:
-    """Return whether an element is the entry of `>`."""
+    """Return whether an element is the entry for `>`, which matches every topic."""
     topic = element.attributes.get("topic")
     return (
         element.name == "policyEntry" and topic is not None and ">" in map(str.strip, topic.value.split(","))
@@ -242,9 +274,9 @@ def _is_of_every_topic(element: XmlElement) -> bool:
 def _default_entry(
     imported: ImportReport, element: XmlElement, has_widest: bool, entries: list[_PolicyEntry], beans: Beans
 ) -> None:
-    """Read a defaultEntry as the entry of `>`: ActiveMQ uses it for destinations that no entry matches.
+    """Import a defaultEntry as the entry for `>`: ActiveMQ uses it for destinations that no entry matches.
 
-    `has_widest`: the file has an entry of `>`.
+    `has_widest`: the file has an entry for `>` itself.
     """
     for child in element.children:
         if child.name != "policyEntry":
@@ -263,9 +295,9 @@ def _default_entry(
 
 
 def _entry(imported: ImportReport, element: XmlElement, entries: list[_PolicyEntry], beans: Beans) -> None:
-    """Read a policyEntry, and add it to the entries if its topic can be taken over."""
+    """Import a policyEntry if its topic can be imported; otherwise record why it is skipped."""
     if any(entry.element is element for entry in entries):
-        return  # the defaultEntry's
+        return  # a defaultEntry, imported before
     topic = element.attributes.get("topic")
     if topic is None:
         queues = "queue" in element.attributes
@@ -295,8 +327,9 @@ def _entry(imported: ImportReport, element: XmlElement, entries: list[_PolicyEnt
 
 
 def _settings(imported: ImportReport, entry: _PolicyEntry, beans: Beans) -> _PolicyEntry:
+    """Read an entry's attributes and strategies, and return the entry."""
     if (leaf := entry.element.attributes.get("topicPrefetch")) is not None:
-        _prefetch(imported, entry, leaf)  # strategies go by it
+        _prefetch(imported, entry, leaf)  # first, because strategies depend on it
     for name, leaf in entry.element.attributes.items():
         if name in _REFERS and leaf.value.startswith("#"):
             _reference(imported, entry, name, leaf, beans)
@@ -313,7 +346,10 @@ def _settings(imported: ImportReport, entry: _PolicyEntry, beans: Beans) -> _Pol
 
 
 def _prefetch(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf) -> None:
-    """Read a prefetch; limits beyond it grow by what is too much for a window here."""
+    """Read a prefetch.
+
+    A value above `MAX_PREFETCH` is cut, and its excess later raises limits that count beyond it.
+    """
     value = parse_int(leaf.value)
     if value is not None and value > MAX_PREFETCH:
         entry.settings["prefetch"] = MAX_PREFETCH
@@ -326,7 +362,7 @@ def _prefetch(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf) -> Non
 
 
 def _reference(imported: ImportReport, entry: _PolicyEntry, name: str, leaf: XmlLeaf, beans: Beans) -> None:
-    """Read a strategy that stands elsewhere in the file, as `slowConsumerStrategy="#id"`."""
+    """Read a strategy that is elsewhere in the file, for a reference like `slowConsumerStrategy="#id"`."""
     bean = beans.get(leaf.value.removeprefix("#"))
     if bean is None:
         imported.record_skipped(
@@ -341,7 +377,7 @@ def _reference(imported: ImportReport, entry: _PolicyEntry, name: str, leaf: Xml
 def _strategies(
     imported: ImportReport, entry: _PolicyEntry, element: XmlElement, beans: Beans
 ) -> list[XmlElement]:
-    """The strategies within an element; a Spring bean as if it were written by its class's name."""
+    """Return the strategies in an element, with a Spring bean in the form of ActiveMQ's own element."""
     found = []
     for child in element.children:
         if child.name == "ref" and (leaf := child.attributes.get("bean")) is not None:
@@ -359,8 +395,8 @@ def _strategies(
 def _bean_strategy(entry: _PolicyEntry, bean: XmlElement, kind: XmlLeaf) -> XmlElement:
     """Return a Spring bean as the element of ActiveMQ's schema, with its properties as attributes.
 
-    A property whose value isn't a text here gets its own name as the value, which no setting can have. A bean
-    that is set somewhere else as well, or whose class isn't ActiveMQ's, is returned as it is.
+    A property whose value isn't a text gets its own name as value, which no setting accepts. A bean with
+    parts elsewhere in the file, or of a class that isn't ActiveMQ's, is returned unchanged.
     """
     package, _, name = kind.value.strip().rpartition(".")
     strategy = XmlElement(name[:1].lower() + name[1:], bean.line)
@@ -368,15 +404,14 @@ def _bean_strategy(entry: _PolicyEntry, bean: XmlElement, kind: XmlLeaf) -> XmlE
         return bean
     if strategy.name in _STRATEGIES:
         entry.found.append(_Strategy(kind, strategy.name))
-    strategy.attributes |= {
-        key: leaf for key, leaf in bean.attributes.items() if key in _KNOWN
-    }  # p:maxSlowCount
+    # Properties as attributes, such as p:maxSlowCount.
+    strategy.attributes |= {key: leaf for key, leaf in bean.attributes.items() if key in _KNOWN}
     properties: dict[str, tuple[XmlLeaf, XmlLeaf]] = {}
     for one in bean.children:
         key = one.attributes.get("name")
         if one.name == "property" and key is not None and key.value in _KNOWN:
             value = one.attributes.get("value") or one.text_of("value") or key
-            properties[key.value] = (key, value)  # the last of a name counts
+            properties[key.value] = (key, value)  # of equal names the last one counts
     for name, (key, value) in properties.items():
         strategy.attributes[name] = value
         if value is not key:
@@ -385,11 +420,12 @@ def _bean_strategy(entry: _PolicyEntry, bean: XmlElement, kind: XmlLeaf) -> XmlE
 
 
 def _pending(imported: ImportReport, entry: _PolicyEntry, element: XmlElement, beans: Beans) -> None:
+    """Read the pending message limit strategies of an entry."""
     for child in _strategies(imported, entry, element, beans):
         if child.name == "constantPendingMessageLimitStrategy":
             _strategy(imported, entry, child, CONSTANT, "limit", parse_int, -1)
         elif child.name == "prefetchRatePendingMessageLimitStrategy":
-            # Its own default is 0.5; guides that print 2.5 or 3 set it.
+            # ActiveMQ's default is 0.5; guides that print 2.5 or 3 set it explicitly.
             _strategy(imported, entry, child, RATE, "multiplier", parse_number, 0.5)
     imported.record_skipped(element, NO_SUCH_SETTING)
 
@@ -403,6 +439,7 @@ def _strategy(
     convert: Callable[[str], Any],
     default: Any,
 ) -> None:
+    """Read a strategy with a single number. A missing one has the default."""
     if name in element.attributes:
         leaf = element.attributes[name]
         _set(imported, entry, leaf, key, convert(leaf.value))
@@ -413,7 +450,7 @@ def _strategy(
 
 
 def _slow(imported: ImportReport, entry: _PolicyEntry, element: XmlElement, beans: Beans) -> None:
-    """Read the strategy that aborts slow consumers, of which an entry has one."""
+    """Read the strategy that aborts slow consumers. An entry has at most one."""
     for child in _strategies(imported, entry, element, beans):
         strategy = _ABORTS.get(child.name)
         if strategy is None:
@@ -430,7 +467,7 @@ def _slow(imported: ImportReport, entry: _PolicyEntry, element: XmlElement, bean
 
 
 def _leave_out_strategy(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, why: str) -> None:
-    """Leave out a strategy with all that it says, a bean's properties included."""
+    """Skip a strategy with all its leaves, including a bean's properties."""
     leaves = set(strategy.all_leaves())
     for leaf in leaves:
         imported.record_skipped(leaf, why)
@@ -439,7 +476,9 @@ def _leave_out_strategy(imported: ImportReport, entry: _PolicyEntry, strategy: X
 
 
 def _abort(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, key: str) -> None:
-    """Read an abort strategy, or leave it out whole if a limit or its period can't be read."""
+    """Read an abort strategy. Skip it completely if a limit or its period can't be read."""
+    # Results are collected first, because one unreadable limit makes the whole strategy be skipped: without
+    # that limit it would abort consumers earlier than ActiveMQ.
     settings: dict[str, Any] = {key: True}
     taken: list[_Strategy] = []
     for name, leaf in strategy.attributes.items():
@@ -482,14 +521,14 @@ def _abort(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, ke
 
 
 def _ever_aborts(settings: Mapping[str, Any], strategy: str) -> bool:
-    """Return whether a strategy with these settings can abort anybody."""
+    """Return whether a strategy with these settings can ever abort a consumer."""
     if strategy == ABORT_ACK:
         return looks_until_abort(settings) is not None
     return bool(settings["max_slow_count"] > 0 or settings["max_slow_duration"] > 0)
 
 
 def _remark_on_strategy(entry: _PolicyEntry, strategy: XmlElement, key: str) -> None:
-    """Say beside the strategy's first setting how its effect differs from ActiveMQ's."""
+    """Add a remark to the strategy's first setting about how its effect differs from ActiveMQ's."""
     told = "nobody is aborted, as there" if not entry.settings[key] else _DIFFERS.get(key, "")
     leaves = set(strategy.all_leaves())
     for place, one in enumerate(entry.found):
@@ -499,7 +538,7 @@ def _remark_on_strategy(entry: _PolicyEntry, strategy: XmlElement, key: str) -> 
 
 
 def _about_strategy(name: str, leaf: XmlLeaf, strategy: str) -> str:
-    """Return why an attribute of an abort strategy isn't taken over."""
+    """Return why an attribute of an abort strategy isn't imported."""
     if name == "ignoreNetworkConsumers":
         return "Sluice has no network of brokers."
     if name != "ignoreIdleConsumers" or strategy != ABORT_ACK:
@@ -510,7 +549,7 @@ def _about_strategy(name: str, leaf: XmlLeaf, strategy: str) -> str:
 
 
 def _set(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf, key: str, value: Any) -> None:
-    """Set a field by a leaf, or leave the leaf out."""
+    """Set a field from a leaf, or skip the leaf if its value is invalid or the field is set already."""
     why = _why_not(leaf, key, value)
     if key in entry.settings:
         why = "The entry says this twice: the first was taken."
@@ -523,26 +562,27 @@ def _set(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf, key: str, v
 
 
 def _why_not(leaf: XmlLeaf, setting: str, value: Any) -> str:
-    """Return why a leaf's value can't be a setting's; "" when it can."""
+    """Return why a leaf's value is invalid for a setting, or ""."""
     return value_problem(
         leaf, value, lambda reader: read_activemq(reader, [{"topic": "topic", setting: value}])
     )
 
 
 def _raise_limits(entry: _PolicyEntry) -> None:
-    """Raise the pending limits by the part of the prefetch that no window here can hold."""
+    """Raise the pending limits by the part of the prefetch that exceeds `MAX_PREFETCH`."""
     if (constant := entry.settings.get(CONSTANT, -1)) >= 0:
         raised = constant + entry.excess
         entry.settings[CONSTANT] = raised if raised <= ACTIVEMQ[CONSTANT].high else -1
     if RATE in entry.settings:
         prefetch = MAX_PREFETCH + entry.excess
         beyond = entry.excess + int(entry.settings[RATE] * prefetch)
-        rate = (beyond + 0.5) / MAX_PREFETCH  # a half, so that as many whole messages come of it again
+        # Half a message more, so that rounding down gives `beyond` again.
+        rate = (beyond + 0.5) / MAX_PREFETCH
         entry.settings[RATE] = min(rate, float(ACTIVEMQ[RATE].high))
 
 
 def _made(imported: ImportReport, entry: _PolicyEntry, entries: list[_PolicyEntry]) -> list[dict[str, Any]]:
-    """Return the entries of the policy that a policyEntry makes."""
+    """Return the policy's entries for a policyEntry, and record its leaves as imported."""
     if entry.excess:
         _raise_limits(entry)
     made = [
@@ -553,7 +593,7 @@ def _made(imported: ImportReport, entry: _PolicyEntry, entries: list[_PolicyEntr
             imported.record_skipped(entry.topic, "Its entry has no setting that is taken over.")
         return []
     for one in made:
-        one.setdefault("prefetch", MAX_PREFETCH)  # limits count beyond it
+        one.setdefault("prefetch", MAX_PREFETCH)  # limits count messages beyond the prefetch
     part = f"activemq {', '.join(entry.patterns)}"
     silent = sorted({key for one in made for key in one} - {"topic", "prefetch"} - set(entry.settings))
     alone = (
@@ -581,7 +621,7 @@ def _made(imported: ImportReport, entry: _PolicyEntry, entries: list[_PolicyEntr
 
 
 def _silent(pattern: str, entry: _PolicyEntry, entries: list[_PolicyEntry]) -> dict[str, Any]:
-    """Return ActiveMQ's defaults for settings that only entries laid under this one have."""
+    """Return ActiveMQ's defaults for settings that only wider entries have and Sluice would merge."""
     under = [
         other
         for other in entries
@@ -592,7 +632,7 @@ def _silent(pattern: str, entry: _PolicyEntry, entries: list[_PolicyEntry]) -> d
 
 
 def _usage(imported: ImportReport, element: XmlElement) -> None:
-    """The limits of the whole broker: named, since what passing them does is something else here."""
+    """Skip the limits of the whole broker, with a hint: exceeding them has another effect in Sluice."""
     for one in element.walk():
         for leaf in one.all_leaves() if one.name in ("memoryUsage", "storeUsage", "tempUsage") else ():
             if one.name == "storeUsage":
@@ -611,12 +651,15 @@ def _usage(imported: ImportReport, element: XmlElement) -> None:
 
 
 def _nbytes(text: str) -> int | None:
-    """Bytes as ActiveMQ reads them: with `mb` as with `m`, powers of 1,024."""
+    """Return the bytes of a size as ActiveMQ reads it: powers of 1,024, with `mb` equal to `m`.
+
+    None if invalid.
+    """
     return parse_bytes(text.strip().lower().removesuffix("b"))
 
 
 def _others(imported: ImportReport, element: XmlElement) -> None:
-    """What stands around the policies."""
+    """Record the leaves outside the policies as skipped or as unrelated to policy."""
     if element.name in _NOT_POLICY:
         imported.record_unrelated(element)
     elif element.name in _ELEMENTS:

@@ -1,4 +1,7 @@
-"""AMPS's configuration XML: slow-client settings (seed 000), transports, transaction log (seed 002) and actions."""
+"""Importer of AMPS's configuration XML.
+
+It reads slow-client settings (seed 000), transports, the transaction log (seed 002) and actions.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf, leaf_
 
 MAX_TRANSPORTS: Final = 64
 _Limit = tuple[str, str, Callable[[str], Any], Callable[[DocumentReader, dict[str, Any], str], object]]
+"""Group and name of a setting, conversion of its text, and the reader that validates it."""
 
 
 def _percent(text: str) -> int | None:
@@ -58,10 +62,11 @@ _MESSAGE_TYPES: Final = {
     "binary": "binary",
 }
 _ALLOWS_ALL: Final = "amps-default-"
-"""How AMPS's own modules begin that let everybody in and everybody do everything."""
+"""Prefix of the names of AMPS's modules that admit every user and allow everything."""
 _NOT_POLICY: Final = frozenset((
-    "AMPSVersionCompliance", "Admin", "Description", "Environment", "Externals", "Group", "Logging", "MessageTypes", "MiniDumpDirectory",
-    "Modules", "ProcessName", "ProcessTuning", "Protocols", "RequiredConfigurationVersion", "SOWStatsInterval", "Tuning",
+    "AMPSVersionCompliance", "Admin", "Description", "Environment", "Externals", "Group", "Logging",
+    "MessageTypes", "MiniDumpDirectory", "Modules", "ProcessName", "ProcessTuning", "Protocols",
+    "RequiredConfigurationVersion", "SOWStatsInterval", "Tuning",
 ))  # fmt: skip
 _SECTIONS: Final = {
     "Name": "The instance keeps its own name: bookmarks carry it.",
@@ -70,7 +75,9 @@ _SECTIONS: Final = {
     "Include": "It is another file: import it by itself.",
 }
 _OF_TRANSPORT: Final = {
-    "MessageType": "A transport carries all types of messages; a topic's type is set with the journaled topics.",
+    "MessageType": (
+        "A transport carries all types of messages; a topic's type is set with the journaled topics."
+    ),
     "Protocol": "Clients speak Sluice's own protocol or STOMP.",
     "Ciphers": "TLS takes what the system's library recommends, 1.2 or newer.",
     "SecureSocketProtocols": "TLS takes what the system's library recommends, 1.2 or newer.",
@@ -79,7 +86,10 @@ _NO_TRANSPORT: Final = "No transport that is taken over takes it from here."
 
 
 def import_amps(text: str) -> ImportReport:
-    """An `<AMPSConfig>`, or one of its parts by itself. The instance keeps its own name: bookmarks carry it."""
+    """Import an `<AMPSConfig>` element, or one of its parts alone.
+
+    The instance keeps its own name, because bookmarks contain it. Raises OperatorError `bad_import`.
+    """
     root = parse_xml(text)
     imported = ImportReport(root.all_leaves())
     parts = root.children if root.name == "AMPSConfig" else [root]
@@ -103,7 +113,10 @@ def import_amps(text: str) -> ImportReport:
 
 
 def _limits(imported: ImportReport, elements: Sequence[XmlElement], part: str) -> dict[str, Any]:
-    """The slow-client settings among some elements: of the instance, or of a part, which is a transport."""
+    """Return the slow-client settings in some elements.
+
+    `part` names a transport, or is "" for the instance.
+    """
     made: dict[str, dict[str, Any]] = {}
     for element in elements:
         leaf = element.text
@@ -132,7 +145,10 @@ def _why_not(
 
 
 class _TransportReader:
-    """The transports of a file, with the instance's authentication and entitlement where they say none."""
+    """Reader of a file's transports.
+
+    Authentication and entitlement of the instance apply where a transport has none.
+    """
 
     def __init__(self, imported: ImportReport, parts: Sequence[XmlElement]) -> None:
         self._imported = imported
@@ -140,7 +156,7 @@ class _TransportReader:
         self._made: list[dict[str, Any]] = []
 
     def read(self) -> list[dict[str, Any]]:
-        """All that are taken over."""
+        """Return the imported transports."""
         for part in self._parts:
             for element in (
                 part.children if part.name == "Transports" else [part] if part.name == "Transport" else []
@@ -150,6 +166,7 @@ class _TransportReader:
         return self._made
 
     def _one(self, element: XmlElement) -> None:
+        """Import one transport, or record why it is skipped."""
         if why := self._why_not(element):
             self._imported.record_skipped(element, why)
             return
@@ -169,7 +186,10 @@ class _TransportReader:
         self._made.append(transport)
 
     def _why_not(self, element: XmlElement) -> str:
-        """Why a transport can't be taken over; one that was secured never becomes one that isn't."""
+        """Return why a transport must be skipped, or "".
+
+        A transport with TLS is never imported without TLS.
+        """
         name, address = leaf_value(element.text_of("Name")), leaf_value(element.text_of("InetAddr"))
         kind, port = _kind(element), parse_int(address.rpartition(":")[2])
         secured, tls = _tls(element)
@@ -181,11 +201,17 @@ class _TransportReader:
         if len(self._made) >= MAX_TRANSPORTS:
             return f"A policy has at most {MAX_TRANSPORTS} transports."
         if asks and "client_ca" not in tls:
-            return "It asks clients for certificates, and Sluice takes the authorities from one file: give it as CAFile."
+            return (
+                "It asks clients for certificates, and Sluice takes the "
+                "authorities from one file: give it as CAFile."
+            )
         if secured and not (
             {"certificate", "key"} <= tls.keys() and all(path.startswith("/") for path in tls.values())
         ):
-            return "It is secured by TLS, and isn't opened without: give Certificate, PrivateKey (and CAFile) as absolute paths."
+            return (
+                "It is secured by TLS, and isn't opened without: give "
+                "Certificate, PrivateKey (and CAFile) as absolute paths."
+            )
         reader = DocumentReader()
         read_transport(
             reader, {"name": name, "kind": kind, "port": port, **({"tls": tls} if secured else {})}
@@ -193,6 +219,7 @@ class _TransportReader:
         return "; ".join(f"{problem.partition(': ')[2] or problem}." for problem in reader.problems)
 
     def _take(self, element: XmlElement, part: str, transport: dict[str, Any]) -> None:
+        """Record the leaves of a transport as imported."""
         port = f"port {transport['port']}, on loopback until its host is set"
         settings = {
             "Name": "name",
@@ -209,7 +236,10 @@ class _TransportReader:
                 self._imported.record_imported(leaf, part, setting)
 
     def _access(self, element: XmlElement, part: str) -> dict[str, Any]:
-        """A module for authentication becomes passwords, one for entitlement a restricted transport: closed at first."""
+        """Return a transport's authentication and restriction, closed at first.
+
+        A module for authentication becomes passwords, one for entitlement a restricted transport.
+        """
         made: dict[str, Any] = {}
         for name, setting, closed, opened in (
             ("Authentication", "authentication", "password", "none"),
@@ -232,6 +262,7 @@ class _TransportReader:
         return made
 
     def _leave_out_others(self, element: XmlElement) -> None:
+        """Record a transport's remaining elements as skipped."""
         if parse_bool(leaf_value(element.text_of("VerifyClient"))) is not True:
             for name in ("VerifyClient", "CAFile", "CAPath"):
                 if (one := element.child(name)) is not None:
@@ -250,7 +281,10 @@ def _kind(element: XmlElement) -> str | None:
 
 
 def _tls(element: XmlElement) -> tuple[bool, dict[str, str]]:
-    """Whether a transport is secured (tcps, or tcp with a private key, as AMPS has it), and its files."""
+    """Return whether a transport uses TLS, and its files.
+
+    AMPS uses TLS for tcps, and for tcp with a private key.
+    """
     files = {"certificate": "Certificate", "key": "PrivateKey"}
     if parse_bool(leaf_value(element.text_of("VerifyClient"))) is True:
         files["client_ca"] = "CAFile"
@@ -259,7 +293,11 @@ def _tls(element: XmlElement) -> tuple[bool, dict[str, str]]:
 
 
 def _transaction_log(imported: ImportReport, element: XmlElement) -> dict[str, Any]:
-    """The journal. Without a Topic nothing is journaled, as in AMPS; topics that can't be read change nothing."""
+    """Return the journal's settings of a TransactionLog element.
+
+    Without a Topic nothing is journaled, as in AMPS. If no Topic can be imported, the journaled topics stay
+    unchanged.
+    """
     made: dict[str, Any] = {}
     topics: list[str | dict[str, str]] = []
     for child in element.children:
@@ -278,6 +316,7 @@ def _transaction_log(imported: ImportReport, element: XmlElement) -> dict[str, A
 
 
 def _journal(imported: ImportReport, leaf: XmlLeaf, made: dict[str, Any]) -> None:
+    """Import one setting of the journal, or record why it is skipped."""
     setting, convert = _JOURNAL[leaf.name]
     value = convert(leaf.value)
     why = value_problem(
@@ -293,7 +332,10 @@ def _journal(imported: ImportReport, leaf: XmlLeaf, made: dict[str, Any]) -> Non
 
 
 def _topic(imported: ImportReport, element: XmlElement, before: int) -> list[str | dict[str, str]]:
-    """A journaled topic; nothing when its name can't be taken over."""
+    """Return a journaled topic in a list; an empty list if its name can't be imported.
+
+    `before` is the number so far.
+    """
     name, kind, chosen = (element.text_of(one) for one in ("Name", "MessageType", "Filter"))
     pattern = topic_pattern(leaf_value(name))
     try:
@@ -317,7 +359,7 @@ def _topic(imported: ImportReport, element: XmlElement, before: int) -> list[str
 
 
 def _filter(imported: ImportReport, leaf: XmlLeaf, message_type: str, part: str) -> str | None:
-    """A journaled topic's filter; None when it can't be one, and then all of the topic's messages are journaled."""
+    """Return a journaled topic's filter, or None if it is invalid: then all messages are journaled."""
     if len(leaf.value) > MAX_TEXT:
         imported.record_skipped(
             leaf, f"All messages of the topic are journaled: a filter has at most {MAX_TEXT} characters."

@@ -1,4 +1,7 @@
-"""AMPS's `<Actions>`: events and steps that Sluice has, by their modules' names (facts of its actions)."""
+"""Importer of AMPS's `<Actions>`: events and steps that Sluice also has, by AMPS's module names.
+
+Source: facts of AMPS's actions.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ MAX_DESCRIPTION: Final = 500
 
 @dataclass(slots=True)
 class _ActionParts:
-    """What of an action was understood so far, and the leaves that go into it."""
+    """Parts of an action read so far, and the leaves imported into them.
+
+    `whole`: every part could be imported.
+    """
 
     on: list[dict[str, str]] = field(default_factory=list)
     do: list[dict[str, str]] = field(default_factory=list)
@@ -60,7 +66,7 @@ class _ActionParts:
 
 
 def read_actions(imported: ImportReport, element: XmlElement) -> None:
-    """Each `<Action>` all of whose parts Sluice has; one with a part it hasn't is left out whole."""
+    """Import each `<Action>` whose parts Sluice has; skip an action with any other part."""
     for place, one in enumerate((child for child in element.children if child.name == "Action"), 1):
         parts = _ActionParts()
         for child in one.children:
@@ -79,7 +85,7 @@ def read_actions(imported: ImportReport, element: XmlElement) -> None:
 
 
 def _part(imported: ImportReport, element: XmlElement, parts: _ActionParts) -> None:
-    """Read an On or a Do. One that Sluice hasn't is left out, and the action isn't whole then."""
+    """Read an On or Do element. If Sluice lacks it, it is skipped and the action is incomplete."""
     leaf = element.text_of("Module")
     module = leaf_value(leaf).removeprefix("amps-action-")
     table, word, listed = (_EVENTS, "on", parts.on) if element.name == "On" else (_STEPS, "do", parts.do)
@@ -103,6 +109,7 @@ def _part(imported: ImportReport, element: XmlElement, parts: _ActionParts) -> N
 def _option(
     imported: ImportReport, leaf: XmlLeaf, names: dict[str, str], made: dict[str, str], parts: _ActionParts
 ) -> None:
+    """Read one option of a part into the definition `made`."""
     key = names.get(leaf.name)
     if key is not None and (key not in made or key == "parameters"):
         made[key] = f"{made[key]},{leaf.value}" if key in made else leaf.value
@@ -117,7 +124,7 @@ def _option(
 
 
 def _name(element: XmlElement) -> str:
-    """An action's name: that of its first event, or the path it answers at."""
+    """Return an action's name: that of its first event, or the path at which it answers, or ""."""
     on = element.child("On")
     options = on.child("Options") if on is not None else None
     found = (leaf_value(options.text_of(name)) for name in ("Name", "Path")) if options is not None else ()
@@ -125,7 +132,7 @@ def _name(element: XmlElement) -> str:
 
 
 def _free(imported: ImportReport, name: str) -> str:
-    """A name that no action of the file has yet."""
+    """Return the name, with a number if an action of the file has it already."""
     known = {action["name"] for action in imported.actions}
     numbered = (f"{name[: MAX_NAME - 6]} {number}" for number in range(2, len(known) + 3))
     return name if name not in known else next(one for one in numbered if one not in known)

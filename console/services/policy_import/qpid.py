@@ -1,17 +1,20 @@
-"""Qpid's slow consumers by topic: depth, messageAge and messageCount, in both of the forms that there were.
+"""Importer of Qpid's slow-consumer limits by topic, in both historical forms.
 
-    <topic key="stocks.us.*"><consumer>...</consumer></topic>                            the design's (seed 004)
-    <topics><topic><name>stocks.us.*</name><slow-consumer-detection>...                  the plug-in's, as it shipped
-    <queue name="CLIENT:NAME"><consumer>...</consumer></queue>                    one durable subscription's
+The limits are depth, messageAge and messageCount.
 
-A queue of that name is a durable subscription's. Its limits become rules for that client and subscription,
-which disconnect the client and keep the subscription, as the plug-in does.
+    <topic key="stocks.us.*"><consumer>...</consumer></topic>                     the design's (seed 004)
+    <topics><topic><name>stocks.us.*</name><slow-consumer-detection>...           the plug-in's, as it shipped
+    <queue name="CLIENT:NAME"><consumer>...</consumer></queue>                    for one durable subscription
 
-The plug-in also has a `<slow-consumer-detection>` for all topics, which that of a topic replaces whole; here
-entries are laid over each other field by field, so a topic's entry then says "no limit" by the highest number there is.
+A queue with such a name belongs to a durable subscription. Its limits become rules for that client and
+subscription. These disconnect the client and keep the subscription, as the plug-in does.
 
-An imported policy never acts earlier or harder than Qpid would. Where an entry can't be taken over, wider
-ones that are about its topics too are in shadow.
+The plug-in also has a `<slow-consumer-detection>` for all topics, which that of a topic replaces
+completely. In Sluice entries are merged field by field, so a topic's entry states "no limit" as the highest
+possible number.
+
+An imported policy never acts earlier or harder than Qpid. Where an entry can't be imported, wider entries
+that cover its topics are imported in shadow mode.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from console.services.policy_import.result import (
 from console.services.policy_import.topic_layers import has_wildcards, is_laid_under, patterns_beside_topics
 from console.services.policy_import.xml_leaves import XmlElement, XmlLeaf, leaf_value, parse_xml
 
-# The document prints `maessageAge`; files that were copied from it say so too.
+# The document misspells it as `maessageAge`, and so do files that were copied from it.
 _LIMITS: Final = {
     "depth": "depth",
     "messageAge": "message_age",
@@ -54,7 +57,7 @@ _NO_SUBSCRIPTION: Final = (
     "disconnects one of their consumers."
 )
 RULES: Final = "qpid.queue."
-"""Start of the names of imported rules. Entries of one name are for different subscriptions."""
+"""Prefix of the names of imported rules. Rules of equal name are for different subscriptions."""
 _LIMIT_SIGNALS: Final = {
     "depth": Signal.BACKLOG_BYTES,
     "message_age": Signal.OLDEST_AGE,
@@ -79,21 +82,27 @@ _PRODUCERS: Final = "It holds up producers, which Sluice never does."
 _REASONS: Final = {
     "delay": "Limits are looked at with each message and each second: there is no period to set.",
     "timeunit": "Limits are looked at with each message and each second: there is no period to set.",
-    "maximumMessageAge": _ALERT, "maximumMessageCount": _ALERT, "maximumMessageSize": _ALERT, "maximumQueueDepth": _ALERT,
-    "minimumAlertRepeatGap": _ALERT, "capacity": _PRODUCERS, "flowResumeCapacity": _PRODUCERS,
+    "maximumMessageAge": _ALERT,
+    "maximumMessageCount": _ALERT,
+    "maximumMessageSize": _ALERT,
+    "maximumQueueDepth": _ALERT,
+    "minimumAlertRepeatGap": _ALERT,
+    "capacity": _PRODUCERS,
+    "flowResumeCapacity": _PRODUCERS,
     "security": "Logons and rights are set by hand, under access and at the transports.",
-}  # fmt: skip
+}
 _NOT_POLICY: Final = frozenset((
-    "advanced", "auto_register", "autodelete", "broker", "cacheDir", "class", "connector", "default", "delivery", "durable",
-    "environment-path", "exchange", "exchanges", "exclusive", "heartbeat", "housekeeping", "jmx", "management", "plugins", "prefix",
-    "priority", "store", "transport", "work",
+    "advanced", "auto_register", "autodelete", "broker", "cacheDir", "class", "connector", "default",
+    "delivery", "durable", "environment-path", "exchange", "exchanges", "exclusive", "heartbeat",
+    "housekeeping", "jmx", "management", "plugins", "prefix", "priority", "store", "transport", "work",
 ))  # fmt: skip
 
 
 def import_qpid(text: str) -> ImportReport:
-    """Read each topic with limits as an entry of `qpid`, and each durable subscription's queue as `rules`.
+    """Import each topic with limits as an entry of `qpid`, and each durable subscription's queue as `rules`.
 
-    Raises OperatorError bad_import.
+    Raises:
+        OperatorError: `bad_import`.
     """
     if text.lstrip().startswith("{"):
         raise OperatorError(
@@ -131,7 +140,13 @@ def import_qpid(text: str) -> ImportReport:
 
 
 def check_key(key: str) -> str:
-    """An AMQP topic key, as it is: `*` is one word, `#` at the end any number of words. Raises ClientError."""
+    """Return an AMQP topic key unchanged if Sluice can use it.
+
+    `*` is one word, `#` at the end any number of words.
+
+    Raises:
+        ClientError: `bad_pattern`.
+    """
     if key != "#":
         TopicPattern.parse(f"{key[:-2]}.>" if key.endswith(".#") else key)
     if "#" in key[:-1] or ">" in key:
@@ -157,30 +172,33 @@ def _is_subscription(name: str) -> bool:
 
 
 def _rule(setting: str, limit: int, scope: dict[str, str]) -> dict[str, Any]:
-    """Return the rule of one limit, as a policy document has it."""
+    """Return the rule for one limit in the form of a policy document."""
     return {
-        "name": f"{RULES}{setting}", "mode": EnforcementMode.ENFORCE.value, "scope": scope,
-        "signal": _LIMIT_SIGNALS[setting].value, "limit": limit,
+        "name": f"{RULES}{setting}",
+        "mode": EnforcementMode.ENFORCE.value,
+        "scope": scope,
+        "signal": _LIMIT_SIGNALS[setting].value,
+        "limit": limit,
         "ladder": [{"action": PolicyAction.DISCONNECT.value}],
-    }  # fmt: skip
+    }
 
 
 class _QpidReader:
-    """The entries so far."""
+    """Entries and rules read from a file so far."""
 
     def __init__(self, imported: ImportReport) -> None:
         self.imported = imported
         self.entries: list[dict[str, Any]] = []
         self._has_unknown_topics = False
-        """Whether limits of topics were left out."""
+        """Whether limits of unknown topics were skipped."""
         self._twice: set[str] = set()
-        """Topics with several entries, of which the first was taken."""
+        """Topics with several entries. The first of each was imported."""
         self.rules: list[dict[str, Any]] = []
-        """Rules for durable subscriptions by their queues' names."""
+        """Rules for durable subscriptions, made from queues with their names."""
         self._everything: dict[str, Any] = {}
 
     def everything(self, element: XmlElement) -> None:
-        """The limits of all topics: those of <topics>, or else those of <queues>, which are for topics' queues."""
+        """Read the limits for all topics: those of <topics>, or else of <queues> (for topics' queues)."""
         for detection in (child for child in element.children if child.name == _DETECTION):
             if self._everything:
                 self._twice |= {"#"} if element.name == "topics" else set()
@@ -192,7 +210,7 @@ class _QpidReader:
             self.entries += [self._everything] if self._everything else []
 
     def topic(self, element: XmlElement) -> None:
-        """One topic, in either form; an element without limits is no entry."""
+        """Read one topic in either form. An element without limits makes no entry."""
         name = element.attributes.get("key") or element.text_of("name")
         limits = element.child("consumer") or element.child(_DETECTION)
         if limits is None:
@@ -215,6 +233,7 @@ class _QpidReader:
                 why = f"{problem.sentence} {problem.fix}"
         if why or name is None:
             self.imported.record_skipped(element, why)
+            # The skipped entry may be gentler: `whole` puts the entries that overlap it in shadow mode.
             known = any(entry["topic"] == key for entry in self.entries)
             self._has_unknown_topics |= not known
             self._twice |= {key} if known else set()
@@ -237,12 +256,12 @@ class _QpidReader:
             self.imported.record_skipped(name, "Its entry has no limit that is taken over.")
 
     def _fits(self, key: str) -> bool:
-        """Return whether a policy has room for an entry of this key and for those beside it."""
+        """Return whether a policy can have an entry for this key, and entries for the patterns beside it."""
         keys = [*(entry["topic"] for entry in self.entries), key]
         return len(keys) + len(patterns_beside_topics(keys, "#")) <= MAX_ENTRIES
 
     def queue(self, element: XmlElement) -> None:
-        """Read one queue. Its limits stand in it, or in an element of its name."""
+        """Read one queue. Its limits are in the element itself, or in a child with any name."""
         within = [one for child in element.children for one in (child, *child.children)]
         limits = next((one for one in within if one.name in ("consumer", _DETECTION)), None)
         if limits is not None:
@@ -251,7 +270,7 @@ class _QpidReader:
     def _subscription(
         self, element: XmlElement, name: XmlLeaf | None, limits: XmlElement, topic: str = ""
     ) -> None:
-        """The limits of a durable subscription, to a topic or any, by its queue's name."""
+        """Read the limits of a durable subscription, to `topic` or any topic, by the name of its queue."""
         client, _, subscription = leaf_value(name).partition(":")
         scope = {"client": client, "subscription": subscription, **({"topic": topic} if topic else {})}
         if name is None or not is_name(client) or not _is_subscription(subscription):
@@ -273,7 +292,7 @@ class _QpidReader:
             self.imported.record_skipped(name, "Its entry has no limit that is taken over.")
 
     def whole(self, entry: dict[str, Any]) -> dict[str, Any]:
-        """Return an entry that also says "no limit" for each limit that an entry laid under it has."""
+        """Return an entry that states "no limit" for each limit that only wider entries have."""
         key = entry["topic"]
         under = [one for one in self.entries if one is not entry and is_laid_under(one["topic"], key)]
         limits = {limit for one in under for limit in one} & set(_NO_LIMIT)
@@ -291,7 +310,7 @@ class _QpidReader:
         return {**made, "mode": EnforcementMode.ENFORCE.value}
 
     def _limits(self, element: XmlElement, key: str, into: str = "qpid") -> dict[str, Any]:
-        """A topic's or subscription's entry; nothing when no limit is taken over."""
+        """Return the entry of a topic or subscription; empty if no limit can be imported."""
         made: dict[str, Any] = {}
         acts = [child for child in element.children if child.name == "policy"]
         if acts and not any(_deletes(child) for child in acts):
@@ -310,6 +329,7 @@ class _QpidReader:
         return {"topic": key, **made}
 
     def _limit(self, leaf: XmlLeaf, part: str, setting: str, made: dict[str, Any]) -> None:
+        """Read one limit into the entry `made`, or record why it is skipped."""
         value = parse_int(leaf.value)
         why = value_problem(
             leaf, value, lambda reader: read_qpid(reader, [{"topic": "topic", setting: value}])
@@ -323,6 +343,7 @@ class _QpidReader:
             self.imported.record_imported(leaf, part, setting)
 
     def _policy(self, element: XmlElement, part: str) -> None:
+        """Record the leaves of a policy element as imported or skipped."""
         name = element.attributes.get("name") or element.text_of("name")
         if name is None or not _deletes(element):
             self.imported.record_skipped(element, _NO_DELETE)
@@ -337,6 +358,7 @@ class _QpidReader:
                 self.imported.record_imported(one.text, part, "durable subscriptions are kept")
 
     def _option(self, element: XmlElement, part: str) -> None:
+        """Record the leaves of a policy's option as imported or skipped."""
         option, value = element.attributes.get("name"), element.attributes.get("value")
         if (
             option is None
@@ -353,7 +375,7 @@ class _QpidReader:
 
 
 def _others(imported: ImportReport, element: XmlElement) -> None:
-    """What stands around the limits of topics."""
+    """Record the leaves outside the limits as skipped or as unrelated to policy."""
     if element.name in _REASONS:
         imported.record_skipped(element, _REASONS[element.name])
     elif element.name in _NOT_POLICY:

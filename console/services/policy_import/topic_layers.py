@@ -1,4 +1,7 @@
-"""Entries by topic pattern: here they are laid over each other, in other systems the most specific counts."""
+"""Order of entries by topic pattern.
+
+Sluice merges them by specificity; other systems use only the most specific one.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,20 @@ from broker_core.config.scopes import specificity
 from broker_core.protocols.stomp.destinations import QUEUES, TEMPORARY_TOPICS
 
 _REST: Final = frozenset(">#")
+"""Wildcards for all further levels."""
 _WILDCARDS: Final = _REST | {"*"}
 
 
 def is_laid_under(wider: str, pattern: str) -> bool:
-    """Return whether an entry for `wider` is laid under one for `pattern`, on a topic that both are about."""
+    """Return whether entries for two patterns share a topic, and `pattern` takes precedence over `wider`."""
     return _rank(wider) <= _rank(pattern) and _meet(_levels(wider), _levels(pattern))
 
 
 def patterns_beside_topics(patterns: Iterable[str], rest: str) -> list[str]:
-    """Return patterns of queues and temporary destinations on which these patterns would act here.
+    """Return patterns of queues and temporary destinations that entries for `patterns` also cover in Sluice.
 
-    In ActiveMQ and Qpid such entries are for topics only.
-
-    `rest` is the wildcard for all further levels, `>` or `#`.
+    In ActiveMQ and Qpid such entries are for topics only. `rest` is the wildcard for all further levels,
+    `>` or `#`.
     """
     made = []
     for pattern in patterns:
@@ -37,13 +40,13 @@ def patterns_beside_topics(patterns: Iterable[str], rest: str) -> list[str]:
 
 
 def has_wildcards(pattern: str) -> bool:
-    """Return whether a pattern may be of several topics."""
+    """Return whether a pattern may match several topics."""
     return not _WILDCARDS.isdisjoint(pattern)
 
 
 @lru_cache(maxsize=1_024)
 def _rank(pattern: str) -> tuple[tuple[int, int, int], ...]:
-    """Return how specific a pattern is; of two entries the one with the higher rank is laid on top."""
+    """Return the specificity of a pattern. Of two entries the one with the higher rank takes precedence."""
     return specificity(Scope(topic=pattern))
 
 
@@ -54,7 +57,7 @@ def _levels(pattern: str) -> tuple[str, ...]:
 
 
 def _meet(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Return whether both patterns match some topic. `#` is any number of levels, `>` at least one."""
+    """Return whether two patterns have a topic in common. `#` is any number of levels, `>` at least one."""
     for mine, its in zip(one, other, strict=False):
         if not _REST.isdisjoint((mine, its)):
             return True

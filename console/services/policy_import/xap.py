@@ -1,7 +1,9 @@
-"""XAP's JVM system properties (seed 001), of a setenv script, a properties file, a command line, or a pu.xml.
+"""Importer of XAP's JVM system properties (seed 001).
 
-In a script's or a command line's text a leaf is one option (`-Dname=value`, `-Xmx1g`), or a line that is none; in a
-properties file it is one property. XAP's last word counts, as the JVM's does.
+The text is a setenv script, a properties file, a command line or a pu.xml.
+
+In a script or command line a leaf is one option (`-Dname=value`, `-Xmx1g`), or a line without options. In a
+properties file it is one property. Of repeated properties the last one counts, as in the JVM.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from console.services.policy_import.xml_leaves import (
 
 PREFIX: Final = "com.gs.transport_protocol.lrmi.slow-consumer."
 MAX_LINE: Final = 65_536
-"""Characters of a line and those that continue it: splitting one into words takes longer than it is."""
+"""Maximum characters of a line with continuations: splitting it into words takes more than linear time."""
 _SETTINGS: Final[dict[str, Callable[[str], Any]]] = {
     "enabled": parse_bool,
     "throughput": parse_int,
@@ -32,7 +34,9 @@ _SETTINGS: Final[dict[str, Callable[[str], Any]]] = {
     "retries": parse_int,
 }
 _CLIENTS: Final = {
-    "com.gs.transport_protocol.lrmi.threadpool.queue-size": "It bounds a buffer in the client; Sluice's client is bounded.",
+    "com.gs.transport_protocol.lrmi.threadpool.queue-size": (
+        "It bounds a buffer in the client; Sluice's client is bounded."
+    ),
     "com.gs.fifo_notify.queue": "It bounds a buffer in the client; Sluice's client is bounded.",
 }
 _ASSIGNMENT: Final = re.compile(
@@ -47,7 +51,7 @@ _COMMENT: Final = re.compile(r"[#!]|//|::|@?rem\b", re.IGNORECASE)
 
 
 class _JvmProperty(NamedTuple):
-    """A property: its name, its value's leaf, and the other leaves that are part of it (a key)."""
+    """System property: its name, the leaf of its value, and other leaves that belong to it (a key)."""
 
     name: str
     value: XmlLeaf
@@ -55,7 +59,13 @@ class _JvmProperty(NamedTuple):
 
 
 def import_xap(text: str) -> ImportReport:
-    """The slow-consumer properties as the instance's entry of `xap`. Everything else is about other parts of XAP."""
+    """Import the slow-consumer properties as the instance's entry of `xap`.
+
+    All other settings concern other parts of XAP.
+
+    Raises:
+        OperatorError: `bad_import`.
+    """
     if text.lstrip().startswith("<"):
         root = parse_xml(text)
         leaves, found = list(root.all_leaves()), list(_properties_of(root))
@@ -87,7 +97,7 @@ def _name(leaf: XmlLeaf) -> str:
 
 
 def _property(imported: ImportReport, one: _JvmProperty, made: dict[str, Any]) -> None:
-    """Take a property over, or say why not. They come the last first."""
+    """Import a property, or record why it is skipped. Call it for the last property first."""
     setting = one.name.removeprefix(PREFIX)
     if not _is_known(one.name):
         return
@@ -110,7 +120,10 @@ def _property(imported: ImportReport, one: _JvmProperty, made: dict[str, Any]) -
 
 
 def parse_options(text: str) -> Iterator[XmlLeaf]:
-    """The options, properties and other lines of a script or a properties file. Raises OperatorError bad_import."""
+    """Yield the options, properties and other lines of a script or properties file.
+
+    Raises OperatorError `bad_import`.
+    """
     total = 0
     for line, logical in _lines(text):
         for leaf in _leaves_of(line, logical):
@@ -121,7 +134,11 @@ def parse_options(text: str) -> Iterator[XmlLeaf]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines that say something, by their numbers. What a \\ (^ of Windows) or an open quote continues is joined."""
+    """Yield number and text of each line that isn't blank or a comment.
+
+    A line that ends in \\ (Windows: ^), or inside a quote, is joined with the next. Raises OperatorError
+    `bad_import`.
+    """
     parts: list[str] = []
     first, length, quote = 0, 0, ""
     for number, physical in enumerate(text.splitlines(), 1):
@@ -135,10 +152,12 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         length = len(line) + (length if len(parts) > 1 else 0)
         if length > MAX_LINE:
             raise OperatorError(
-                "bad_import", f"Line {first} has more than {MAX_LINE} characters, with the lines that continue it.",
-                "Check that quotes are closed, or import only the part with the options.", line=first,
-            )  # fmt: skip
-        if quote or _is_quoted(parts[0]):  # elsewhere a quote is a character
+                "bad_import",
+                f"Line {first} has more than {MAX_LINE} characters, with the lines that continue it.",
+                "Check that quotes are closed, or import only the part with the options.",
+                line=first,
+            )
+        if quote or _is_quoted(parts[0]):  # in any other line a quote is an ordinary character
             quote = _quote_after(parts[-1], quote)
         if not goes_on and not quote:
             yield first, " ".join(parts)
@@ -152,7 +171,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _is_quoted(line: str) -> bool:
-    """Whether a line assigns a text in quotes, which may go on in the next line."""
+    """Whether a line assigns a quoted text, which may continue in the next line."""
     found = _ASSIGNMENT.fullmatch(line)
     return found is not None and bool(
         found["quote"] or (found["rest"] or found["value"] or "").startswith(('"', "'"))
@@ -160,7 +179,7 @@ def _is_quoted(line: str) -> bool:
 
 
 def _quote_after(text: str, quote: str) -> str:
-    """The quote that is open behind a text, given the one that is open before it; nothing when none is."""
+    """Return the quote that is open after a text, given the one open before it; "" for none."""
     escaped = False
     for character in text:
         if escaped:
@@ -175,7 +194,7 @@ def _quote_after(text: str, quote: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """A shell's words."""
+    """Return the words of a text as a shell splits it."""
     try:
         return shlex.split(text)
     except ValueError:
@@ -183,10 +202,11 @@ def _words(text: str) -> list[str]:
 
 
 def _leaves_of(line: int, text: str) -> Iterator[XmlLeaf]:
+    """Yield the leaves of one logical line."""
     where = f"line {line}"
     if found := _ASSIGNMENT.fullmatch(text):
         name = found["name"] or found["csh"]
-        # What a variable holds is split once more where it is used: its quotes have gone by then.
+        # The shell splits a variable's value again where it is used, after it has removed the quotes.
         assigned = found["value"] if found["csh"] else found["rest"].removesuffix(found["quote"])
         words = " ".join(_words(assigned)).split()
         if any(word.startswith("-") for word in words):
@@ -213,7 +233,7 @@ def _unquoted(value: str) -> str:
 
 
 def _properties_of(root: XmlElement) -> Iterator[_JvmProperty]:
-    """Elements with a property's name in `key` or `name`, its value in `value`, as text, or in a `<value>`."""
+    """Yield the properties of a pu.xml: name in `key` or `name`; value in `value` or as text."""
     for element in root.walk():
         key = element.attributes.get("key") or element.attributes.get("name")
         inner = element.child("value")

@@ -1,6 +1,6 @@
-"""What a configuration file holds, leaf by leaf: each attribute, each element with text or with nothing in it.
+"""Leaves of an XML configuration file: attributes, elements with text, and empty elements.
 
-Comments and processing instructions aren't leaves. Namespaces are dropped from names.
+Comments and processing instructions aren't leaves. Names lose their namespaces.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from console.access.policy_secrets import SET
 MAX_LEAVES: Final = 10_000
 MAX_DEPTH: Final = 64
 MAX_PATH: Final = 1_000
-"""Characters of an element's path: each leaf is told with its own."""
+"""Maximum characters of an element's path, which each leaf shows."""
 MAX_SHOWN: Final = 200
-"""Characters of a leaf that are told."""
+"""Maximum characters of a leaf that are shown."""
 _KEYS: Final = ("name", "key", "id")
-"""Attributes that say what an element is about."""
+"""Attributes that identify an element."""
 _SECRET_NAME: Final = re.compile(r"passw|passphrase|secret|token|credential", re.IGNORECASE)
 _SECRET_VALUE: Final = re.compile(
     r"(passw\w*|passphrase|secret|token)\s*[=:]|://[^/\s]*:[^/\s]*@", re.IGNORECASE
@@ -33,7 +33,7 @@ _SECRET_VALUE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class XmlLeaf:
-    """One setting of a file: where it stands, its line (from 1), its name and value. No two are equal."""
+    """Setting of a file: its path, its line (from 1), name and value. Compared by identity."""
 
     where: str
     line: int
@@ -43,8 +43,8 @@ class XmlLeaf:
 
     @property
     def description(self) -> str:
-        """`name=value` for whoever reads the result, cut to 200 characters. A password's value reads "set"."""
-        # As much as is shown is looked at: what a regular expression takes on a long text isn't bounded.
+        """The setting as `name=value`, at most `MAX_SHOWN` characters. A secret's value reads "set"."""
+        # Search only the text that is shown: the time of these expressions on long texts isn't bounded.
         told = " ".join(self.value[: MAX_SHOWN * 2].split())
         secret = self.secret or _SECRET_NAME.search(self.name[:MAX_SHOWN]) or _SECRET_VALUE.search(told)
         shown = f"{self.name}={SET if secret else told}" if told else self.name
@@ -53,7 +53,7 @@ class XmlLeaf:
 
 @dataclass(slots=True, eq=False)
 class XmlElement:
-    """An element. `text` is its leaf when it has text (that behind its children included), or nothing in it."""
+    """XML element. `text` is its leaf if it has text (also behind its children), or has no content at all."""
 
     name: str
     line: int
@@ -62,37 +62,41 @@ class XmlElement:
     children: list[XmlElement] = field(default_factory=list)
 
     def walk(self) -> Iterator[XmlElement]:
-        """The element and all within it, in the order of the file."""
+        """Yield the element and all elements within it, in the order of the file."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     def all_leaves(self) -> Iterator[XmlLeaf]:
-        """All leaves within it, in the order of the file."""
+        """Yield all leaves within the element, in the order of the file."""
         for element in self.walk():
             yield from element.attributes.values()
             if element.text is not None:
                 yield element.text
 
     def child(self, name: str) -> XmlElement | None:
-        """The first child of that name."""
+        """Return the first child of that name, or None."""
         return next((child for child in self.children if child.name == name), None)
 
     def text_of(self, name: str) -> XmlLeaf | None:
-        """The leaf of the first child of that name; None when there is none, or it has no text of its own."""
+        """Return the leaf of the first child of that name; None if there is no such child or text."""
         child = self.child(name)
         return child.text if child is not None else None
 
 
 def leaf_value(leaf: XmlLeaf | None) -> str:
-    """A leaf's value; nothing when there is none."""
+    """Return a leaf's value, or "" for None."""
     return leaf.value if leaf is not None else ""
 
 
 def parse_xml(text: str) -> XmlElement:
-    """The root element. Raises OperatorError bad_import, with the line where there is one.
+    """Parse a file and return its root element.
 
-    Entities and external references are refused (defusedxml): a configuration file is somebody else's text.
+    Entities and external references are refused (defusedxml), because configuration files come from
+    untrusted sources.
+
+    Raises:
+        OperatorError: `bad_import`, with the line if it is known.
     """
     tree = _LeafTreeBuilder()
     parser = tree.parser = XMLParser(target=tree)
@@ -116,7 +120,7 @@ def parse_xml(text: str) -> XmlElement:
 
 
 def too_many_leaves_error(line: int) -> OperatorError:
-    """What is said of a file with more settings than are read."""
+    """Return the error for a file with more than `MAX_LEAVES` settings."""
     return OperatorError(
         "bad_import",
         f"The file has more than {MAX_LEAVES} settings (line {line}).",
@@ -127,7 +131,7 @@ def too_many_leaves_error(line: int) -> OperatorError:
 
 @dataclass(slots=True)
 class _OpenElement:
-    """An element while it is read."""
+    """Element that the parser hasn't finished."""
 
     name: str
     line: int
@@ -137,7 +141,7 @@ class _OpenElement:
 
 
 class _LeafTreeBuilder:
-    """The parser's target: elements with the lines they stand on, within bounds."""
+    """Target of the XML parser: builds elements with line numbers, within the limits of size and depth."""
 
     def __init__(self) -> None:
         self.parser: Any = None
@@ -149,7 +153,7 @@ class _LeafTreeBuilder:
         name, line = tag.rpartition("}")[2], self.parser.parser.CurrentLineNumber
         self._leaves += 1 + len(attributes)
         self._path += 1 + len(name)
-        # An element counts as one even where it only holds others: that bounds both.
+        # Each element counts as a leaf, even one with children only: this limit bounds elements too.
         if self._leaves > MAX_LEAVES:
             raise too_many_leaves_error(line)
         if (
@@ -158,10 +162,13 @@ class _LeafTreeBuilder:
             or any(len(one) > MAX_PATH for one in attributes)
         ):
             raise OperatorError(
-                "bad_import", f"The element on line {line} is nested too deeply, or its name is too long: there are at most "
+                "bad_import",
+                f"The element on line {line} is nested too deeply, or its "
+                "name is too long: there are at most "
                 f"{MAX_DEPTH} elements within each other, and {MAX_PATH} characters in all their names.",
-                "Import only the part with the policies.", line=line,
-            )  # fmt: skip
+                "Import only the part with the policies.",
+                line=line,
+            )
         element = _OpenElement(name, line, attributes)
         if self._open:
             self._open[-1].children.append(element)
@@ -180,7 +187,10 @@ class _LeafTreeBuilder:
 
 
 def _settled(source: _OpenElement, where: str, *, secret: bool) -> XmlElement:
-    """An element with its leaves. It is known only at the end which of its children have a name to themselves."""
+    """Return an element with its leaves.
+
+    Paths get numbers only now, when all children with equal names are known.
+    """
     names = [source.name, *(source.attributes.get(key, "")[:MAX_SHOWN] for key in _KEYS)]
     secret = secret or any(_SECRET_NAME.search(name) for name in names)
     local = Counter(key.rpartition("}")[2] for key in source.attributes)

@@ -1,69 +1,65 @@
-"""Presets: the settings of a system that operators know, compiled to rules.
+"""Presets: the settings of systems that operators know, and custom rules, compiled to rules.
 
-ActiveMQ's slow consumers (seed 003): policy entries by topic, compiled to rules for each subscription.
+**ActiveMQ** (seed 003): policy entries by topic, compiled to rules for each subscription.
 
-    constantPendingMessageLimitStrategy:     limit: messages kept in memory beyond the prefetch, hence not dispatched; the
-                                             oldest are discarded. -1, the default, keeps all. Not for durable
-                                             subscriptions. What was dispatched and isn't acknowledged counts
-                                             with what waits, so the limit is prefetch and limit together. A
-                                             subscription without a window has the policy's prefetch
-    prefetchRatePendingMessageLimitStrategy: multiplier of the prefetch, likewise; where both are set the lower counts
-    abortSlowConsumerStrategy:               a consumer is slow from when there is something to dispatch and its
-                                             prefetch window is full until dispatch resumes. Aborted when it was slow
-      maxSlowCount:     -1                   that often (-1: any number of times),
-      maxSlowDuration:  30000 ms             or that long without a pause (0 or -1: any time),
-      checkPeriod:      30000 ms             looked at that often: so the worst case is their sum
-      abortConnection:  false                false: the subscription is ended (ActiveMQ asks the client first,
-                                             and removes the consumer itself a second later). true: its
-                                             connection is closed
-    abortSlowAckConsumerStrategy:            a consumer is slow while it owes acknowledgements and its last
-                                             one is too long ago. Aborted when it was slow at enough looks,
-                                             one `checkPeriod` apart. Both limits below count looks
-      maxTimeSinceLastAck: 30000 ms          so long ago (-1: never slow),
-      maxSlowCount:     -1                   so many looks one after the other (0 or -1: any number),
-      maxSlowDuration:  30000 ms             or so many that their periods come to it (0 or -1: any number)
+    constantPendingMessageLimitStrategy
+        Limit: messages kept in memory beyond the prefetch, so not dispatched; the oldest are discarded.
+        -1, the default, keeps all. Not for durable subscriptions. Dispatched, unacknowledged messages
+        count with waiting ones, so the rule's limit is the sum of prefetch and limit. A subscription
+        without a window has the policy's prefetch.
+    prefetchRatePendingMessageLimitStrategy
+        Multiplier of the prefetch, likewise. Where both are set, the lower limit counts.
+    abortSlowConsumerStrategy
+        A consumer is slow from when messages wait and its prefetch window is full until dispatch resumes.
+        maxSlowCount:    -1        aborted when slow this often (-1: any number of times)
+        maxSlowDuration: 30000 ms  or aborted when slow this long without a pause (0 or -1: any time)
+        checkPeriod:     30000 ms  interval of checks; the worst case is maxSlowDuration + checkPeriod
+        abortConnection: false     false: the subscription is ended. ActiveMQ asks the client first, and
+                                   removes the consumer itself a second later. true: the connection is closed
+    abortSlowAckConsumerStrategy
+        A consumer is slow while it owes acknowledgements and its last one is too long ago. It is aborted
+        when it was slow at enough checks, one checkPeriod apart. The last two limits count checks.
+        maxTimeSinceLastAck: 30000 ms  time without acknowledgement (-1: never slow)
+        maxSlowCount:        -1        number of consecutive checks (0 or -1: any number)
+        maxSlowDuration:     30000 ms  or checks whose periods add up to this (0 or -1: any number)
 
-A subscription without a window, which the document doesn't know, is slow from when its peer has taken nothing
-for a second until it takes something. One with a window is so by its duration, too: a peer that reads nothing
-never fills a wide window.
+The source does not cover subscriptions without a window. Here such a subscription is slow from when its peer
+has read nothing for a second until the peer reads. A subscription with a window is slow by this duration too,
+because a peer that reads nothing never fills a wide window.
 
-What presets share: their entries as layers.
+**AMPS**: defaults, pools and rules of its slow-client settings.
 
-AMPS's slow-client settings: their defaults, the pools they make, and the rules they compile to.
-
-    MessageMemoryLimit:    the pool's memory: over it the largest user is offlined
-    MessageDiskLimit:      the pool's disk: over it the largest user is disconnected and its spool removed
-    MessageDiskPath:       where the spools are
-    ClientMaxCapacity:     percent of the memory limit for one client, over it offlined; then percent of the
-                           disk limit, over it disconnected
-    ClientMessageAgeLimit: the oldest message waits longer, in memory or on disk: disconnected
+    MessageMemoryLimit:    Memory of the pool. Over it, the largest user is offlined.
+    MessageDiskLimit:      Disk of the pool. Over it, the largest user is disconnected and its spool removed.
+    MessageDiskPath:       Directory of the spools.
+    ClientMaxCapacity:     Percentage of the memory limit over which one client is offlined, and of the disk
+                           limit over which it is disconnected.
+    ClientMessageAgeLimit: Maximum age of the oldest waiting message, in memory or on disk; then the client
+                           is disconnected.
 
 A client or a pool exactly at a limit is within it.
 
-The operator's own rules: entries of one name laid over each other, compiled with the pool of their percents.
+**Custom rules** of the operator: entries of one name are merged and compiled, with the pool that their
+percentages refer to.
 
-Qpid's slow consumers (seed 004): limits by topic key, compiled to rules for each subscription.
+**Qpid** (seed 004): limits by topic key, compiled to rules for each subscription.
 
-    depth:         bytes that wait for the subscription
-    messageAge:    milliseconds its oldest message has waited, since the broker accepted it
-    messageCount:  messages that wait for it
+    depth:        Bytes that wait for the subscription.
+    messageAge:   Age of its oldest message in milliseconds, since the broker accepted it.
+    messageCount: Messages that wait for it.
 
-Any one of them triggers the Delete policy: the connection ends with 506, resource error. Durable subscriptions
-are kept, and their clients let alone, unless `delete-persistent` is set: then they are deleted with what they
-are owed. The operators are told of a durable subscription that passes a limit and is kept.
+Each of them triggers the Delete policy: the connection ends with 506, resource error. Durable subscriptions
+are kept, and their clients stay connected, unless `delete-persistent` is set. Then they are deleted with
+their backlog. Operators are notified of a durable subscription that passes a limit and is kept.
 
-The quotas that what is there can outgrow, compiled to rules; what is new is refused by `connections.quotas`.
+**Quotas**: rules for quotas that existing positions can outgrow. `connections.quotas` refuses new ones.
+Nothing is removed because of a quota: a client that retains more of the log than allowed is warned, and
+operators are notified. For a user's quota, each of the user's clients is warned.
 
-Nothing is taken away because of a quota: a client that has come to hold more of the log than it may is warned,
-and the operators are told; of a user's quota each of its clients is.
-
-XAP's slow consumers (seed 001): its settings compiled to one rule.
-
-A client that takes less than `throughput` while there is something for it is suspected. It has `latency` to
-recover, and is looked at `retries` times within: still below at each of them, and its subscriptions are cancelled.
-
-A subscription is a lease: the client learns that it is gone, takes a snapshot of the current state and
-subscribes again. Its connection stays.
+**XAP** (seed 001): its settings compiled to one rule. A client that reads less than `throughput` while
+messages wait for it is suspected. It has `latency` to recover, and is checked `retries` times meanwhile. If
+it is still below at each check, its subscriptions are cancelled. A subscription is a lease: the client is
+notified, takes a snapshot of the current state and subscribes again. Its connection stays.
 """
 
 from __future__ import annotations
@@ -101,7 +97,7 @@ from broker_core.slow_clients.rules.rule import INSTANCE, TICK_MS, PoolLimits, R
 from broker_core.slow_clients.rules.scopes import EffectiveValue, LayeredSettings, SettingsLayer, merge_layers
 
 BLOCKED_MS: Final = 1_000
-"""Without a window: how long the socket must have taken nothing for the subscription to count as slow once."""
+"""Time after which a subscription without a window counts as slow once, if its socket has read nothing."""
 
 ACTIVEMQ_DEFAULTS: Final = default_settings(ACTIVEMQ)
 
@@ -109,15 +105,21 @@ ACTIVEMQ_DEFAULTS: Final = default_settings(ACTIVEMQ)
 def activemq_rules(
     settings: Mapping[str, Any], revision: int, *, durable: bool, prefetch: int
 ) -> Iterable[Rule]:
-    """The rules of effective settings for a subscription with that prefetch (0: it has no window)."""
+    """Yield the rules of effective settings for a subscription. `prefetch` is its window; 0 without one."""
     common = {"mode": settings["mode"], "per_subscription": True}
     if (pending := pending_limit(settings, prefetch)) is not None and not durable:
         setting, limit = pending
         yield Rule(
-            "activemq.pending_message_limit", setting, "", Signal.BACKLOG_MESSAGES, Shape.HARD,
+            "activemq.pending_message_limit",
+            setting,
+            "",
+            Signal.BACKLOG_MESSAGES,
+            Shape.HARD,
             limit + (prefetch or settings["prefetch"] or 0),
-            (Rung(PolicyAction.DISCARD_OLDEST),), revision, **common,
-        )  # fmt: skip
+            (Rung(PolicyAction.DISCARD_OLDEST),),
+            revision,
+            **common,
+        )
     if settings["abort_slow_ack_consumer_strategy"]:
         yield from _ack_rules(settings, revision, prefetch)
     if not settings["abort_slow_consumer_strategy"]:
@@ -129,23 +131,41 @@ def activemq_rules(
     signal = Signal.WINDOW_FULL if prefetch else Signal.WRITE_BLOCKED
     if count > 0:
         yield Rule(
-            "activemq.max_slow_count", "maxSlowCount", "", signal, Shape.COUNT_IN_WINDOW, BLOCKED_MS, ladder, revision,
-            # A window that was full is counted by the subscription; that the socket took nothing is seen by looking.
-            count=count, check_ms=period if prefetch else TICK_MS, **common,
-        )  # fmt: skip
+            "activemq.max_slow_count",
+            "maxSlowCount",
+            "",
+            signal,
+            Shape.COUNT_IN_WINDOW,
+            BLOCKED_MS,
+            ladder,
+            revision,
+            # The subscription counts full windows itself; a blocked socket is seen only at checks.
+            count=count,
+            check_ms=period if prefetch else TICK_MS,
+            **common,
+        )
     lasting = {"activemq.max_slow_duration": signal}
     if prefetch:
         lasting["activemq.max_slow_duration.blocked"] = Signal.WRITE_BLOCKED
     for name, measured in lasting.items() if duration > 0 else ():
         yield Rule(
-            name, "maxSlowDuration", "", measured, Shape.HARD, duration, ladder, revision, check_ms=period, **common,
-        )  # fmt: skip
+            name,
+            "maxSlowDuration",
+            "",
+            measured,
+            Shape.HARD,
+            duration,
+            ladder,
+            revision,
+            check_ms=period,
+            **common,
+        )
 
 
 def looks_until_abort(settings: Mapping[str, Any]) -> int | None:
-    """Return at how many consecutive looks a consumer must be slow to be aborted; None is never.
+    """Return the number of consecutive checks at which a consumer must be slow to be aborted; None for never.
 
-    abortSlowAckConsumerStrategy counts looks: `max_slow_duration` is divided by `check_period`.
+    abortSlowAckConsumerStrategy counts checks: `max_slow_duration` is divided by `check_period`.
     """
     if settings["max_time_since_last_ack"] < 0:
         return None
@@ -160,20 +180,28 @@ def looks_until_abort(settings: Mapping[str, Any]) -> int | None:
 def _ack_rules(settings: Mapping[str, Any], revision: int, prefetch: int) -> Iterable[Rule]:
     """Yield the rule of abortSlowAckConsumerStrategy, if it ever aborts.
 
-    Where no application acknowledges, the peer's kernel does: then what it has not taken is owed.
+    Where no application acknowledges, the peer's kernel does. Bytes that it has not read are then owed.
     """
     looks, period = looks_until_abort(settings), settings["check_period"]
     if looks is None:
         return
-    # Looks are up to a tick late, each by another time. A hold that is a tick shorter needs as many.
+    # Each check is late by up to a tick. A hold that is one tick shorter needs the same number of checks.
     spare = TICK_MS if period > 2 * TICK_MS else 0
     hold = max((looks - 1) * period - spare, 0)
     yield Rule(
-        "activemq.max_time_since_last_ack", "maxTimeSinceLastAck", "",
-        Signal.ACK_SILENCE if prefetch else Signal.WRITE_BLOCKED, Shape.SOFT_FOR if hold else Shape.HARD,
-        settings["max_time_since_last_ack"], _abort(settings), revision, hold_ms=hold, check_ms=period,
-        mode=settings["mode"], per_subscription=True,
-    )  # fmt: skip
+        "activemq.max_time_since_last_ack",
+        "maxTimeSinceLastAck",
+        "",
+        Signal.ACK_SILENCE if prefetch else Signal.WRITE_BLOCKED,
+        Shape.SOFT_FOR if hold else Shape.HARD,
+        settings["max_time_since_last_ack"],
+        _abort(settings),
+        revision,
+        hold_ms=hold,
+        check_ms=period,
+        mode=settings["mode"],
+        per_subscription=True,
+    )
 
 
 def _abort(settings: Mapping[str, Any]) -> tuple[Rung, ...]:
@@ -186,7 +214,7 @@ def _abort(settings: Mapping[str, Any]) -> tuple[Rung, ...]:
 def pending_limit(settings: Mapping[str, Any], prefetch: int) -> tuple[str, int] | None:
     """Return the strategy that counts and how many messages it keeps beyond the prefetch; None keeps all.
 
-    `prefetch` is the subscription's window, 0 without one.
+    `prefetch` is the subscription's window; 0 without one.
     """
     limits = []
     if (constant := settings["constant_pending_message_limit_strategy"]) >= 0:
@@ -201,12 +229,15 @@ def pending_limit(settings: Mapping[str, Any], prefetch: int) -> tuple[str, int]
 
 
 def set_fields(entry: object, names: Iterable[str]) -> dict[str, Any]:
-    """The fields that an entry sets."""
+    """Return the fields that an entry sets."""
     return {name: value for name in names if (value := getattr(entry, name)) is not None}
 
 
 def preset_layers(document: PolicyDocument, system: str) -> LayeredSettings:
-    """The document's entries of `xap`, `activemq`, `qpid` or `quotas` by scope, over that system's defaults."""
+    """Return the document's entries of one system by scope, over that system's defaults.
+
+    `system` is `xap`, `activemq`, `qpid` or `quotas`.
+    """
     known, found = default_settings(PRESETS[system]), []
     for entry in getattr(document, system):
         topic, user, transport = getattr(entry, "topic", ""), getattr(entry, "user", ""), entry.transport
@@ -220,15 +251,18 @@ _OWN_POOL: Final = "transport:"
 
 
 def transport_of_pool(pool: str) -> str:
-    """The transport whose own pool it is; INSTANCE for the shared one."""
+    """Return the transport that has a pool to itself; INSTANCE for the shared pool."""
     return pool.removeprefix(_OWN_POOL) if pool != INSTANCE_POOL else INSTANCE
 
 
 def pool_limits(
     name: str, settings: PoolSettings, host_memory: int, ulimit: int | None, default_disk_path: str
 ) -> PoolLimits:
-    """A pool's numbers, with AMPS's defaults for what isn't set. Bytes; ulimit None is "unlimited"."""
-    # The limits are at least 1 and a path isn't empty, so that `or` means "unless set", here and below.
+    """Return the limits of a pool in bytes, with AMPS's defaults for values that are not set.
+
+    `host_memory` and `ulimit` are bytes; a `ulimit` of None means unlimited.
+    """
+    # Limits are at least 1 and paths are not empty, so `or` means "unless set", here and below.
     usable = host_memory if ulimit is None else min(host_memory, ulimit)
     memory = settings.message_memory_limit or max(1, usable * DEFAULT_MEMORY_PERCENT // 100)
     disk = settings.message_disk_limit or max(DEFAULT_DISK_LIMIT, memory)
@@ -238,10 +272,11 @@ def pool_limits(
 def resolve_pools(
     document: PolicyDocument, host_memory: int, ulimit: int | None, default_disk_path: str
 ) -> dict[str, PoolLimits]:
-    """Each transport's pool; INSTANCE is the shared one.
+    """Return the pool of each transport by name; INSTANCE is the shared one.
 
     A transport that sets a value that differs from the instance's gets a pool of its own, with the instance's
-    values for what it doesn't set; one that repeats the instance's values shares the instance's pool.
+    values for what it does not set. A transport that repeats the instance's values shares the instance's
+    pool.
     """
     host = (host_memory, ulimit, default_disk_path)
     shared = pool_limits(INSTANCE_POOL, document.pool, *host)
@@ -256,8 +291,10 @@ def resolve_pools(
 
 
 def client_rules(document: PolicyDocument, transport: str, pool: PoolLimits) -> list[Rule]:
-    """The rules about a transport's clients, in the order of judging: a client over two of its limits is acted on once,
-    by the first."""
+    """Return the AMPS rules about a transport's clients, in the order of judging.
+
+    The first rule acts on a client that is over two of its limits; the client is acted on only once.
+    """
     policy = document.client_policy_of(transport)
     age, percent = (
         policy.client_message_age_limit_ms,
@@ -265,60 +302,124 @@ def client_rules(document: PolicyDocument, transport: str, pool: PoolLimits) -> 
     )
     rules = []
     if age is not None:
-        rules.append(Rule("amps.client_message_age_limit", "ClientMessageAgeLimit", transport, Signal.OLDEST_AGE, Shape.HARD,
-                          age, (Rung(PolicyAction.DISCONNECT),), document.revision))  # fmt: skip
+        rules.append(
+            Rule(
+                "amps.client_message_age_limit",
+                "ClientMessageAgeLimit",
+                transport,
+                Signal.OLDEST_AGE,
+                Shape.HARD,
+                age,
+                (Rung(PolicyAction.DISCONNECT),),
+                document.revision,
+            )
+        )
     for name, signal, whole, action in (
         ("disk", Signal.SPOOL_BYTES, pool.disk, PolicyAction.DISCONNECT),
         ("memory", Signal.OUTBOUND_BYTES, pool.memory, PolicyAction.OFFLINE),
     ):
-        rules.append(Rule(f"amps.client_max_capacity.{name}", "ClientMaxCapacity", transport, signal, Shape.PERCENT_OF,
-                          whole * percent // 100, (Rung(action),), document.revision))  # fmt: skip
+        rules.append(
+            Rule(
+                f"amps.client_max_capacity.{name}",
+                "ClientMaxCapacity",
+                transport,
+                signal,
+                Shape.PERCENT_OF,
+                whole * percent // 100,
+                (Rung(action),),
+                document.revision,
+            )
+        )
     return rules
 
 
 def pool_rules(pool: PoolLimits, revision: int) -> list[Rule]:
-    """The rules that choose the largest user of a pool."""
+    """Return the AMPS rules that choose the largest user of a pool."""
     return [
-        Rule(f"amps.{name}", setting, pool.name, signal, Shape.LARGEST_WHEN_POOL_OVER, limit, (Rung(action),), revision)
+        Rule(
+            f"amps.{name}",
+            setting,
+            pool.name,
+            signal,
+            Shape.LARGEST_WHEN_POOL_OVER,
+            limit,
+            (Rung(action),),
+            revision,
+        )
         for name, setting, signal, limit, action in (
             ("message_disk_limit", "MessageDiskLimit", Signal.POOL_DISK, pool.disk, PolicyAction.DISCONNECT),
-            ("message_memory_limit", "MessageMemoryLimit", Signal.POOL_MEMORY, pool.memory, PolicyAction.OFFLINE),
+            (
+                "message_memory_limit",
+                "MessageMemoryLimit",
+                Signal.POOL_MEMORY,
+                pool.memory,
+                PolicyAction.OFFLINE,
+            ),
         )
-    ]  # fmt: skip
+    ]
 
 
 def amps_settings(document: PolicyDocument, transport: str) -> dict[str, EffectiveValue]:
-    """AMPS's settings of a transport, each with where it is set."""
+    """Return AMPS's settings of a transport, each with its origin."""
     layers = [_layer("instance", document)]
     layers += [_layer(f"transport {own.name}", own) for own in document.transports if own.name == transport]
     return merge_layers(layers, dict.fromkeys(AMPS))
 
 
 def _layer(origin: str, source: PolicyDocument | TransportSettings) -> SettingsLayer:
+    """Return the AMPS settings of an instance or transport as a layer."""
     fields = set_fields(source.pool, AMPS_POOL) | set_fields(source.client_policy, AMPS_CLIENT)
     return SettingsLayer(origin, Scope(), fields)
 
 
 CUSTOM_DEFAULTS: Final[dict[str, Any]] = {
-    "mode": EnforcementMode.SHADOW, "signal": None, "shape": Shape.HARD, "limit": None, "percent": None, "hold_ms": 0,
-    "window_ms": 0, "count": 0, "clear": 0, "guard_bytes": 1, "check_ms": TICK_MS, "cooldown_ms": 0,
-    "choose": TargetSelection.SELF, "protected": (), "ladder": (), "confirm_delete": False,
-}  # fmt: skip
+    "mode": EnforcementMode.SHADOW,
+    "signal": None,
+    "shape": Shape.HARD,
+    "limit": None,
+    "percent": None,
+    "hold_ms": 0,
+    "window_ms": 0,
+    "count": 0,
+    "clear": 0,
+    "guard_bytes": 1,
+    "check_ms": TICK_MS,
+    "cooldown_ms": 0,
+    "choose": TargetSelection.SELF,
+    "protected": (),
+    "ladder": (),
+    "confirm_delete": False,
+}
 _AS_SET: Final = (
-    "signal", "shape", "ladder", "mode", "hold_ms", "window_ms", "count", "clear", "check_ms", "cooldown_ms", "guard_bytes", "protected",
-)  # fmt: skip
+    "signal",
+    "shape",
+    "ladder",
+    "mode",
+    "hold_ms",
+    "window_ms",
+    "count",
+    "clear",
+    "check_ms",
+    "cooldown_ms",
+    "guard_bytes",
+    "protected",
+)
+"""Settings that a rule has unchanged."""
 
 
 class CustomRule(NamedTuple):
-    """One rule of the operator's own: its entries, and what it measures."""
+    """Custom rule of the operator: its entries, and the subject that it measures."""
 
     name: str
     layers: LayeredSettings
     measured: SignalSubject
 
     def compile(self, settings: Mapping[str, Any], pool: PoolLimits, revision: int) -> Rule | None:
-        """The rule of effective settings; None when what matches doesn't make a whole one, or contradicts itself: entries
-        that neither lies within the other's scope are laid over each other only for those whom both are about."""
+        """Return the rule of effective settings; None when they are incomplete or contradict each other.
+
+        Entries whose scopes overlap, without one containing the other, are merged only for the subjects that
+        both apply to. So a contradiction may concern these alone.
+        """
         narrow, pooled = self.measured is SignalSubject.SUBSCRIPTION, self.measured is SignalSubject.POOL
         if any(rule_contradictions(RuleSettings(self.name, **settings), narrow)):
             return None
@@ -327,13 +428,19 @@ class CustomRule(NamedTuple):
             on_disk = settings["signal"] in (Signal.SPOOL_BYTES, Signal.POOL_DISK)
             limit = (pool.disk if on_disk else pool.memory) * settings["percent"] // 100
         return Rule(
-            self.name, self.name, pool.name if pooled else "", limit=limit, revision=revision, per_subscription=narrow,
-            at_tick=pooled, **{key: settings[key] for key in _AS_SET},
-        )  # fmt: skip
+            self.name,
+            self.name,
+            pool.name if pooled else "",
+            limit=limit,
+            revision=revision,
+            per_subscription=narrow,
+            at_tick=pooled,
+            **{key: settings[key] for key in _AS_SET},
+        )
 
 
 def custom_rules(document: PolicyDocument) -> dict[str, CustomRule]:
-    """The operator's rules by name."""
+    """Return the operator's rules by name."""
     named: dict[str, list[RuleSettings]] = {}
     for entry in document.rules:
         named.setdefault(entry.name, []).append(entry)
@@ -341,6 +448,7 @@ def custom_rules(document: PolicyDocument) -> dict[str, CustomRule]:
 
 
 def _own(name: str, entries: list[RuleSettings]) -> CustomRule:
+    """Return the custom rule of all entries with one name."""
     layers = [
         SettingsLayer(f"rule {name} ({entry.scope})", entry.scope, set_fields(entry, RULE_FIELDS))
         for entry in entries
@@ -358,10 +466,11 @@ _LIMITS: Final = {
     "message_age": Signal.OLDEST_AGE,
     "message_count": Signal.BACKLOG_MESSAGES,
 }
+"""Signal of each Qpid limit."""
 
 
 def qpid_rules(settings: Mapping[str, Any], revision: int, *, durable: bool) -> Iterable[Rule]:
-    """The rules of effective settings for a subscription."""
+    """Yield the rules of effective settings for a subscription."""
     if not durable:
         action = PolicyAction.DISCONNECT
     else:
@@ -369,20 +478,29 @@ def qpid_rules(settings: Mapping[str, Any], revision: int, *, durable: bool) -> 
     for name, signal in _LIMITS.items():
         if settings[name] is not None:
             yield Rule(
-                f"qpid.{name}", QPID[name].word, "", signal, Shape.HARD, settings[name], (Rung(action),), revision,
-                DecisionReason.RESOURCE_ERROR, mode=settings["mode"], per_subscription=True,
-            )  # fmt: skip
+                f"qpid.{name}",
+                QPID[name].word,
+                "",
+                signal,
+                Shape.HARD,
+                settings[name],
+                (Rung(action),),
+                revision,
+                DecisionReason.RESOURCE_ERROR,
+                mode=settings["mode"],
+                per_subscription=True,
+            )
 
 
 OUTGROWN: Final = {
     "client_pinned_bytes": Signal.PINNED_BYTES,
     "user_pinned_bytes": Signal.USER_PINNED_BYTES,
 }
-"""By setting, what a quota limits."""
+"""Signal that each quota limits, by setting."""
 
 
 def quota_rules(settings: Mapping[str, Any], revision: int) -> Iterable[Rule]:
-    """The rules of effective settings; none without a quota."""
+    """Yield the rules of effective settings; none without a quota."""
     for quota, signal in OUTGROWN.items():
         if (limit := settings[quota]) is not None:
             yield Rule(
@@ -392,16 +510,27 @@ def quota_rules(settings: Mapping[str, Any], revision: int) -> Iterable[Rule]:
 
 XAP_DEFAULTS: Final = default_settings(XAP)
 PART_MS: Final = 125
-"""The shortest time between two looks at one client."""
+"""Minimum time between two checks of one client."""
 
 
 def xap_rules(settings: Mapping[str, Any], revision: int) -> Iterable[Rule]:
-    """The rule of effective settings; none while it isn't enabled."""
+    """Yield the rule of effective settings; none while it is not enabled."""
     if not settings["enabled"]:
         return
     latency, retries = settings["latency"], settings["retries"]
     yield Rule(
-        "xap.throughput", "throughput", "", Signal.DRAIN_RATE, Shape.RATE_BELOW, settings["throughput"],
-        (Rung(PolicyAction.CANCEL_SUBSCRIPTION),), revision, mode=settings["mode"], hold_ms=latency, window_ms=latency,
-        count=retries, check_ms=max(PART_MS, latency // (retries + 1)), guard_bytes=1,
-    )  # fmt: skip
+        "xap.throughput",
+        "throughput",
+        "",
+        Signal.DRAIN_RATE,
+        Shape.RATE_BELOW,
+        settings["throughput"],
+        (Rung(PolicyAction.CANCEL_SUBSCRIPTION),),
+        revision,
+        mode=settings["mode"],
+        hold_ms=latency,
+        window_ms=latency,
+        count=retries,
+        check_ms=max(PART_MS, latency // (retries + 1)),
+        guard_bytes=1,
+    )

@@ -1,4 +1,4 @@
-"""How each step of the catalogue is planned and carried out."""
+"""Handlers of the steps in the catalogue: how each is planned and performed."""
 
 from __future__ import annotations
 

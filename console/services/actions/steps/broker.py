@@ -1,4 +1,4 @@
-"""Steps that a running broker carries out, over its control socket."""
+"""Steps that a running broker performs, requested over its control socket."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ from console.services.actions.variables import expand_bytes
 from console.services.manual_downgrades import change_member_or_link
 
 REPLAYS: Mapping[str, type[requests.PauseReplay | requests.ResumeReplay]] = {
-    "pause": requests.PauseReplay, "resume": requests.ResumeReplay,
-}  # fmt: skip
+    "pause": requests.PauseReplay,
+    "resume": requests.ResumeReplay,
+}
 MAX_BODY = 1024 * 1024
 
 
 def _publish(scene: StepContext, options: Options) -> StepResult:
+    """Publish a message through the broker, and record it in the audit, also if the broker refuses."""
     body = expand_bytes(options["data"], scene.variables)
     if options["topic"].startswith(OWN):
         raise OperatorError(
@@ -48,7 +50,8 @@ def _publish(scene: StepContext, options: Options) -> StepResult:
         scene.link.call(
             requests.PublishRawMessage(topic=options["topic"], body=base64.b64encode(body).decode())
         )
-    except SluiceError as problem:  # the answer may be lost, and not the message: who is behind it is kept
+    except SluiceError as problem:
+        # Possibly only the reply was lost, so the audit needs the publisher for the two-person rule.
         failed = AuditResult.FAILED
         audit.record(scene.actor, PUBLISHED, target, after=told, result=failed, message=problem.sentence)
         raise
@@ -88,6 +91,7 @@ def _shut_down(scene: StepContext, options: Options) -> StepResult:
 
 
 def _client(options: Options) -> str:
+    """Return the client's name. Raises OperatorError `unknown_client` if an empty variable made it empty."""
     if not options["client"]:
         raise OperatorError(
             "unknown_client",
@@ -114,7 +118,8 @@ STEPS = {
     "replay": StepHandler(template_plan("{change} the managed replay {name}"), _replay),
     "replication": StepHandler(
         template_plan(
-            "{change} {member}, a member of the group or the link of a destination, for what this broker acknowledges"
+            "{change} {member}, a member of the group or the link of a destination, "
+            "for what this broker acknowledges"
         ),
         _replication,
     ),

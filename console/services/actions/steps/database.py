@@ -1,4 +1,4 @@
-"""Truncating what the database keeps: statistics (samples, minutes, hours, losses) and decisions, some rows at a time."""
+"""Step that deletes old rows: statistics (samples, minutes, hours, losses) and decisions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from console.services.actions.step_context import Options, StepContext, StepHand
 from console.units.ages import format_age, parse_age
 
 ROWS_AT_A_TIME = 5_000
-"""Small enough that a writer never waits long behind a deletion."""
+"""Rows deleted per statement, so that a writer never waits long for a deletion."""
 
 
 TABLES: dict[str, tuple[type[Model], ...]] = {
@@ -32,6 +32,7 @@ TABLES: dict[str, tuple[type[Model], ...]] = {
 
 
 def _old(instance: Instance, options: Options) -> Iterator[tuple[str, list[QuerySet[Any]]]]:
+    """Yield name and querysets of each group of tables that the options choose, limited to old rows."""
     before = timezone.now() - timedelta(seconds=parse_age(options["age"]))
     for word, tables in TABLES.items():
         if options["what"] in (word, "both"):
@@ -41,7 +42,7 @@ def _old(instance: Instance, options: Options) -> Iterator[tuple[str, list[Query
 def _plan(instance: Instance, options: Options) -> StepPlan:
     rows = {word: sum(rows.count() for rows in found) for word, found in _old(instance, options)}
     words = " and ".join(f"{count:,} rows of {word}" for word, count in rows.items())
-    # How many rows there are changes by the second: the promise is what and how old.
+    # The number of rows changes each second, so the hash only covers the tables and the age.
     return StepPlan(
         f"delete {words} older than {format_age(parse_age(options['age']))}",
         [options["what"], parse_age(options["age"])],

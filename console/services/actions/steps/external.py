@@ -1,4 +1,4 @@
-"""Steps that leave the broker alone: pipeline jobs, custom events, webhooks."""
+"""Steps that don't need the broker: pipeline jobs, custom events, webhooks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from console.services.actions.webhook_address import check_address
 
 MAX_BODY = 1024 * 1024
 MAX_DEPTH = 8
-"""How often events may raise each other."""
+"""Maximum length of a chain of events that raise each other."""
 
 
 def _pipeline(scene: StepContext, options: Options) -> StepResult:
@@ -34,25 +34,31 @@ def _pipeline(scene: StepContext, options: Options) -> StepResult:
 
 
 def _event(scene: StepContext, options: Options) -> StepResult:
-    """Raise a custom event: every action that waits for it gets a run, with this run's variables."""
+    """Raise a custom event. Each action that waits for it gets a run with this run's variables."""
     depth = int(scene.run.trigger.get("depth", 0)) + 1
     if depth > MAX_DEPTH:
         raise OperatorError(
             "event_loop", f"Events have triggered each other {depth} times.", "Break the cycle of actions."
         )
     event = TriggerEvent("event", {**scene.variables, "SLUICE_EVENT": options["name"]})
-    # Its plan named what the event starts, and was checked when the run was taken up.
+    # The run's plan named the actions that the event starts, and was checked when the worker claimed the run.
     started = scene.happened(
-        scene.instance, [event], depth=depth, actor=scene.actor, causes=scene.run.causes,
+        scene.instance,
+        [event],
+        depth=depth,
+        actor=scene.actor,
+        causes=scene.run.causes,
         planned=bool(scene.run.plan_hash),
-    )  # fmt: skip
+    )
     return StepResult({"event": options["name"], "runs": [str(run.pk) for run in started]})
 
 
 def _webhook(scene: StepContext, options: Options) -> StepResult:
-    """POST to a declared host. One attempt, one deadline, no redirects; anything but 2xx fails the step.
+    """POST to a declared host: one attempt, one deadline, no redirects.
 
-    Cancelling the run ends the call. The host may have done by then what it was asked.
+    Any answer other than 2xx fails the step.
+
+    Cancelling the run ends the call, but the host may have processed it already.
     """
     address = check_address(options["url"])
     body, kind = _body(scene, options["data"])
@@ -72,6 +78,7 @@ def _webhook(scene: StepContext, options: Options) -> StepResult:
 
 
 def _body(scene: StepContext, template: str) -> tuple[bytes, str]:
+    """Return body and content type of a webhook call. An empty template sends the run's variables."""
     if template:
         body = expand_bytes(template, scene.variables)
         kind = "application/json" if body.lstrip()[:1] in (b"{", b"[") else "text/plain; charset=utf-8"
@@ -88,7 +95,7 @@ def _body(scene: StepContext, template: str) -> tuple[bytes, str]:
 
 
 def _plan_event(instance: Instance, options: Options) -> StepPlan:
-    """Name the actions that the event starts, through one another: they are part of what is approved."""
+    """Name the actions that the event starts, also through each other: an approval covers them."""
     started = chains.raised_by(instance, [{"do": "event", "name": options["name"]}])
     names = ", ".join(one.name for one in started) or "no action"
     return StepPlan(

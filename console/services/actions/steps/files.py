@@ -1,4 +1,4 @@
-"""Steps on files of declared folders, and on the logs of Sluice's own processes."""
+"""Steps on files in declared folders, and on the logs of Sluice's processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def _choose(options: Options, packed: bool) -> file_selection.FileSelection:
 def _plan(word: str, packed: bool, instance: Instance, options: Options) -> StepPlan:
     choice = _choose(options, packed)
     return StepPlan(
-        f"{word} {len(choice.chosen)} file{'' if len(choice.chosen) == 1 else 's'} of {choice.folder}, {choice.nbytes:,} bytes",
+        f"{word} {len(choice.chosen)} file{'' if len(choice.chosen) == 1 else 's'} of {choice.folder}, "
+        f"{choice.nbytes:,} bytes",
         [[found.name, found.nbytes, found.changed_ns] for found in choice.chosen],
         {
             "files": [found.name for found in choice.chosen[:200]],
@@ -54,7 +55,10 @@ def _perform(act: Act, packed: bool, scene: StepContext, options: Options) -> St
 
 
 def _rotate(scene: StepContext, options: Options) -> StepResult:
-    """Rename the log; the supervisor, which writes it, begins a new one when it sees that. Never over an older one."""
+    """Rename logs.
+
+    The supervisor, which writes them, then creates new ones. The name's time avoids overwriting.
+    """
     home, wanted = Path(settings.SLUICE_HOME) / "log", options["process"]
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S}"
     logs = [path for path in sorted(home.glob("*.log")) if wanted in ("all", path.stem)]

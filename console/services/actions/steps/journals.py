@@ -1,4 +1,4 @@
-"""Steps on journals. The work is the journal service's; here it becomes a step of a run."""
+"""Steps on journals. The journal service does the work; this module makes it steps of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from console.units.ages import parse_age
 
 @dataclass(slots=True)
 class RunStep:
-    """A run's one step, as the services see a run that does nothing else."""
+    """View of a run that has only one of its steps, as the services expect it."""
 
     kind: str
     parameters: dict[str, Any]
@@ -28,7 +28,7 @@ class RunStep:
 
 
 def plan_journal_step(kind: str, instance: Instance, options: Options) -> StepPlan:
-    """Segments chosen and skipped."""
+    """Return the plan of a journal step, with segments chosen and skipped."""
     in_lake = options.get("which") == "lake"
     found = journals.plan(kind, options["age"], instance.name, in_lake=in_lake)
     count = len(found["chosen"])
@@ -38,11 +38,12 @@ def plan_journal_step(kind: str, instance: Instance, options: Options) -> StepPl
 
 
 def plan_promise(found: dict[str, Any]) -> Any:
-    """What a journal plan promises: the segments chosen. Sizes and reasons of others may move."""
+    """Return the values of a journal plan that count for its hash: the chosen segments. Sizes may change."""
     return [found["action"], found["age_s"], found["chosen"]]
 
 
 def _perform(kind: str, scene: StepContext, options: Options) -> StepResult:
+    """Perform an archive, compress or remove step, and return its result with the numbers as variables."""
     age_s = parse_age(options["age"])
     parameters = {"age": options["age"], "age_s": age_s, "in_lake": options.get("which") == "lake"}
     part = RunStep(kind, parameters, scene.instance, scene.run.member, scene.run.pk)

@@ -1,4 +1,4 @@
-"""Steps that make a new revision of the policy: a transport on or off, an older revision again."""
+"""Steps that make a new policy revision: enable or disable a transport, or restore an older revision."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ def _plan_transport(instance: Instance, options: Options) -> StepPlan:
         {**one, "enabled": enabled} if one.get("name") == name else one for one in document["transports"]
     ]
     told = _with_effect(
-        f"switch the transport {name}: enabled {options['enabled']}", instance,
+        f"switch the transport {name}: enabled {options['enabled']}",
+        instance,
         {**document, "transports": changed},
-    )  # fmt: skip
+    )
     return StepPlan(told)
 
 
 def _with_effect(sentence: str, instance: Instance, document: Mapping[str, Any]) -> str:
-    """Append the warnings that the console shows before it applies a document.
+    """Return the sentence followed by the warnings that the console shows before it applies a document.
 
-    Clients come and go, so the plan's hash leaves them out.
+    Connected clients change often, so the plan's hash doesn't cover these warnings.
     """
     warnings = effect_of_ending_rollout(drafts.preview_document(instance, document), document).warnings
     return ". ".join([sentence, *(one.rstrip(".") for one in warnings)])
@@ -36,9 +37,12 @@ def _with_effect(sentence: str, instance: Instance, document: Mapping[str, Any])
 
 def _transport(scene: StepContext, options: Options) -> StepResult:
     change = policies.change_transport(
-        scene.actor, options["name"], {"enabled": options["enabled"] == "yes"}, reason=f"action run {scene.run.pk}",
+        scene.actor,
+        options["name"],
+        {"enabled": options["enabled"] == "yes"},
+        reason=f"action run {scene.run.pk}",
         instance_name=scene.instance.name,
-    )  # fmt: skip
+    )
     return _done(scene, change)
 
 
