@@ -1,4 +1,6 @@
-"""Requests of strangers to the real web process: large bodies, slow ones, and many that never become whole."""
+"""Requests of strangers to the real web process: large bodies, slow ones, and many that never become
+whole.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ def test_a_body_of_800_mib_is_refused_by_its_length(web: Web, path: str, kind: s
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["multipart/form-data", "application/json"])
 def test_a_body_that_is_sent_whole_takes_neither_memory_nor_a_file(web: Web, kind: str) -> None:
-    """Multipart without a boundary cost twelve times its size, and stopped everybody's answers for as long."""
+    """Multipart without a boundary cost twelve times its size, and stopped everybody's answers for as
+    long.
+    """
     before, open_before = web.resident_mib(), web.open_files()
     peak, files, sent = before, set[str](), threading.Event()
 

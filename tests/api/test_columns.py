@@ -1,4 +1,7 @@
-"""The clients' columns: one list. A row of it is enough for the page, its script, the CSV, the API's order and its schema."""
+"""The clients' columns: one list.
+
+A row of it is enough for the page, its script, the CSV, the API's order and its schema.
+"""
 
 from __future__ import annotations
 

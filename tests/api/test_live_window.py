@@ -1,4 +1,6 @@
-"""The window of a tab: what it holds after any deltas is what a fresh one would be, and it is no more than it asked for."""
+"""The window of a tab: what it holds after any deltas is what a fresh one would be, and it is no more than it
+asked for.
+"""
 
 from __future__ import annotations
 

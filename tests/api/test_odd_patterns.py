@@ -1,4 +1,6 @@
-"""Topic patterns that can't be read, or would name nothing, are refused by name wherever one is given; bare signs mean what they say."""
+"""Topic patterns that can't be read, or would name nothing, are refused by name wherever one is given; bare
+signs mean what they say.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What every address answers is what the OpenAPI document says, byte for byte of its structure; and nothing there is HTML."""
+"""What every address answers is what the OpenAPI document says, byte for byte of its structure; and nothing
+there is HTML.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ API = [door for door in DOORS if door.path.startswith("/api/v1/")]
 
 @cache
 def contract() -> dict[str, Any]:
-    """The document, with every object that lists its properties closed: what isn't described isn't answered."""
+    """The document, with every object that lists its properties closed: what isn't described isn't
+    answered.
+    """
     made = json.loads(
         json.dumps(SchemaGenerator(api_version="v1").get_schema(request=None, public=True), default=str)
     )

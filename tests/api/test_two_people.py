@@ -1,4 +1,6 @@
-"""Two people for a run, and a plan for what takes something away: on every way on which a run can be started."""
+"""Two people for a run, and a plan for what takes something away: on every way on which a run can be
+started.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The jobs of test_jobs.py by the keyboard alone: one can see where one is at each step, and nothing holds one fast."""
+"""The jobs of test_jobs.py by the keyboard alone: one can see where one is at each step, and nothing holds
+one fast.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,11 @@ FOCUS = """() => {
 
 
 class Keys:
-    """Keys and nothing else. An act is a field that is written, an option that is chosen, or a key that does something; moves
-    are what leads from one to the next."""
+    """Keys and nothing else.
+
+    An act is a field that is written, an option that is chosen, or a key that does something; moves are what
+    leads from one to the next.
+    """
 
     def __init__(self, page: Page) -> None:
         self.page = page

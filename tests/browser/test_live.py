@@ -1,4 +1,6 @@
-"""The live pages: snapshot and deltas, the order that is held under a hand, pause, stale, filters in the URL."""
+"""The live pages: snapshot and deltas, the order that is held under a hand, pause, stale, filters in the
+URL.
+"""
 
 from __future__ import annotations
 

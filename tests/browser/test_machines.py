@@ -1,4 +1,6 @@
-"""A console over several machines in a browser: the chooser, the brokers' table, a group whose members come and go, links in each state."""
+"""A console over several machines in a browser: the chooser, the brokers' table, a group whose members come
+and go, links in each state.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.support.consoles import running_console
 
 Happens = Callable[[str], None]
 SEEN_MS = 30_000
-"""In which a page says what has happened; it looks each two or five seconds, on a machine that may be busy."""
+"""In which a page says what has happened; it looks each two or five seconds, on a machine that may be
+busy.
+"""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,6 @@
-"""What holds for every page in a browser: no script errors, nothing refused by the CSP, accessible, no sideways scroll."""
+"""What holds for every page in a browser: no script errors, nothing refused by the CSP, accessible, no
+sideways scroll.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A STOMP transport's settings, changed on the pages of a draft before a real broker, and what a client of it sees then."""
+"""A STOMP transport's settings, changed on the pages of a draft before a real broker, and what a client of it
+sees then.
+"""
 
 from __future__ import annotations
 

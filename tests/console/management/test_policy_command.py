@@ -1,4 +1,6 @@
-"""manage.py policy: what is exported can be imported, differences are told, other brokers' files are laid over."""
+"""manage.py policy: what is exported can be imported, differences are told, other brokers' files are laid
+over.
+"""
 
 from __future__ import annotations
 

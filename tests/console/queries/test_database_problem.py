@@ -1,4 +1,6 @@
-"""`/readyz` calls no database ok that is read-only, full or locked: SQLite here, PostgreSQL in a cluster of its own."""
+"""`/readyz` calls no database ok that is read-only, full or locked: SQLite here, PostgreSQL in a cluster of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def manage(home: Path, url: str, *words: str) -> str:
 
 
 def problem(home: Path, url: str, *statements: str) -> str:
-    """The code that readiness gives the database, in connections that begin with these statements; "" when all is well."""
+    """The code that readiness gives the database, in connections that begin with these statements; "" when
+    all is well.
+    """
     said = manage(home, url, sys.executable, "-c", ASK, *statements)
     return str(eval(said.strip().splitlines()[-1])["problem"])
 

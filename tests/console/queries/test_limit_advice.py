@@ -28,7 +28,8 @@ def test_the_smallest_limit_is_what_was_observed_and_a_preset_has_no_hold() -> N
 
 
 def test_a_rule_of_ones_own_could_have_waited_longer() -> None:
-    # Over 800 MiB from the 51st look on, 9 s before: it was held for 5 s, so 10 s would have been enough, and 9 s not.
+    # Over 800 MiB from the 51st look on, 9 s before: it was held for 5 s, so 10 s would have been enough, and
+    # 9 s not.
     found = limit_advice(decided(rule="mine", shape="hard", limit=800 * MIB, hold_ms=5_000))
     assert found is not None
     assert 960 * MIB <= found.limit < 966 * MIB

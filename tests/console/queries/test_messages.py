@@ -1,4 +1,6 @@
-"""Messages of a real broker: the newest are the newest, every page goes on where the last ended, following says what passed."""
+"""Messages of a real broker: the newest are the newest, every page goes on where the last ended, following
+says what passed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Alerts: opened, told and closed by what a broker says, sent by a real mail server and to a real web server, a bounded number of times."""
+"""Alerts: opened, told and closed by what a broker says, sent by a real mail server and to a real web server,
+a bounded number of times.
+"""
 
 from __future__ import annotations
 

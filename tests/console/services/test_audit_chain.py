@@ -1,4 +1,6 @@
-"""The audit's chain: whatever is done to its rows in the database is named; and what `manage.py audit verify` says."""
+"""The audit's chain: whatever is done to its rows in the database is named; and what `manage.py audit verify`
+says.
+"""
 
 from __future__ import annotations
 

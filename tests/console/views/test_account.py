@@ -254,7 +254,9 @@ def test_the_proof_ends_after_minutes_and_with_the_next_key(
 def test_where_everybody_must_have_one_each_login_is_shown_a_key_of_its_own(
     operator: Any, settings: Any
 ) -> None:
-    """Somebody who knows the password and looks at the key first doesn't know the key that the owner takes."""
+    """Somebody who knows the password and looks at the key first doesn't know the key that the owner
+    takes.
+    """
     settings.SLUICE_REQUIRE_TOTP = True
     thief, owner = come_in(), come_in()
     seen = shown_key(thief.get("/login/second-factor/").content.decode())

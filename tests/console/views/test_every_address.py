@@ -1,4 +1,6 @@
-"""No page is forgotten: what answers HTML to GET is in the lists by which every page is looked at, or is said to be none."""
+"""No page is forgotten: what answers HTML to GET is in the lists by which every page is looked at, or is said
+to be none.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every kind of run, step, state and failure on every page that shows runs; and what of them those see who may not read all."""
+"""Every kind of run, step, state and failure on every page that shows runs; and what of them those see who
+may not read all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The law of imports: whatever stands in a file, each of its leaves is told of once, and nothing is refused as nothing."""
+"""The law of imports: whatever stands in a file, each of its leaves is told of once, and nothing is refused
+as nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Whole configuration files of the four systems: each leaf is told of once, and the policy means what the file means."""
+"""Whole configuration files of the four systems: each leaf is told of once, and the policy means what the
+file means.
+"""
 
 from __future__ import annotations
 
