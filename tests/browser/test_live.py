@@ -203,8 +203,10 @@ def test_deltas_lead_to_what_a_fresh_snapshot_says(page: Page) -> None:
         return { clients: [...feed.clients.values()], revision: feed.broker.revision, follows, gap };
     }""") == {
         "clients": [{"name": "a", "lag_messages": 9}, {"name": "c", "lag_messages": 3}],
-        "revision": 2, "follows": True, "gap": False,
-    }  # fmt: skip
+        "revision": 2,
+        "follows": True,
+        "gap": False,
+    }
 
 
 def test_of_thousands_only_the_rows_in_sight_are_in_the_page(page: Page) -> None:

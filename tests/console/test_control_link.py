@@ -246,7 +246,10 @@ def test_a_certificate_that_has_expired_is_named_at_both_ends_and_renewed_withou
         assert "the broker takes it up by itself" in refused.fix
         events = {one["event"]: one for one in logs}
         assert events["control_certificate_expired"]["certificate"] == used.certificate
-        assert "doesn't believe this broker's certificate (certificate expired)" in events["control_link_refused"]["why"]  # fmt: skip
+        assert (
+            "doesn't believe this broker's certificate (certificate expired)"
+            in events["control_link_refused"]["why"]
+        )
         shows(5)
         machine.at(machine.port)
         assert link_to("test-1").call(GetStatus()).instance == "test-1"

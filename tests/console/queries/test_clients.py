@@ -43,9 +43,12 @@ def test_clients_without_a_value_come_last_either_way() -> None:
 
 def test_the_worst_health_comes_first_then_the_greatest_lag(broker: FakeBroker) -> None:
     broker.clients = [
-        make_client("fine"), make_client("paused", "paused"), make_client("late", lag=5, health="falling behind"),
-        make_client("later", lag=9, health="falling behind"), make_client("stuck", lag=1, health="stalled"),
-    ]  # fmt: skip
+        make_client("fine"),
+        make_client("paused", "paused"),
+        make_client("late", lag=5, health="falling behind"),
+        make_client("later", lag=9, health="falling behind"),
+        make_client("stuck", lag=1, health="stalled"),
+    ]
     assert names(ClientSequence()[:10]) == ["stuck", "later", "late", "paused", "fine"]
 
 

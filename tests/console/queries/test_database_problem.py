@@ -33,8 +33,11 @@ print(_database())
 
 def manage(home: Path, url: str, *words: str) -> str:
     environment = {
-        **os.environ, "SLUICE_HOME": str(home), "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "console.project.settings",
-    }  # fmt: skip
+        **os.environ,
+        "SLUICE_HOME": str(home),
+        "DATABASE_URL": url,
+        "DJANGO_SETTINGS_MODULE": "console.project.settings",
+    }
     done = subprocess.run(
         words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
     )

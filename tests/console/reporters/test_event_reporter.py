@@ -67,7 +67,8 @@ async def until_runs(count: int) -> list[tuple[str, dict[str, str]]]:
 
 async def test_start_logon_message_and_end_become_runs(tmp_path: Path) -> None:
     await make([
-        {"on": "startup"}, {"on": "logon", "client": "fee*"}, {"on": "publish", "topic": "flights.>", "filter": "/delay > 10"}, {"on": "shutdown"},
+        {"on": "startup"}, {"on": "logon", "client": "fee*"},
+        {"on": "publish", "topic": "flights.>", "filter": "/delay > 10"}, {"on": "shutdown"},
     ])  # fmt: skip
     async with reported(tmp_path) as (broker, _):
         client = await RawClient.connect(broker, "feed")

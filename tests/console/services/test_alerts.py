@@ -49,7 +49,9 @@ def hook(settings: Any) -> Iterator[Hook]:
 def rule(
     actor: Actor, instance: Instance, about: AlertSubject = AlertSubject.STALLED, **more: Any
 ) -> AlertRule:
-    return alerts.create(actor, AlertRule(instance=instance, name=f"{about}", about=about, **{"for_s": 30, **more}))  # fmt: skip
+    return alerts.create(
+        actor, AlertRule(instance=instance, name=f"{about}", about=about, **{"for_s": 30, **more})
+    )
 
 
 def health(broker: FakeBroker, health: Health, *names: str) -> None:
@@ -197,7 +199,10 @@ def test_without_a_mail_server_and_with_an_undeclared_host_it_is_said(
     rule(actor, instance, webhook="http://169.254.169.254/", emails="night@example.org", for_s=0)
     alerts.evaluate_alerts(NOW)
     alerts.send_due_messages(NOW)
-    assert {one.channel: "SLUICE_SMTP_URL" in one.problem or "isn't a declared host" in one.problem for one in AlertMessage.objects.all()} == {"email": True, "webhook": True}  # fmt: skip
+    assert {
+        one.channel: "SLUICE_SMTP_URL" in one.problem or "isn't a declared host" in one.problem
+        for one in AlertMessage.objects.all()
+    } == {"email": True, "webhook": True}
 
 
 def test_a_name_from_outside_adds_no_line_and_no_control_character_to_a_mail(

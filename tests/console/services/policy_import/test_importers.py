@@ -196,8 +196,10 @@ def test_text_that_isnt_plain_xml_is_refused(system: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("system", "text", "looked_for"), [
-    ("activemq", "<beans/>", "policyEntry"), ("qpid", "<a/>", "slow-consumer-detection"), ("xap", "x=1", "slow-consumer.enabled"),
-    ("xap", "", "slow-consumer"), ("amps", "<AMPSConfig/>", "MessageMemoryLimit"), ("activemq", '<policyEntry topic=">"/>', "policyEntry"),
+    ("activemq", "<beans/>", "policyEntry"), ("qpid", "<a/>", "slow-consumer-detection"),
+    ("xap", "x=1", "slow-consumer.enabled"),
+    ("xap", "", "slow-consumer"), ("amps", "<AMPSConfig/>", "MessageMemoryLimit"),
+    ("activemq", '<policyEntry topic=">"/>', "policyEntry"),
     ("qpid", '<topic key="a"><consumer><depth>x</depth></consumer></topic>', "slow-consumer-detection"),
     ("amps", "<TransactionLog><Nonsense/></TransactionLog>", "TransactionLog"),
 ])  # fmt: skip
@@ -240,7 +242,8 @@ def test_an_entry_whose_topic_is_no_pattern_or_is_there_twice_is_left_out_whole(
 
 
 @pytest.mark.parametrize(("setting", "because"), [
-    ('topicPrefetch="0"', "from 1 to 32767"), ('topicPrefetch="${prefetch}"', "variable"), ('topicPrefetch="many"', "isn't a value"),
+    ('topicPrefetch="0"', "from 1 to 32767"), ('topicPrefetch="${prefetch}"', "variable"),
+    ('topicPrefetch="many"', "isn't a value"),
     ('topicPrefetch="99999999999999999999999"', "isn't a value"), ('memoryLimit="5mb"', "hold up producers"),
 ])  # fmt: skip
 def test_why_a_value_isnt_taken(setting: str, because: str) -> None:
@@ -262,9 +265,11 @@ TLS = "<Certificate>/c.pem</Certificate><PrivateKey>/k.pem</PrivateKey>"
 
 
 @pytest.mark.parametrize("secured", [
-    "<Type>tcps</Type>", "<Type>tcps</Type><Certificate>/c.pem</Certificate>", "<Type>tcp</Type><PrivateKey>/k.pem</PrivateKey>",
+    "<Type>tcps</Type>", "<Type>tcps</Type><Certificate>/c.pem</Certificate>",
+    "<Type>tcp</Type><PrivateKey>/k.pem</PrivateKey>",
     "<Type>tcps</Type><Certificate>c.pem</Certificate><PrivateKey>/k.pem</PrivateKey>",
-    f"<Type>tcps</Type>{TLS}<VerifyClient>true</VerifyClient><CAPath>/ca</CAPath>", "<Type>tcp</Type><VerifyClient>true</VerifyClient>",
+    f"<Type>tcps</Type>{TLS}<VerifyClient>true</VerifyClient><CAPath>/ca</CAPath>",
+    "<Type>tcp</Type><VerifyClient>true</VerifyClient>",
 ])  # fmt: skip
 def test_a_transport_that_was_secured_is_never_opened_without(secured: str) -> None:
     text = (
@@ -293,16 +298,19 @@ def test_a_secured_transport_of_amps(kind: str) -> None:
 @pytest.mark.parametrize(("text", "settings"), [
     ("export XAP_GSC_OPTIONS=\"-Dp.throughput=1 -Dp.latency=2\"", {"throughput": 1, "latency": 2}),
     ("export XAP_GSC_OPTIONS='-Dp.throughput=1\n -Dp.latency=2'", {"throughput": 1, "latency": 2}),
-    ("XAP_GSC_OPTIONS=\"-Dp.throughput=1 \\\n  -Dp.latency=2\"; export XAP_GSC_OPTIONS", {"throughput": 1, "latency": 2}),
+    ("XAP_GSC_OPTIONS=\"-Dp.throughput=1 \\\n  -Dp.latency=2\"; export XAP_GSC_OPTIONS",
+        {"throughput": 1, "latency": 2}),
     ('set "GSC_JAVA_OPTIONS=-Dp.throughput=1 -Dp.latency=2"', {"throughput": 1, "latency": 2}),
     ("set GSC_JAVA_OPTIONS=-Dp.throughput=1 ^\n -Dp.latency=2", {"throughput": 1, "latency": 2}),
     ("setenv GSC_JAVA_OPTIONS \"-Dp.throughput=1 -Dp.latency=2\"", {"throughput": 1, "latency": 2}),
     ("export A=\"-Dp.throughput=1\"\nexport B=\"-Dp.throughput=2\"", {"throughput": 2}),
     ("gs-agent.sh \"-Dp.enabled=TRUE\" -Dp.retries='3'", {"enabled": True, "retries": 3}),
-    ("greeting=don't\np.enabled = true\np.latency: 5\np.retries 7", {"enabled": True, "latency": 5, "retries": 7}),
+    ("greeting=don't\np.enabled = true\np.latency: 5\np.retries 7",
+        {"enabled": True, "latency": 5, "retries": 7}),
     ("# it's a comment\n! another\nREM and one\n:: and one\np.enabled=true", {"enabled": True}),
     ('<props><prop key="p.enabled"> true </prop></props>', {"enabled": True}),
-    ('<bean><property name="p.latency" value="9"/><entry key="p.retries"><value>2</value></entry></bean>', {"latency": 9, "retries": 2}),
+    ('<bean><property name="p.latency" value="9"/><entry key="p.retries"><value>2</value></entry></bean>',
+        {"latency": 9, "retries": 2}),
 ])  # fmt: skip
 def test_forms_of_xaps_properties(text: str, settings: dict[str, Any]) -> None:
     text = text.replace("p.", policy_import.xap.PREFIX)
@@ -504,7 +512,8 @@ def test_the_strategy_that_goes_by_acknowledgements(strategy: str) -> None:
 
 
 @pytest.mark.parametrize(("given", "because"), [
-    ('ignoreIdleConsumers="true"', "changes nothing"), ('ignoreIdleConsumers="false"', "would abort them too"),
+    ('ignoreIdleConsumers="true"', "changes nothing"),
+    ('ignoreIdleConsumers="false"', "would abort them too"),
     ('ignoreNetworkConsumers="false"', "no network"), ('name="x"', "no setting"),
 ])  # fmt: skip
 def test_what_is_left_out_of_the_strategy_that_goes_by_acknowledgements(given: str, because: str) -> None:
@@ -515,7 +524,8 @@ def test_what_is_left_out_of_the_strategy_that_goes_by_acknowledgements(given: s
 
 @pytest.mark.parametrize("strategy", ["abortSlowConsumerStrategy", "abortSlowAckConsumerStrategy"])
 @pytest.mark.parametrize("given", [
-    'maxSlowDuration="${slow}"', 'maxSlowDuration="30s"', 'checkPeriod="${period:60000}"', 'maxSlowCount="x"', 'maxSlowDuration=""',
+    'maxSlowDuration="${slow}"', 'maxSlowDuration="30s"', 'checkPeriod="${period:60000}"', 'maxSlowCount="x"',
+    'maxSlowDuration=""',
     'checkPeriod="99999999999999"', 'abortConnection="true" maxSlowDuration="@D@"',
 ])  # fmt: skip
 def test_a_strategy_whose_limit_cant_be_read_aborts_nobody(strategy: str, given: str) -> None:
@@ -540,11 +550,15 @@ def test_a_bean_that_is_set_elsewhere_too_aborts_nobody(bean: str) -> None:
 
 
 @pytest.mark.parametrize(("strategy", "never"), [
-    ('<abortSlowConsumerStrategy maxSlowDuration="-1"/>', True), ('<abortSlowConsumerStrategy maxSlowDuration="-7"/>', True),
+    ('<abortSlowConsumerStrategy maxSlowDuration="-1"/>', True),
+    ('<abortSlowConsumerStrategy maxSlowDuration="-7"/>', True),
     ('<abortSlowConsumerStrategy maxSlowDuration="9223372036854775807"/>', True),
-    ('<abortSlowAckConsumerStrategy maxTimeSinceLastAck="-5"/>', True), ('<abortSlowAckConsumerStrategy checkPeriod="0"/>', True),
-    ('<abortSlowAckConsumerStrategy maxSlowDuration="0"/>', True), ('<abortSlowAckConsumerStrategy maxSlowDuration="0" maxSlowCount="2"/>', False),
-    ('<abortSlowAckConsumerStrategy/>', False), ('<abortSlowAckConsumerStrategy maxTimeSinceLastAck="0"/>', False),
+    ('<abortSlowAckConsumerStrategy maxTimeSinceLastAck="-5"/>', True),
+    ('<abortSlowAckConsumerStrategy checkPeriod="0"/>', True),
+    ('<abortSlowAckConsumerStrategy maxSlowDuration="0"/>', True),
+    ('<abortSlowAckConsumerStrategy maxSlowDuration="0" maxSlowCount="2"/>', False),
+    ('<abortSlowAckConsumerStrategy/>', False),
+    ('<abortSlowAckConsumerStrategy maxTimeSinceLastAck="0"/>', False),
 ])  # fmt: skip
 def test_a_strategy_that_aborts_nobody_in_activemq_is_off(strategy: str, never: bool) -> None:
     document = taken(activemq_entries(strategy_entry("a", strategy)))
@@ -563,7 +577,8 @@ def test_an_entry_has_one_strategy_the_first() -> None:
 
 
 @pytest.mark.parametrize("pending", [
-    '<constantPendingMessageLimitStrategy limit="10"/>', '<prefetchRatePendingMessageLimitStrategy multiplier="0.5"/>',
+    '<constantPendingMessageLimitStrategy limit="10"/>',
+    '<prefetchRatePendingMessageLimitStrategy multiplier="0.5"/>',
 ])  # fmt: skip
 def test_a_prefetch_wider_than_any_window_here_keeps_as_many_messages_as_there(pending: str) -> None:
     text = f"<pendingMessageLimitStrategy>{pending}</pendingMessageLimitStrategy><slowConsumerStrategy><abortSlowConsumerStrategy/></slowConsumerStrategy>"
@@ -668,12 +683,14 @@ def test_the_consumer_of_a_durable_subscriptions_queue(queue: str) -> None:
 
 
 def test_queues_of_several_durable_subscriptions_and_one_of_a_single_topic() -> None:
-    document = taken(qpid(
-        '<queue name="a:d"><consumer><depth>1</depth></consumer></queue>',
-        '<queue name="b:d:e"><consumer><depth>2</depth></consumer></queue>',
-        '<queue name="a:d"><consumer><depth>3</depth></consumer></queue>',
-        '<topic key="t"><subscriptionName>a:d</subscriptionName><consumer><depth>4</depth></consumer></topic>',
-    ))  # fmt: skip
+    document = taken(
+        qpid(
+            '<queue name="a:d"><consumer><depth>1</depth></consumer></queue>',
+            '<queue name="b:d:e"><consumer><depth>2</depth></consumer></queue>',
+            '<queue name="a:d"><consumer><depth>3</depth></consumer></queue>',
+            '<topic key="t"><subscriptionName>a:d</subscriptionName><consumer><depth>4</depth></consumer></topic>',
+        )
+    )
     assert {rule.scope: rule.limit for rule in document.rules} == {
         Scope(client="a", subscription="d"): 1,
         Scope(client="b", subscription="d:e"): 2,
@@ -738,7 +755,8 @@ def test_two_hundred_entries_with_a_hundred_levels_each_are_compared() -> None:
 
 
 @pytest.mark.parametrize(("one", "other", "meet"), [
-    ("a.>", "a", False), ("a.#", "a", True), ("a.#", "a.b.c", True), ("a.*", "a.b", True), ("a.*", "a.b.c", False), (">", "a.b", True),
+    ("a.>", "a", False), ("a.#", "a", True), ("a.#", "a.b.c", True), ("a.*", "a.b", True),
+    ("a.*", "a.b.c", False), (">", "a.b", True),
     ("#", "a", True), ("a.b", "a.c", False), ("*.b", "a.*", True), ("a.>", "a.b", True), ("a", "a", True),
 ])  # fmt: skip
 def test_which_entries_are_about_some_topic_both(one: str, other: str, meet: bool) -> None:
@@ -763,7 +781,8 @@ def test_entries_that_would_be_about_queues_here_are_off_for_them() -> None:
     }
     off = (EnforcementMode.OFF, 1_000)
     assert entries == {
-        ">": (None, 5), "*.orders": (None, 5), "a.#": (None, 5), "queue.>": off, "queue.orders": off, "scratch.temp.>": off,
+        ">": (None, 5), "*.orders": (None, 5), "a.#": (None, 5), "queue.>": off, "queue.orders": off,
+        "scratch.temp.>": off,
     }  # fmt: skip
     keys = "".join(f'<topic key="{key}"><consumer><depth>5</depth></consumer></topic>' for key in ("#", "a"))
     assert {one.topic: one.mode for one in taken(qpid(keys)).qpid} == {
