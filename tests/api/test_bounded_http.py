@@ -90,7 +90,10 @@ def send_until_refused(line: socket.socket, part: bytes, nbytes: int) -> int:
 def test_a_body_of_800_mib_is_refused_by_its_length(web: Web, path: str, kind: str) -> None:
     before = web.resident_mib()
     with web.connect() as line:
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {800 * MIB}\r\n\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: "
+            f"{800 * MIB}\r\n\r\n"
+        )
         line.sendall(head.encode())
         status, problem = read_answer(line)
         assert (status, problem["code"]) == (413, "body_too_large")

@@ -183,10 +183,16 @@ def test_a_row_of_another_instance_is_neither_shown_nor_touched(broker: FakeBrok
     theirs, prices = seed_history("sluice-1"), ensure_instance("prices")
     petra = person("petra", Role.ADMINISTRATOR, instance=prices)
     rows = {
-        "/drafts/1": f"/drafts/{PolicyDraft.objects.create(instance=theirs, title='theirs', document={}, base=1).pk}",
+        "/drafts/1": (
+            f"/drafts/{PolicyDraft.objects.create(instance=theirs, title='theirs', document={}, base=1).pk}"
+        ),
         "/actions/1": f"/actions/{Action.objects.filter(instance=theirs).latest('pk').pk}",
-        "/alerts/1": f"/alerts/{AlertRule.objects.create(instance=theirs, name='theirs', about='stalled').pk}",
-        "/grants/1": f"/grants/{Grant.objects.create(user=person('vera'), role=Role.VIEWER, instance=theirs).pk}",
+        "/alerts/1": (
+            f"/alerts/{AlertRule.objects.create(instance=theirs, name='theirs', about='stalled').pk}"
+        ),
+        "/grants/1": (
+            f"/grants/{Grant.objects.create(user=person('vera'), role=Role.VIEWER, instance=theirs).pk}"
+        ),
     }
     # What a door does with a run is another thing in each of its states.
     runs = {run.state: run for run in ActionRun.objects.filter(instance=theirs)}

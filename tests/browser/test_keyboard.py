@@ -18,7 +18,8 @@ FOCUS = """() => {
     said: at.outerHTML.slice(0, 160),
     lost: at === document.body,
     ringed: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0,
-    seen: box.width > 0 && box.height > 0 && box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth,
+    seen: box.width > 0 && box.height > 0 && box.bottom > 0 && box.top < innerHeight
+      && box.right > 0 && box.left < innerWidth,
   };
 }"""
 

@@ -233,6 +233,7 @@ def test_every_page_of_a_console_with_a_group_and_links_fits(page: Page, width: 
         if path == "/clients/" and width > 400:
             names = page.locator("#clients td.first")
             cut = names.evaluate_all(
-                "cells => cells.filter((cell) => cell.scrollWidth > cell.clientWidth).map((cell) => cell.innerText)"
+                "cells => cells.filter((cell) => cell.scrollWidth > cell.clientWidth)"
+                ".map((cell) => cell.innerText)"
             )
             assert cut == []

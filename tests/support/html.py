@@ -7,7 +7,8 @@ import re
 from django.http import HttpResponse
 
 BLOCKS = (
-    "article aside body br caption dd details div dl dt fieldset footer form h1 h2 h3 header li main nav ol option p "
+    "article aside body br caption dd details div dl dt fieldset footer form h1 h2 h3 header li main nav ol "
+    "option p "
     "section summary table tbody td th thead tr ul"
 )
 _AROUND_BLOCK = re.compile(rf" ?(</?(?:{'|'.join(BLOCKS.split())})\b[^>]*>) ?")

@@ -102,8 +102,10 @@ def test_in_activemq_the_most_specific_entry_alone_counts() -> None:
 
 def test_a_limit_of_an_outer_entry_doesnt_hold_for_an_inner_one() -> None:
     text = """<policyEntries>
-    <policyEntry topic=">"><pendingMessageLimitStrategy><prefetchRatePendingMessageLimitStrategy/></pendingMessageLimitStrategy></policyEntry>
-    <policyEntry topic="a.*"><pendingMessageLimitStrategy><constantPendingMessageLimitStrategy limit="40000"/></pendingMessageLimitStrategy></policyEntry>
+    <policyEntry topic=">"><pendingMessageLimitStrategy><prefetchRatePendingMessageLimitStrategy/>\
+</pendingMessageLimitStrategy></policyEntry>
+    <policyEntry topic="a.*"><pendingMessageLimitStrategy><constantPendingMessageLimitStrategy \
+limit="40000"/></pendingMessageLimitStrategy></policyEntry>
     <policyEntry topic="b"/><policyEntry topic="c.d" topicPrefetch="7"/></policyEntries>"""
     document = taken(policy_import.import_policy("activemq", text))
 
