@@ -66,8 +66,8 @@ def test_values_have_the_units_people_write() -> None:
             change("amps.client_message_age_limit_ms", None, 600_000)),
     ]))  # fmt: skip
     assert told.changes[0].sentence == (
-        "MessageMemoryLimit default → 8.00 MiB, from instance; ClientMessageAgeLimit no limit → 10 min 00 "
-        "s, from instance"
+        "MessageMemoryLimit default → 8.00 MiB, from instance; "
+        "ClientMessageAgeLimit no limit → 10 min 00 s, from instance"
     )
 
 
