@@ -134,10 +134,10 @@ def test_what_waits_waits_for_the_network_when_the_window_was_open_most_of_the_t
     assert not kernel.progress.network_limited, "too short to be told"
     kernel.update(begun._replace(busy=3 * PATH_WAITS_US, shut=PATH_WAITS_US))
     assert kernel.progress.network_limited
-    kernel.look(begun._replace(busy=5 * PATH_WAITS_US, shut=PATH_WAITS_US, short=2 * PATH_WAITS_US))
+    kernel.update(begun._replace(busy=5 * PATH_WAITS_US, shut=PATH_WAITS_US, short=2 * PATH_WAITS_US))
     assert not kernel.progress.network_limited, "this side's buffer was short"
-    kernel.look(begun._replace(busy=7 * PATH_WAITS_US, shut=PATH_WAITS_US, short=2 * PATH_WAITS_US))
-    kernel.look(begun._replace(queued=0, unsent=0, unacked_segments=0, busy=8 * PATH_WAITS_US))
+    kernel.update(begun._replace(busy=7 * PATH_WAITS_US, shut=PATH_WAITS_US, short=2 * PATH_WAITS_US))
+    kernel.update(begun._replace(queued=0, unsent=0, unacked_segments=0, busy=8 * PATH_WAITS_US))
     assert not kernel.progress.network_limited, "nothing waits"
 
 
