@@ -1,4 +1,4 @@
-"""The stored policy: what was written is read, or the file is refused by name and kept aside."""
+"""The stored policy file: a valid one is read, a damaged one is reported by name and set aside."""
 
 from __future__ import annotations
 
