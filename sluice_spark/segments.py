@@ -136,6 +136,14 @@ def skipped_before(place: LogLocation, segment: int) -> int:
         return 0
 
 
+def are_skips_unknown(place: LogLocation, segment: int) -> bool:
+    """Return whether numbers missing right before a segment may have been skipped: its header is damaged, or was rebuilt."""
+    try:
+        return read_header(open_segment(place, segment)).skips_unknown
+    except JournalError:
+        return True
+
+
 def open_index(place: LogLocation, segment: int, source: SegmentSource) -> SegmentIndex | None:
     """The segment's sidecar, if it has one that is of this file. It says what needn't be read; what is read is checked all the
     same."""

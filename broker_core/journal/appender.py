@@ -172,7 +172,7 @@ class Appender:
         )
         encoded = encode_header(header)
         index = SegmentIndex(self.instance, first.first_sequence, self.epoch)
-        index.header_crc, index.skipped_from = header_crc(encoded), header.skipped_from
+        index.set_header(header._replace(crc=header_crc(encoded)))
         tail = WriteTail(Segment(path, False, False, index, sealed=False), file, HEADER_SIZE)
         try:
             write_all(self.files, file.fd, [encoded], 0)

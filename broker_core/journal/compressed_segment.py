@@ -29,7 +29,7 @@ from isal import isal_zlib
 
 from broker_core.batch import Buffer
 from broker_core.journal.files import OpenFile
-from broker_core.journal.segment import damaged_segment_error
+from broker_core.journal.segment import HEADER_SIZE, damaged_segment_error
 
 MEMBER_SIZE = 1024 * 1024
 """Approximate raw bytes of a member; it ends with the batch that exceeds them."""
@@ -101,6 +101,8 @@ def _member_at(file: OpenFile, offset: int, size: int, raw_end: int) -> GzipMemb
         return None
     if length < _HEAD.size + _TAIL.size or offset + length > size:
         return None
+    if offset == 0 and (raw_offset, raw_length) != (0, HEADER_SIZE):
+        return None  # the first member has the segment's header alone
     return GzipMember(offset, length, raw_offset, raw_length)
 
 
@@ -111,6 +113,15 @@ def read_first_member(file: OpenFile) -> bytes:
     """
     found = _member_at(file, 0, os.fstat(file.fd).st_size, 0)
     return inflate(file, found) if found is not None else b""
+
+
+def salvage_first_member(file: OpenFile, length: int) -> bytes:
+    """Return up to `length` bytes of the first member's content, without its checks; b"" if none inflate."""
+    stored = os.pread(file.fd, _HEAD.size + 2 * length, 0)
+    try:
+        return bytes(isal_zlib.decompressobj(-15).decompress(stored[_HEAD.size :], length))
+    except _INFLATE_ERRORS:
+        return b""
 
 
 def _find_member(file: OpenFile, offset: int, size: int, raw_end: int) -> int | None:

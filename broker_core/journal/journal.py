@@ -28,7 +28,7 @@ from broker_core.journal.publishers import Publishers
 from broker_core.journal.recovery import JournalRecovery, RecoveryReport
 from broker_core.journal.removal_records import append_removal
 from broker_core.journal.segment import BatchPosition, SegmentInfo
-from broker_core.journal.segment_index import MissingRange
+from broker_core.journal.segment_index import UNKNOWN_RECORDS, MissingRange
 from broker_core.journal.segment_replacer import SegmentReplacer
 from broker_core.sequence_set import SequenceSet
 
@@ -451,6 +451,21 @@ class Journal:
     def lacks(self, first: int, last: int) -> list[tuple[int, int]]:
         """Return the lost parts of an interval that can't be read: all except skipped sequences."""
         return list(SequenceSet(self.skipped()).gaps_between(first, last)) if first <= last else []
+
+    def gaps(self, first: int, last: int) -> list[tuple[int, int, bool]]:
+        """Return the parts of `lacks`, divided by whether they may have been skipped, oldest first.
+
+        A part is (first, last, True) if it isn't known whether records ever had these sequences.
+        """
+        lost = self.lacks(first, last)
+        unknown = SequenceSet(
+            (hole.first_sequence, hole.last_sequence)
+            for hole in self.missing_ranges
+            if hole.why == UNKNOWN_RECORDS
+        )
+        known = [part for one in lost for part in unknown.gaps_between(*one)]
+        doubtful = [part for one in lost for part in SequenceSet(known).gaps_between(*one)]
+        return sorted([*((*part, False) for part in known), *((*part, True) for part in doubtful)])
 
     def read(self, sequence: int, max_bytes: int, upto: int) -> list[Batch]:
         """Read whole, checked batches from the one with `sequence` on, about `max_bytes`, none beyond `upto`.

@@ -393,7 +393,7 @@ class LogReader:
         for earlier, later in pairwise(segments):
             first, last = earlier.index.last_sequence + 1, later.index.last_before
             if last >= first:
-                why = "the records aren't there"
+                why = later.index.reason_missing_before
                 found.append(MissingRange(earlier.first_sequence, earlier.index.end, 0, first, last, why))
         return sorted(found, key=lambda hole: hole.first_sequence)
 

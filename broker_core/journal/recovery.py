@@ -33,6 +33,16 @@ from broker_core.errors import OperatorError
 from broker_core.journal import index_sidecar
 from broker_core.journal.files import FileSystem, OpenFile, replace_durably, temporary_target
 from broker_core.journal.frontier_file import FrontierMark, KnownLog, read_mark
+from broker_core.journal.header_repair import (
+    HeaderSources,
+    RestoredHeader,
+    find_header_sources,
+    header_length,
+    read_raw_header,
+    restore_header,
+    restore_original_header,
+    write_header,
+)
 from broker_core.journal.open_segments import Segment
 from broker_core.journal.publisher_sequences import (
     publisher_sequences_path,
@@ -46,17 +56,16 @@ from broker_core.journal.segment import (
     SUFFIX_COMPRESSED,
     SUFFIX_INDEX,
     SegmentFile,
+    SegmentHeader,
     describe_header,
     encode_header,
     find_segment_files,
-    header_crc,
     index_path,
     is_segment_of,
-    new_header,
     parse_segment_name,
     segment_name,
 )
-from broker_core.journal.segment_index import MissingRange, SegmentIndex
+from broker_core.journal.segment_index import MISSING_RECORDS, MissingRange, SegmentIndex
 from broker_core.journal.segment_reader import (
     CHUNK,
     SegmentHead,
@@ -174,6 +183,8 @@ class JournalRecovery:
         """Identity of the log; set by `run`."""
         self._fronts: dict[Path, SegmentHead] = {}
         """Header of each segment's file."""
+        self._restored: dict[int, RestoredHeader] = {}
+        """Headers to write in place of damaged ones, by first sequence."""
         self._scans: dict[int, SegmentScan] = {}
         """Scans of the segments without a valid sidecar, by first sequence."""
 
@@ -191,8 +202,11 @@ class JournalRecovery:
         found = self._segment_files(files)
         for number, file in enumerate(found):
             self._take(file, number + 1 == len(found))
+        self._refuse_others(files)
         self._refuse_if_behind()
         for segment in list(self.segments):
+            if segment.first_sequence in self._restored:
+                self._rewrite_header(segment)
             if segment.first_sequence in self._scans:
                 self._settle(segment)
         self._join()
@@ -207,7 +221,7 @@ class JournalRecovery:
         self._refuse_others(files)
         said: dict[UUID, str] = {}
         for file in reversed(files):
-            header = self._fronts[file.path].header
+            header = self._fronts[file.path].header or self._original_header(file)
             if header is not None:
                 said[header.log] = file.path.name
                 break
@@ -225,6 +239,8 @@ class JournalRecovery:
                 f" its own from now on: `manage.py journal accept --instance {self.instance}`.",
                 logs=[str(log) for log in said],
             )
+        if not said and not all(self._fronts[file.path].empty for file in files):
+            self.report.add_reason("No file has the log's identity any more, so it got a new one.")
         return next(iter(said), None) or uuid4()
 
     def _refuse_others(self, files: list[SegmentFile]) -> None:
@@ -309,7 +325,8 @@ class JournalRecovery:
     def _is_copy(self, name: str) -> bool:
         """Whether it is the name of bytes of this instance's segments that were copied aside."""
         before, _, why = name.partition(f"{SUFFIX}.")
-        return why.startswith(("torn.", "damaged.", "header.")) and self._is_segment(before + SUFFIX)
+        copied = why.removeprefix("gz.").startswith(("torn.", "damaged.", "header."))
+        return copied and self._is_segment(before + SUFFIX)
 
     def _is_segment(self, name: str) -> bool:
         return parse_segment_name(name, self.instance) is not None
@@ -340,21 +357,64 @@ class JournalRecovery:
 
         The last segment without a sidecar becomes the current one.
         """
-        index = index_sidecar.load_summary(index_path(file.path), self.instance, file.first_sequence)
-        header = self._fronts[file.path].header
-        if index is not None and header is not None and index.header_crc != header.crc:
-            index = None  # another segment's sidecar
-        if index is not None and header is not None:
-            index.skipped_from = header.skipped_from
-        if index is not None and file.path.stat().st_size >= (0 if file.compressed else index.end):
+        index = self._load_sidecar(file)
+        head = self._fronts[file.path]
+        header = head.header
+        if header is None:
+            restored = restore_header(read_raw_header(file.path), self._header_sources(file, self.log))
+            self._restored[file.first_sequence], header = restored, restored.header
+            self._fronts[file.path] = head._replace(header=header)
+            is_own_sidecar = index is not None and restored.is_original and index.header_crc == header.crc
+        else:
+            is_own_sidecar = index is not None and index.header_crc == header.crc
+            index = index if is_own_sidecar else None  # another segment's sidecar
+        if index is not None:
+            index.set_header(header)
+        if (
+            index is not None
+            and is_own_sidecar
+            and file.path.stat().st_size >= (0 if file.compressed else index.end)
+        ):
             self.segments.append(Segment(file.path, file.archived, file.compressed, index, sealed=True))
             self.report.quarantined += index.holes
             return
         made = self._scan(file.path, file.first_sequence, index)
+        made.index.set_header(header)
         writable = last and index is None and not file.archived and not file.compressed
         self.segments.append(
             Segment(file.path, file.archived, file.compressed, made.index, sealed=not writable)
         )
+
+    def _load_sidecar(self, file: SegmentFile) -> SegmentIndex | None:
+        return index_sidecar.load_summary(index_path(file.path), self.instance, file.first_sequence)
+
+    # Damaged headers.
+
+    def _original_header(self, file: SegmentFile) -> SegmentHeader | None:
+        """Return a damaged header as it was, with its log, if a checksum proves it."""
+        if self._fronts[file.path].empty:
+            return None
+        return restore_original_header(read_raw_header(file.path), self._header_sources(file, None))
+
+    def _header_sources(self, file: SegmentFile, log: UUID | None) -> HeaderSources:
+        headers = [head.header for head in self._fronts.values() if head.header is not None]
+        earlier = self.segments[-1].index if self.segments else None
+        return find_header_sources(
+            file.path, self.instance, file.first_sequence, log, headers, self._mark, earlier
+        )
+
+    def _rewrite_header(self, segment: Segment) -> None:
+        """Copy a damaged header aside and write the restored one in its place."""
+        header, is_original = self._restored[segment.first_sequence]
+        path = segment.path
+        length = header_length(path)
+        problem = f"{path.name}: its header was {'restored' if is_original else 'rebuilt'}"
+        if length:
+            self._copy_aside(path, "header", 0, length)
+            write_header(self.files, path, header)
+        self.report.add_reason(f"{problem} ({self._fronts[path].problem}).")
+        if header.skips_unknown:
+            self.report.add_reason("Whether sequences right before it were skipped isn't known any more.")
 
     def _scan(self, path: Path, first: int, sealed: SegmentIndex | None = None) -> SegmentScan:
         self.report.scanned_segments += 1
@@ -397,7 +457,7 @@ class JournalRecovery:
 
     def _copy_aside(self, path: Path, why: str, start: int, length: int) -> None:
         """Copy bytes of a segment to `<name>.<why>.<start>`, unless an earlier opening did."""
-        if path.name.endswith(SUFFIX_COMPRESSED):
+        if path.name.endswith(SUFFIX_COMPRESSED) and why != "header":
             return  # nothing is cut from it: the file keeps the bytes
         with path.open("rb") as opened:
             opened.seek(start)
@@ -410,20 +470,8 @@ class JournalRecovery:
         self.report.set_aside.append(target)
 
     def _mend(self, segment: Segment, made: SegmentScan) -> None:
-        """Rewrite a damaged header, cut off a torn tail, and sync the segment."""
+        """Cut off a torn tail, and sync the segment."""
         handle = OpenFile(segment.path, os.O_RDWR)
-        if made.header_problem is not None:
-            # Every field except `skipped_from` is known from elsewhere. The old bytes are copied aside before
-            # the header is rewritten.
-            self._copy_aside(segment.path, "header", 0, HEADER_SIZE)
-            self.report.add_reason(
-                f"{segment.path.name}: its header was written anew ({made.header_problem})."
-            )
-            index = made.index
-            header = new_header(self.instance, index.epoch, segment.first_sequence, index.first_at, self.log)
-            encoded = encode_header(header)
-            index.header_crc = header_crc(encoded)
-            self.files.pwritev(handle.fd, [encoded], 0)
         if made.torn is not None or (segment.sealed and made.index.end < segment.path.stat().st_size):
             self.files.truncate(handle.fd, made.index.end)
         self.files.fsync(handle.fd)
@@ -435,10 +483,15 @@ class JournalRecovery:
         behind = [one for one in _batches(segment) if one.last_sequence > self._mark.sequence]
         start, first = behind[0].start, behind[0].first_sequence
         path = self.directory / segment_name(self.instance, first)
-        skipped_from = segment.index.skipped_from if path == segment.path else 0
-        header = new_header(
-            self.instance, segment.index.epoch, first, behind[0].accepted_at, self.log, skipped_from
-        )
+        header = self._fronts[segment.path].header
+        assert header is not None, "a damaged header was restored before"
+        if path != segment.path:
+            header = header._replace(
+                first_sequence=first,
+                created_at=behind[0].accepted_at,
+                skipped_from=0,
+                skips_unknown=False,
+            )
         file = OpenFile(segment.path)
         content = memoryview(mmap.mmap(file.fd, 0, access=mmap.ACCESS_READ))
         parts = (content[one.start : one.end] for one in behind)
@@ -483,7 +536,8 @@ class JournalRecovery:
         for earlier, later in pairwise(self.segments):
             expected = earlier.index.last_sequence + 1
             if later.index.last_before >= expected:
-                self._missing(earlier, expected, later.index.last_before)
+                why = later.index.reason_missing_before
+                self._missing(earlier, expected, later.index.last_before, why)
         if self.segments:
             self.next_sequence = self.segments[-1].index.last_sequence + 1
         self.epoch = max([self._mark.epoch, *(segment.index.epoch for segment in self.segments)]) + 1
@@ -510,13 +564,15 @@ class JournalRecovery:
         """Durable mark of the log as found, for the frontier file."""
         return FrontierMark(self.settled, self.log, self.epoch, self.given_up, self._mark.reserved)
 
-    def _missing(self, earlier: Segment, first: int, last: int) -> None:
+    def _missing(self, earlier: Segment, first: int, last: int, why: str = MISSING_RECORDS) -> None:
         """Report missing records after a segment."""
-        hole = MissingRange(
-            earlier.first_sequence, earlier.index.end, 0, first, last, "the records aren't there"
-        )
+        hole = MissingRange(earlier.first_sequence, earlier.index.end, 0, first, last, why)
         self.report.quarantined.append(hole)
-        self.report.add_reason(f"Records {first} to {last} are missing behind {earlier.path.name}.")
+        self.report.add_reason(
+            f"Records {first} to {last} are missing behind {earlier.path.name}."
+            if why == MISSING_RECORDS
+            else f"It isn't known whether records {first} to {last} existed behind {earlier.path.name}."
+        )
 
     def _recover_publishers(self) -> None:
         """Load the publishers: from `.clients.ack` up to its sequence, from the log after that.

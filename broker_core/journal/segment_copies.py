@@ -67,6 +67,8 @@ class VerifyReport(NamedTuple):
     unsynced: bool = False
     skipped_from: int = 0
     """First of the skipped sequences right before the segment, which name no record; 0: none."""
+    skips_unknown: bool = False
+    """Whether missing sequences right before the segment may have been skipped: its header was damaged."""
 
     @property
     def is_ok(self) -> bool:
@@ -216,4 +218,5 @@ def verify_segment(path: Path, log: UUID | None = None) -> VerifyReport:
         torn,
         found.header_problem or "",
         skipped_from=index.skipped_from,
+        skips_unknown=index.skips_unknown,
     )

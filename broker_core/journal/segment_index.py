@@ -24,13 +24,19 @@ import numpy as np
 
 from broker_core.batch import Batch
 from broker_core.bookmark import MAX_SEQUENCE
-from broker_core.journal.segment import HEADER_SIZE
+from broker_core.journal.segment import HEADER_SIZE, SegmentHeader
 from broker_core.journal.topic_index import MAX_PAIRS, MAX_TOPICS, Mask, TopicIndex
 
 ENTRY_BYTES = 64 * 1024
 """Approximate bytes of a segment per index entry."""
 MAX_STRETCHES = 64
 """Maximum number of ranges that `may_contain_topic` checks; beyond it the answer is True."""
+MISSING_RECORDS = "the records aren't there"
+"""Reason of a missing range without bytes."""
+UNKNOWN_RECORDS = (
+    "it isn't known whether records ever had these numbers: the segment header that said so was damaged"
+)
+"""Reason of a missing range that may consist of skipped sequences."""
 
 
 class MissingRange(NamedTuple):
@@ -124,6 +130,7 @@ class SegmentIndex:
         "last_sequence",
         "records",
         "skipped_from",
+        "skips_unknown",
     )
 
     def __init__(self, instance: str, first_sequence: int, epoch: int) -> None:
@@ -140,6 +147,8 @@ class SegmentIndex:
         self.holes: tuple[MissingRange, ...] = ()
         self.skipped_from = 0
         """First of the skipped sequences right before the segment, from its header; 0: none."""
+        self.skips_unknown = False
+        """Whether missing sequences right before the segment may have been skipped, from its header."""
         self._next_entry = 0
         self._entries: IndexEntries | None = IndexEntries()
         self._entry_topics: set[str] = set()
@@ -148,6 +157,16 @@ class SegmentIndex:
     def last_before(self) -> int:
         """Newest sequence before the segment that names a record, by its header."""
         return (self.skipped_from or self.first_sequence) - 1
+
+    @property
+    def reason_missing_before(self) -> str:
+        """Reason for a missing range right before the segment."""
+        return UNKNOWN_RECORDS if self.skips_unknown else MISSING_RECORDS
+
+    def set_header(self, header: SegmentHeader) -> None:
+        """Set what the index has of its segment's header, except the epoch, which the batches raise."""
+        self.header_crc = header.crc
+        self.skipped_from, self.skips_unknown = header.skipped_from, header.skips_unknown
 
     def add(self, offset: int, batch: Batch) -> None:
         """Add the batch written at `offset`. The most frequent call of the journal after the write itself."""

@@ -30,13 +30,14 @@ from broker_core.journal.files import OpenFile
 from broker_core.journal.publishers import Publishers
 from broker_core.journal.segment import (
     HEADER_SIZE,
+    SUFFIX_COMPRESSED,
     SegmentHeader,
     damaged_segment_error,
     decode_header,
     is_segment_of,
     other_log_error,
 )
-from broker_core.journal.segment_index import MissingRange, SegmentIndex
+from broker_core.journal.segment_index import MISSING_RECORDS, MissingRange, SegmentIndex
 
 CHUNK = 1024 * 1024
 """Bytes per read of a scan."""
@@ -81,16 +82,14 @@ class RawSegmentSource:
 
 
 def open_source(path: Path, kept: GzipMemberCache | None = None) -> SegmentSource:
-    """Open a segment's file for reading; its first bytes determine the form. Raises OSError.
+    """Open a segment's file for reading. Raises OSError.
 
+    Its name or its first bytes say that it is compressed: the name of a copy doesn't, and the bytes may be damaged.
     `kept` is the cache for inflated members, by default the one of the process.
     """
     file = OpenFile(path)
-    return (
-        CompressedSegmentSource(file, kept)
-        if os.pread(file.fd, 2, 0) == GZIP_MAGIC
-        else RawSegmentSource(file)
-    )
+    compressed = path.name.endswith(SUFFIX_COMPRESSED) or os.pread(file.fd, 2, 0) == GZIP_MAGIC
+    return CompressedSegmentSource(file, kept) if compressed else RawSegmentSource(file)
 
 
 def read_header(source: SegmentSource) -> SegmentHeader:
@@ -112,10 +111,14 @@ def check_source(source: SegmentSource, instance: str, first_sequence: int, log:
 
 
 class SegmentHead(NamedTuple):
-    """Header of a segment's file, None if unreadable, and whether the file was never written."""
+    """Header of a segment's file, None if unreadable, and whether the file was never written.
+
+    `problem` is the reason why the header can't be read.
+    """
 
     header: SegmentHeader | None
     empty: bool
+    problem: str = ""
 
 
 def read_segment_head(path: Path) -> SegmentHead:
@@ -130,8 +133,8 @@ def read_segment_head(path: Path) -> SegmentHead:
     try:
         head = read_first_member(file) if raw.startswith(GZIP_MAGIC) else raw
         return SegmentHead(None if empty else decode_header(head[:HEADER_SIZE], path), empty)
-    except JournalError:
-        return SegmentHead(None, empty)
+    except JournalError as error:
+        return SegmentHead(None, empty, error.sentence)
     finally:
         file.close()
 
@@ -294,14 +297,15 @@ def scan_segment(
     made = SegmentScan(SegmentIndex(instance, first_sequence, 0))
     try:
         header = read_header(source)
-        made.index.epoch, made.log, made.index.header_crc = header.epoch, header.log, header.crc
-        made.index.skipped_from = header.skipped_from
+        made.index.epoch, made.log = header.epoch, header.log
+        made.index.set_header(header)
         if (header.instance, header.first_sequence) != (instance, first_sequence):
             made.header_problem = (
                 f"it says {header.instance}.{header.first_sequence}, its name says otherwise"
             )
     except JournalError as error:
         made.header_problem = error.sentence
+        made.index.skips_unknown = True
     offset, end, origin = HEADER_SIZE, source.length, hash64(instance)
     while offset < end:
         found = scan_batches(source, offset, end, CHUNK)
@@ -343,7 +347,7 @@ def _add(made: SegmentScan, at: int, batch: Batch) -> None:
     expected = index.last_sequence + 1
     if batch.first_sequence > expected and not (index.holes and index.holes[-1].last_sequence >= expected):
         missing = MissingRange(
-            index.first_sequence, at, 0, expected, batch.first_sequence - 1, "the records aren't there"
+            index.first_sequence, at, 0, expected, batch.first_sequence - 1, MISSING_RECORDS
         )
         index.holes = (*index.holes, missing)
     index.add(at, batch)

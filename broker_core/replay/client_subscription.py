@@ -69,6 +69,11 @@ class SentHistory:
 
 DAMAGED: Final = "These records of the log are damaged or lost; `manage.py journal verify` says more."
 """Reason in gap notices for records that can't be read."""
+UNKNOWN: Final = (
+    "It isn't known whether these sequences ever had records: the file that said so is damaged;"
+    " `manage.py journal verify` says more."
+)
+"""Reason in gap notices for sequences that were skipped, or whose records are lost."""
 REMOVED: Final = "These records were removed from the log."
 """Reason in gap notices for records that were removed from the log."""
 

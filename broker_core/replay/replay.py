@@ -34,7 +34,7 @@ from broker_core.delivery.ports import InstanceResources
 from broker_core.delivery.sink import PULL_BYTES
 from broker_core.errors import JournalError
 from broker_core.journal.open_segments import Pin
-from broker_core.replay.client_subscription import DAMAGED, REMOVED, ClientSubscription
+from broker_core.replay.client_subscription import DAMAGED, REMOVED, UNKNOWN, ClientSubscription
 from broker_core.replay.cursor import DurableFrontier
 from broker_core.replay.rate_limit import ReplayRate, ReplayRateLimiter
 from broker_core.replay.read_ahead import ReadAhead, ReplayChunk
@@ -551,13 +551,14 @@ class Replay:
     def _pass_over(self, last: int, why: str) -> None:
         """Send gap notices for the unavailable records up to `last`, and move the cursors after them.
 
-        Sequences that were never assigned to a record are no gap. `why` is the reason in the notice.
+        Sequences that were never assigned to a record are no gap. `why` is the reason in the notice, unless
+        it isn't known whether the sequences had records.
         """
         journal = self._facilities.journal
         for target in self.targets:
             if target.cursor.next_sequence <= last:
-                for lost in journal.lacks(target.cursor.next_sequence, last):
-                    target.send_gap(self._facilities.instance, *lost, why)
+                for begin, end, is_unknown in journal.gaps(target.cursor.next_sequence, last):
+                    target.send_gap(self._facilities.instance, begin, end, UNKNOWN if is_unknown else why)
                 target.cursor.advance_to(last + 1)
 
     async def _end(self) -> None:

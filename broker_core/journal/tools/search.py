@@ -20,14 +20,14 @@ import numpy as np
 
 from broker_core.batch import Batch, Rows, hash64
 from broker_core.bookmark import MAX_SEQUENCE, AfterBookmarks, AtTime, Bookmark, Epoch, parse_bookmark
-from broker_core.errors import OperatorError
+from broker_core.errors import JournalError, OperatorError
 from broker_core.filters import DecoderOf, Filter
 from broker_core.journal import index_sidecar
 from broker_core.journal.compressed_segment import CompressedSegmentSource
 from broker_core.journal.frontier_file import read_frontier
 from broker_core.journal.segment import HEADER_SIZE, SegmentFile, index_path, segment_name
 from broker_core.journal.segment_copies import Progress, no_progress
-from broker_core.journal.segment_index import IndexedRange, SegmentIndex
+from broker_core.journal.segment_index import UNKNOWN_RECORDS, IndexedRange, SegmentIndex
 from broker_core.journal.segment_reader import (
     CUT,
     ZEROS,
@@ -36,6 +36,7 @@ from broker_core.journal.segment_reader import (
     open_source,
     read_header,
     scan_batches,
+    scan_segment,
 )
 from broker_core.journal.tools.inspect import EVERY_TOPIC, segment_files
 from broker_core.subscriptions.subscription import EMPTY, Subscription, select_rows
@@ -223,7 +224,11 @@ def _size(file: SegmentFile, index: SegmentIndex | None) -> int:
         return 0
 
 
-SKIPPED = "It was reserved for a record that was shown before it was stored, and no record ever had it."
+_ABSENCE_REASONS = {
+    "skipped": "It was reserved for a record that was shown before it was stored, and no record ever had it.",
+    "unknown": f"{UNKNOWN_RECORDS[:1].upper()}{UNKNOWN_RECORDS[1:]}.",
+    "missing": "It is damaged or lost: see `journal verify`.",
+}
 """Explanation of a skipped sequence."""
 
 
@@ -261,23 +266,36 @@ def locate_record(place: LogLocation, text: str, progress: Progress = no_progres
     if found is None:
         return {"state": "ahead", "asked": text, "newest": _newest(place, files)}
     if sequence and (following := found.batch.first_sequence) > sequence:
-        skipped = _is_skipped(place, files, sequence)
+        state = _absence(place, files, sequence)
         return {
-            "state": "skipped" if skipped else "missing",
+            "state": state,
             "asked": text,
             "next": f"{place.instance}|{following}|",
-            "why": SKIPPED if skipped else "It is damaged or lost: see `journal verify`.",
+            "why": _ABSENCE_REASONS[state],
         }
     return _describe(place, text, found)
 
 
-def _is_skipped(place: LogLocation, files: list[SegmentFile], sequence: int) -> bool:
-    """Return whether a sequence is one of the skipped ones before a segment, which name no record."""
-    following = next((file for file in files if file.first_sequence > sequence), None)
-    if following is None:
-        return False
-    header = read_header(open_segment(place, following.first_sequence)[1])
-    return 0 < header.skipped_from <= sequence
+def _absence(place: LogLocation, files: list[SegmentFile], sequence: int) -> str:
+    """Return the state of a sequence that no record in the log has: skipped, unknown or missing.
+
+    It is unknown between two segments when the second one's header can't be read, or was rebuilt.
+    """
+    number = next((number for number, file in enumerate(files) if file.first_sequence > sequence), 0)
+    if number == 0:
+        return "missing"
+    following = files[number]
+    try:
+        header = read_header(open_segment(place, following.first_sequence)[1])
+    except JournalError as error:
+        if error.code != "journal_damaged":
+            raise
+        header = None
+    if header is not None and not header.skips_unknown:
+        return "skipped" if 0 < header.skipped_from <= sequence else "missing"
+    first = files[number - 1].first_sequence
+    earlier = scan_segment(open_segment(place, first)[1], place.instance, first).index
+    return "unknown" if sequence > earlier.last_sequence else "missing"
 
 
 def _describe(place: LogLocation, asked: str, found: SearchMatch) -> dict[str, Any]:

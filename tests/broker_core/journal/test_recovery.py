@@ -176,11 +176,11 @@ def test_bytes_of_a_batch_in_a_body_are_not_taken_for_one(tmp_path):
     again.close()
 
 
-def test_damaged_segment_header_is_written_anew(tmp_path):
+def test_damaged_segment_header_is_restored(tmp_path):
     path, _ = written(tmp_path)
     flip(path, 20)
     journal = open_journal(tmp_path)
-    assert "header was written anew" in journal.recovery.reason
+    assert "its header was restored" in journal.recovery.reason
     assert read_all(journal) == list(range(1, 61))
     assert path.with_name(f"{path.name}.header.0") in journal.recovery.set_aside
     journal.close()
