@@ -28,7 +28,7 @@ from broker_core.journal.segment import (
 )
 from broker_core.journal.segment_index import IndexedRange, SegmentIndex
 from broker_core.journal.segment_reader import (
-    CUT,
+    TRUNCATED,
     ZEROS,
     SegmentSource,
     find_next_batch,
@@ -232,7 +232,7 @@ def read_batches(
             break
         offset = found.stopped_at
         if found.problem is not None:
-            if found.problem not in (ZEROS, CUT) and not skip_gaps:
+            if found.problem not in (ZEROS, TRUNCATED) and not skip_gaps:
                 raise damaged_segment_error(source.file.path, offset, found.problem)
             whole = _behind_damage(place, source, offset, expected) if skip_gaps else None
             if whole is None:

@@ -134,7 +134,7 @@ class Engine:
             host_memory,
             ulimit,
             str(spool_directory),
-            lambda name: journal.bytes_held_by(self.owners.user_of(name)),
+            lambda name: journal.bytes_pinned_by(self.owners.user_of(name)),
         )
         self.settle = PolicyLoop(
             self.facilities, self.frontier, self.roster, self.control, self.guard, self.events

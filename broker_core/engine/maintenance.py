@@ -53,15 +53,15 @@ class JournalMaintenance:
             await self.save_owners()
             await asyncio.to_thread(self._journal.finish_sealed)
         except JournalError as error:
-            self._broken(self._journal.failed or error)
+            self._broken(self._journal.failure or error)
 
     async def _preallocate(self) -> None:
         """Have spare segments made, which takes its time."""
         try:
             await asyncio.to_thread(self._journal.preallocate)
         except JournalError as error:
-            if self._journal.failed is not None:
-                self._broken(self._journal.failed)
+            if self._journal.failure is not None:
+                self._broken(self._journal.failure)
                 return
             # The journal goes on without spares, and writing says so itself when the disk is full. Said once, not each second: whoever
             # doesn't read what a process says stops it when the pipe is full.

@@ -239,7 +239,7 @@ class ReplicatedLog(Generic[Owner]):
         )  # what they have to finish, a write of the journal, isn't to be cut off by the second time
         self._fail([], _no_quorum("the broker is being stopped"))
         await self._engine.close()
-        if self._journal.failed is None:
+        if self._journal.failure is None:
             with suppress(OSError):
                 self._keep_chain()
         self._thread.shutdown(wait=True)
@@ -265,7 +265,7 @@ class ReplicatedLog(Generic[Owner]):
                 self._is_troubled(problem)
                 await asyncio.sleep(min(TROUBLE_RETRY_S, self._settings.hold_s))
             except JournalError as problem:
-                if self._journal.failed is not None:
+                if self._journal.failure is not None:
                     raise
                 # No room: those who wait here have been told, and the same is applied again.
                 log.warning("group_waits_for_room", why=problem.sentence)
@@ -610,7 +610,7 @@ class ReplicatedLog(Generic[Owner]):
             error = JournalError(
                 "journal_failed", f"The log failed unforeseen: {problem!r}.", "See the broker's log."
             )
-        self._journal.failed = self._journal.failed or error
+        self._journal.failure = self._journal.failure or error
         self._fail([], error)
         self._outlet.on_log_broken(error)
 

@@ -45,7 +45,7 @@ class Segment:
         FileNotFoundError when a swap has just moved it.
         """
         if not self.index.has_entries:
-            self.index.take_entries(self._read(load_positions))
+            self.index.copy_entries(self._read(load_positions))
         return self.index
 
     def load_index(self) -> SegmentIndex:
@@ -56,10 +56,10 @@ class Segment:
         found.holes = self.index.holes
         return found
 
-    def _read(self, way: Callable[[Path, str, int], SegmentIndex | None]) -> SegmentIndex:
-        """Load the index with `way` from the sidecar; scan the segment if that is missing or wrong."""
+    def _read(self, load: Callable[[Path, str, int], SegmentIndex | None]) -> SegmentIndex:
+        """Load the index with `load` from the sidecar; scan the segment if that is missing or wrong."""
         instance, first = self.index.instance, self.index.first_sequence
-        found = way(index_path(self.path), instance, first)
+        found = load(index_path(self.path), instance, first)
         if found is None or (found.end, found.header_crc) != (self.index.end, self.index.header_crc):
             return scan_segment(open_source(self.path), instance, first).index
         return found
@@ -132,14 +132,14 @@ class OpenFileCache:
                 _let_go(self._open.pop(segment.path))
                 known = None
             if known is None:
-                known = self._open[segment.path] = self._opened(segment)
+                known = self._open[segment.path] = self._open_file(segment)
                 if len(self._open) > MAX_OPEN_SOURCES:
                     _let_go(self._open.popitem(last=False)[1])
             else:
                 self._open.move_to_end(segment.path)
             return known.source
 
-    def _opened(self, segment: Segment) -> _CachedFile:
+    def _open_file(self, segment: Segment) -> _CachedFile:
         source = open_source(segment.path)
         check_source(source, segment.index.instance, segment.first_sequence, self._log)
         return _CachedFile(source, segment, _written(source))

@@ -172,7 +172,7 @@ class JournalRecovery:
         self.report = RecoveryReport()
         self.segments: list[Segment] = []
         self.publishers = Publishers()
-        self.settled = 0
+        self.last_stored = 0
         """Newest sequence that a record has, or had when it was acknowledged."""
         self.skipped_from = 0
         """First of the skipped sequences before `next_sequence`, which name no record and never will; 0:
@@ -181,7 +181,7 @@ class JournalRecovery:
         self.epoch = 1
         self.log: UUID
         """Identity of the log; set by `run`."""
-        self._fronts: dict[Path, SegmentHead] = {}
+        self._heads: dict[Path, SegmentHead] = {}
         """Header of each segment's file."""
         self._restored: dict[int, RestoredHeader] = {}
         """Headers to write in place of damaged ones, by first sequence."""
@@ -195,21 +195,21 @@ class JournalRecovery:
         the instance's log, and journal_behind when it lacks acknowledged records.
         """
         files = find_segment_files(self.directory, self.instance, self.archive_directory)
-        self._fronts = {file.path: read_segment_head(file.path) for file in files}
+        self._heads = {file.path: read_segment_head(file.path) for file in files}
         self.log = self._identity(files)
         self._note_foreign_files()
-        self._sweep(files)
+        self._remove_leftovers(files)
         found = self._segment_files(files)
         for number, file in enumerate(found):
-            self._take(file, number + 1 == len(found))
-        self._refuse_others(files)
-        self._refuse_if_behind()
+            self._add_segment(file, number + 1 == len(found))
+        self._check_logs(files)
+        self._check_acknowledged()
         for segment in list(self.segments):
             if segment.first_sequence in self._restored:
                 self._rewrite_header(segment)
             if segment.first_sequence in self._scans:
-                self._settle(segment)
-        self._join()
+                self._repair(segment)
+        self._join_segments()
         self._recover_publishers()
         self.report.kept_records = sum(segment.index.records for segment in self.segments)
 
@@ -218,37 +218,37 @@ class JournalRecovery:
 
         Raises OperatorError journal_other when they differ, unless `accept` is set.
         """
-        self._refuse_others(files)
-        said: dict[UUID, str] = {}
+        self._check_logs(files)
+        identities: dict[UUID, str] = {}
         for file in reversed(files):
-            header = self._fronts[file.path].header or self._original_header(file)
+            header = self._heads[file.path].header or self._original_header(file)
             if header is not None:
-                said[header.log] = file.path.name
+                identities[header.log] = file.path.name
                 break
         if self._mark.log is not None:
-            said.setdefault(self._mark.log, f"{self.instance}.durable")
+            identities.setdefault(self._mark.log, f"{self.instance}.durable")
         if self._known is not None and self._known.log is not None:
-            said.setdefault(self._known.log, "the control plane")
-        if len(said) > 1 and not self._accept:
+            identities.setdefault(self._known.log, "the control plane")
+        if len(identities) > 1 and not self._accept:
             raise OperatorError(
                 "journal_other",
                 f"This isn't the log that {self.instance} wrote last: "
-                + ", ".join(f"{who} says {log}" for log, who in said.items())
+                + ", ".join(f"{who} says {log}" for log, who in identities.items())
                 + ".",
                 "Give the instance its own journal directory, or bring its files back. If this log is to be"
                 f" its own from now on: `manage.py journal accept --instance {self.instance}`.",
-                logs=[str(log) for log in said],
+                logs=[str(log) for log in identities],
             )
-        if not said and not all(self._fronts[file.path].empty for file in files):
+        if not identities and not all(self._heads[file.path].empty for file in files):
             self.report.add_reason("No file has the log's identity any more, so it got a new one.")
-        return next(iter(said), None) or uuid4()
+        return next(iter(identities), None) or uuid4()
 
-    def _refuse_others(self, files: list[SegmentFile]) -> None:
+    def _check_logs(self, files: list[SegmentFile]) -> None:
         """Raise OperatorError other_log when files with a segment's name belong to another log or segment.
 
         Recovery never merges two logs: an operator must move the files away.
         """
-        found = [(file, header) for file in files if (header := self._fronts[file.path].header) is not None]
+        found = [(file, header) for file in files if (header := self._heads[file.path].header) is not None]
         logs = [header.log for _, header in found]
         log = self._mark.log if self._mark.log in logs else logs[-1] if logs else None
         others = [
@@ -271,7 +271,7 @@ class JournalRecovery:
             expected=str(log),
         )
 
-    def _refuse_if_behind(self) -> None:
+    def _check_acknowledged(self) -> None:
         """Raise OperatorError journal_behind when acknowledged records are missing, unless `accept` is set.
 
         Their publishers have deleted them, so only an operator may give them up.
@@ -303,9 +303,9 @@ class JournalRecovery:
             ):
                 self.report.ignored.append(path.name)
 
-    def _sweep(self, files: list[SegmentFile]) -> None:
+    def _remove_leftovers(self, files: list[SegmentFile]) -> None:
         """Remove leftovers of a crash: temporary files, and sidecars whose segment was removed."""
-        held = {index_path(file.path) for file in files}
+        sidecars = {index_path(file.path) for file in files}
         for place in (self.directory, self.archive_directory):
             if place is None or not place.is_dir():
                 continue
@@ -315,11 +315,11 @@ class JournalRecovery:
                     name.removesuffix(SUFFIX_INDEX) + SUFFIX
                 )
                 if path.name == name:
-                    gone = indexes and path not in held
+                    is_leftover = indexes and path not in sidecars
                 else:
                     small = (f"{self.instance}.clients.ack", f"{self.instance}.removed.json")
-                    gone = indexes or name in small or self._is_copy(name) or self._is_segment(name)
-                if gone:
+                    is_leftover = indexes or name in small or self._is_copy(name) or self._is_segment(name)
+                if is_leftover:
                     self.files.unlink(path)
 
     def _is_copy(self, name: str) -> bool:
@@ -335,8 +335,8 @@ class JournalRecovery:
         """Return one file per segment. A second form comes from an unfinished swap and is removed."""
         chosen: dict[int, SegmentFile] = {}
         for file in files:
-            if self._fronts[file.path].empty:
-                self._put_aside(file.path, "empty", "It has no content.")
+            if self._heads[file.path].empty:
+                self._set_aside(file.path, "empty", "It has no content.")
             elif file.first_sequence in chosen:
                 self.files.unlink(file.path)
                 self.report.add_reason(f"A swap to {file.path.name} wasn't finished and was undone.")
@@ -344,7 +344,7 @@ class JournalRecovery:
                 chosen[file.first_sequence] = file
         return [chosen[first] for first in sorted(chosen)]
 
-    def _put_aside(self, path: Path, why: str, sentence: str) -> None:
+    def _set_aside(self, path: Path, why: str, sentence: str) -> None:
         """Rename a whole file to `<name>.<why>` and report it."""
         target = _free_name(path.with_name(f"{path.name}.{why}"))
         self.files.rename(path, target)
@@ -352,18 +352,18 @@ class JournalRecovery:
         self.report.set_aside.append(target)
         self.report.add_reason(f"{path.name} was set aside as {target.name}: {sentence}")
 
-    def _take(self, file: SegmentFile, last: bool) -> None:
+    def _add_segment(self, file: SegmentFile, last: bool) -> None:
         """Add a segment: by its sidecar's summary if that is valid, otherwise by a scan.
 
         The last segment without a sidecar becomes the current one.
         """
         index = self._load_sidecar(file)
-        head = self._fronts[file.path]
+        head = self._heads[file.path]
         header = head.header
         if header is None:
             restored = restore_header(read_raw_header(file.path), self._header_sources(file, self.log))
             self._restored[file.first_sequence], header = restored, restored.header
-            self._fronts[file.path] = head._replace(header=header)
+            self._heads[file.path] = head._replace(header=header)
             is_own_sidecar = index is not None and restored.is_original and index.header_crc == header.crc
         else:
             is_own_sidecar = index is not None and index.header_crc == header.crc
@@ -392,12 +392,12 @@ class JournalRecovery:
 
     def _original_header(self, file: SegmentFile) -> SegmentHeader | None:
         """Return a damaged header as it was, with its log, if a checksum proves it."""
-        if self._fronts[file.path].empty:
+        if self._heads[file.path].empty:
             return None
         return restore_original_header(read_raw_header(file.path), self._header_sources(file, None))
 
     def _header_sources(self, file: SegmentFile, log: UUID | None) -> HeaderSources:
-        headers = [head.header for head in self._fronts.values() if head.header is not None]
+        headers = [head.header for head in self._heads.values() if head.header is not None]
         earlier = self.segments[-1].index if self.segments else None
         return find_header_sources(
             file.path, self.instance, file.first_sequence, log, headers, self._mark, earlier
@@ -412,7 +412,7 @@ class JournalRecovery:
         if length:
             self._copy_aside(path, "header", 0, length)
             write_header(self.files, path, header)
-        self.report.add_reason(f"{problem} ({self._fronts[path].problem}).")
+        self.report.add_reason(f"{problem} ({self._heads[path].problem}).")
         if header.skips_unknown:
             self.report.add_reason("Whether sequences right before it were skipped isn't known any more.")
 
@@ -421,25 +421,25 @@ class JournalRecovery:
         made = self._scans[first] = scan_segment(open_source(path), self.instance, first, sealed)
         return made
 
-    def _settle(self, segment: Segment) -> None:
+    def _repair(self, segment: Segment) -> None:
         """Repair a segment without a sidecar: save damaged bytes, rewrite records that may not be on disk."""
         made = self._scans[segment.first_sequence]
-        self._keep_aside(segment, made)
+        self._save_damage(segment, made)
         if segment.compressed:
             self._write_sidecar(segment)
             return
-        self._mend(segment, made)
+        self._truncate_torn_tail(segment, made)
         number = self.segments.index(segment)
         following = self.segments[number + 1] if number + 1 < len(self.segments) else None
         if following is not None and following.first_sequence <= segment.index.last_sequence:
-            self.segments[number] = self._cut_before(segment, following)
+            self.segments[number] = self._truncate_before(segment, following)
         elif segment.index.records and segment.index.last_sequence > self._mark.sequence:
-            self.segments[number : number + 1] = self._copied(segment)
+            self.segments[number : number + 1] = self._rewrite_unsynced(segment)
         for one in self.segments[number : number + 2]:
             if one.sealed and one.first_sequence in self._scans and one is not following:
                 self._write_sidecar(one)
 
-    def _keep_aside(self, segment: Segment, made: SegmentScan) -> None:
+    def _save_damage(self, segment: Segment, made: SegmentScan) -> None:
         """Copy a torn tail and damaged ranges aside, and report them."""
         if made.torn is not None:
             start, end = made.torn
@@ -469,7 +469,7 @@ class JournalRecovery:
         replace_durably(self.files, target, content)
         self.report.set_aside.append(target)
 
-    def _mend(self, segment: Segment, made: SegmentScan) -> None:
+    def _truncate_torn_tail(self, segment: Segment, made: SegmentScan) -> None:
         """Cut off a torn tail, and sync the segment."""
         handle = OpenFile(segment.path, os.O_RDWR)
         if made.torn is not None or (segment.sealed and made.index.end < segment.path.stat().st_size):
@@ -478,12 +478,12 @@ class JournalRecovery:
 
     # Records that may not be on disk.
 
-    def _copied(self, segment: Segment) -> list[Segment]:
+    def _rewrite_unsynced(self, segment: Segment) -> list[Segment]:
         """Return the segment cut at the durable mark, and a new, synced segment with the rest."""
-        behind = [one for one in _batches(segment) if one.last_sequence > self._mark.sequence]
+        behind = [one for one in _iter_batches(segment) if one.last_sequence > self._mark.sequence]
         start, first = behind[0].start, behind[0].first_sequence
         path = self.directory / segment_name(self.instance, first)
-        header = self._fronts[segment.path].header
+        header = self._heads[segment.path].header
         assert header is not None, "a damaged header was restored before"
         if path != segment.path:
             header = header._replace(
@@ -501,16 +501,16 @@ class JournalRecovery:
             f"Records {first} to {made.index.last_sequence} weren't known to be on disk and were written"
             " again."
         )
-        return [made] if path == segment.path else [self._cut(segment, start), made]
+        return [made] if path == segment.path else [self._truncate(segment, start), made]
 
-    def _cut_before(self, segment: Segment, following: Segment) -> Segment:
+    def _truncate_before(self, segment: Segment, following: Segment) -> Segment:
         """Return the segment cut where the next one begins.
 
         A crash during a copy left these records in both; the next segment was synced before it got its name.
         """
         start, end = next(
             (one.start, segment.index.end)
-            for one in _batches(segment)
+            for one in _iter_batches(segment)
             if one.last_sequence >= following.first_sequence
         )
         if following.index.last_sequence < segment.index.last_sequence:
@@ -518,9 +518,9 @@ class JournalRecovery:
             self.report.add_reason(
                 f"{segment.path.name} was cut at byte {start}: the next one holds these records."
             )
-        return self._cut(segment, start)
+        return self._truncate(segment, start)
 
-    def _cut(self, segment: Segment, end: int) -> Segment:
+    def _truncate(self, segment: Segment, end: int) -> Segment:
         """Cut a segment at offset `end`, sync it, and return it as sealed."""
         handle = OpenFile(segment.path, os.O_RDWR)
         self.files.truncate(handle.fd, end)
@@ -531,23 +531,23 @@ class JournalRecovery:
     def _write_sidecar(self, segment: Segment) -> None:
         replace_durably(self.files, index_path(segment.path), index_sidecar.encode_sidecar(segment.index))
 
-    def _join(self) -> None:
+    def _join_segments(self) -> None:
         """Report records missing between segments and at the end, and set the next sequence."""
         for earlier, later in pairwise(self.segments):
             expected = earlier.index.last_sequence + 1
             if later.index.last_before >= expected:
                 why = later.index.reason_missing_before
-                self._missing(earlier, expected, later.index.last_before, why)
+                self._report_missing(earlier, expected, later.index.last_before, why)
         if self.segments:
             self.next_sequence = self.segments[-1].index.last_sequence + 1
         self.epoch = max([self._mark.epoch, *(segment.index.epoch for segment in self.segments)]) + 1
         if self.acknowledged >= self.next_sequence:
             if self.segments:
-                self._missing(self.segments[-1], self.next_sequence, self.acknowledged)
+                self._report_missing(self.segments[-1], self.next_sequence, self.acknowledged)
             # These sequences were acknowledged: they never name other records.
             self.next_sequence = self.acknowledged + 1
-        self.settled = self.next_sequence - 1
-        if self._mark.reserved > self.settled:
+        self.last_stored = self.next_sequence - 1
+        if self._mark.reserved > self.last_stored:
             self._skip(self.next_sequence, self._mark.reserved)
 
     def _skip(self, first: int, last: int) -> None:
@@ -562,9 +562,9 @@ class JournalRecovery:
     @property
     def mark(self) -> FrontierMark:
         """Durable mark of the log as found, for the frontier file."""
-        return FrontierMark(self.settled, self.log, self.epoch, self.given_up, self._mark.reserved)
+        return FrontierMark(self.last_stored, self.log, self.epoch, self.given_up, self._mark.reserved)
 
-    def _missing(self, earlier: Segment, first: int, last: int, why: str = MISSING_RECORDS) -> None:
+    def _report_missing(self, earlier: Segment, first: int, last: int, why: str = MISSING_RECORDS) -> None:
         """Report missing records after a segment."""
         hole = MissingRange(earlier.first_sequence, earlier.index.end, 0, first, last, why)
         self.report.quarantined.append(hole)
@@ -580,14 +580,14 @@ class JournalRecovery:
         Reads the whole log if the file is lost or ahead of the log.
         """
         upto = 0
-        kept = read_publisher_sequences(publisher_sequences_path(self.directory, self.instance))
-        if kept is not None and kept[0] < self.next_sequence:
-            upto, self.publishers = kept
+        stored = read_publisher_sequences(publisher_sequences_path(self.directory, self.instance))
+        if stored is not None and stored[0] < self.next_sequence:
+            upto, self.publishers = stored
         behind = [segment for segment in self.segments if segment.index.last_sequence > upto]
         for segment in behind:
             made = self._scans.get(segment.first_sequence) or self._scan(segment.path, segment.first_sequence)
             for name, sessions in made.publishers.items():
-                self.publishers.note_all(name, sessions)
+                self.publishers.merge_sessions(name, sessions)
         if len(behind) > 1:
             # The file was lost or old: the next opening must not read these segments again. Their records are
             # synced by now.
@@ -617,7 +617,7 @@ class _StoredBatch(NamedTuple):
     accepted_at: int
 
 
-def _batches(segment: Segment) -> Iterator[_StoredBatch]:
+def _iter_batches(segment: Segment) -> Iterator[_StoredBatch]:
     """Yield the whole batches of a segment, skipping missing ranges."""
     source = open_source(segment.path)
     offset, end = HEADER_SIZE, segment.index.end

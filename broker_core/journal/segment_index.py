@@ -29,7 +29,7 @@ from broker_core.journal.topic_index import MAX_PAIRS, MAX_TOPICS, Mask, TopicIn
 
 ENTRY_BYTES = 64 * 1024
 """Approximate bytes of a segment per index entry."""
-MAX_STRETCHES = 64
+MAX_CHECKED_RANGES = 64
 """Maximum number of ranges that `may_contain_topic` checks; beyond it the answer is True."""
 MISSING_RECORDS = "the records aren't there"
 """Reason of a missing range without bytes."""
@@ -70,15 +70,15 @@ class IndexEntries:
         "numbers",
         "offsets",
         "pairs",
-        "places_only",
+        "positions_only",
         "sealed",
         "sequences",
         "topics",
         "unlisted",
     )
 
-    def __init__(self, *, places_only: bool = False, sealed: TopicIndex | None = None) -> None:
-        self.places_only = places_only
+    def __init__(self, *, positions_only: bool = False, sealed: TopicIndex | None = None) -> None:
+        self.positions_only = positions_only
         """Whether only positions were loaded: no topics, and perhaps not every range."""
         self.sequences = array("Q")
         self.offsets = array("Q")
@@ -229,14 +229,14 @@ class SegmentIndex:
         """
         # This order matters: the writer stores a range's topics before it begins the next one.
         last, entries = self._entry_topics, self._entries
-        known = entries is not None and entries.sealed is None and not entries.places_only
+        known = entries is not None and entries.sealed is None and not entries.positions_only
         if entries is None or not known or self.holes or topic in last:
             return True
         number = entries.numbers.get(topic)
         if number is None:
             return entries.unlisted
         first = max(bisect_right(entries.sequences, sequence) - 1, 0)
-        if len(entries.topics) - first > MAX_STRETCHES:
+        if len(entries.topics) - first > MAX_CHECKED_RANGES:
             return True
         return any(one is None or number in one for one in entries.topics[first:])
 
@@ -244,7 +244,7 @@ class SegmentIndex:
     def topic_index(self) -> TopicIndex | None:
         """Topics by range; None when unknown. Built at each call while the segment is written."""
         entries = self._entries
-        if entries is None or entries.places_only:
+        if entries is None or entries.positions_only:
             return None
         if entries.sealed is not None:
             return entries.sealed
@@ -256,7 +256,7 @@ class SegmentIndex:
     def entries(self) -> list[tuple[int, int, int]]:
         """Return (sequence, offset, at) of each range."""
         entries = self._entries
-        if entries is None or entries.places_only:
+        if entries is None or entries.positions_only:
             return []
         return list(zip(entries.sequences, entries.offsets, entries.ats, strict=True))
 
@@ -278,7 +278,7 @@ class SegmentIndex:
             until: Latest acceptance time, ns UTC, inclusive.
         """
         entries = self._entries
-        if entries is None or entries.places_only or not entries.sequences:
+        if entries is None or entries.positions_only or not entries.sequences:
             return [IndexedRange(self.first_sequence, self.last_sequence, HEADER_SIZE, self.end)]
         sequences, offsets = np.array(entries.sequences), np.array(entries.offsets)
         ats = np.array(entries.ats)
@@ -316,12 +316,12 @@ class SegmentIndex:
     @property
     def is_complete(self) -> bool:
         """Whether every entry is loaded, with its topics."""
-        return self._entries is not None and not self._entries.places_only
+        return self._entries is not None and not self._entries.positions_only
 
     def set_entries(self, entries: IndexEntries | None) -> None:
         """Set the entries of the same segment, or drop them with None."""
         self._entries = entries
 
-    def take_entries(self, other: SegmentIndex) -> None:
+    def copy_entries(self, source: SegmentIndex) -> None:
         """Copy the entries from another index of the same segment."""
-        self._entries, self._entry_topics = other._entries, other._entry_topics
+        self._entries, self._entry_topics = source._entries, source._entry_topics

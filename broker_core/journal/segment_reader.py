@@ -81,15 +81,15 @@ class RawSegmentSource:
         return offset + 8
 
 
-def open_source(path: Path, kept: GzipMemberCache | None = None) -> SegmentSource:
+def open_source(path: Path, cache: GzipMemberCache | None = None) -> SegmentSource:
     """Open a segment's file for reading. Raises OSError.
 
     Its name or its first bytes say that it is compressed: the name of a copy doesn't, and the bytes may be damaged.
-    `kept` is the cache for inflated members, by default the one of the process.
+    `cache` is the cache for inflated members, by default the one of the process.
     """
     file = OpenFile(path)
     compressed = path.name.endswith(SUFFIX_COMPRESSED) or os.pread(file.fd, 2, 0) == GZIP_MAGIC
-    return CompressedSegmentSource(file, kept) if compressed else RawSegmentSource(file)
+    return CompressedSegmentSource(file, cache) if compressed else RawSegmentSource(file)
 
 
 def read_header(source: SegmentSource) -> SegmentHeader:
@@ -150,7 +150,7 @@ class BatchScan(NamedTuple):
 
 ZEROS = "zeros where a batch should start"
 """Problem at the end of the content in a preallocated file."""
-CUT = "a batch is cut off"
+TRUNCATED = "a batch is cut off"
 """Problem at a batch whose end is missing."""
 
 
@@ -183,7 +183,7 @@ def scan_batches(source: SegmentSource, offset: int, end: int, max_bytes: int) -
         offsets.append(offset + at)
         at = stop
     if not batches and problem is None and offset < end:
-        problem = ZEROS if not any(view) else CUT
+        problem = ZEROS if not any(view) else TRUNCATED
     return BatchScan(batches, offsets, offset + at, problem if not batches else None)
 
 
@@ -205,7 +205,7 @@ def find_next_batch(source: SegmentSource, offset: int, end: int, origin: int, a
 
     The batch must have this origin and a sequence > `after`.
     """
-    start = _behind(source, offset, end, origin, after)
+    start = _search_start(source, offset, end, origin, after)
     while start < end:
         try:
             raw = bytes(source.read(start, min(CHUNK, end - start)))
@@ -224,7 +224,7 @@ def find_next_batch(source: SegmentSource, offset: int, end: int, origin: int, a
     return None
 
 
-def _behind(source: SegmentSource, offset: int, end: int, origin: int, after: int) -> int:
+def _search_start(source: SegmentSource, offset: int, end: int, origin: int, after: int) -> int:
     """Return the offset to search from: after a batch with a valid header, else after the unreadable bytes.
 
     The payload of a batch with a valid header is never searched: a body may have bytes that look like a
@@ -310,7 +310,7 @@ def scan_segment(
     while offset < end:
         found = scan_batches(source, offset, end, CHUNK)
         for at, batch in zip(found.offsets, found.batches, strict=True):
-            _add(made, at, batch)
+            _add_batch(made, at, batch)
         offset = found.stopped_at
         if found.problem is None:
             continue
@@ -334,14 +334,14 @@ def scan_segment(
             )
             break
         if following is None:
-            _finish(made, source, offset, end, found.problem)
+            _find_content_end(made, source, offset, end, found.problem)
             break
         _add_hole(made.index, offset, following, source, found.problem)
         offset = following
     return made
 
 
-def _add(made: SegmentScan, at: int, batch: Batch) -> None:
+def _add_batch(made: SegmentScan, at: int, batch: Batch) -> None:
     """Add a batch to a scan; a jump of the sequence becomes a missing range without bytes."""
     index = made.index
     expected = index.last_sequence + 1
@@ -369,7 +369,7 @@ def _add_hole(index: SegmentIndex, offset: int, following: int, source: SegmentS
     index.holes = (*index.holes, hole)
 
 
-def _finish(made: SegmentScan, source: SegmentSource, offset: int, end: int, why: str) -> None:
+def _find_content_end(made: SegmentScan, source: SegmentSource, offset: int, end: int, why: str) -> None:
     """Set the content's end after the last whole batch; bytes there that aren't zeros are a torn tail."""
     last = offset
     at = offset
@@ -382,9 +382,9 @@ def _finish(made: SegmentScan, source: SegmentSource, offset: int, end: int, why
             continue
         if not raw:
             break
-        kept = len(raw.rstrip(b"\0"))
-        if kept:
-            last = at + kept
+        content_length = len(raw.rstrip(b"\0"))
+        if content_length:
+            last = at + content_length
         at += len(raw)
     made.index.end = offset
     if last > offset:

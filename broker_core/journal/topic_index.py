@@ -43,10 +43,12 @@ _LIMITS = np.array([1 << 7 * more for more in range(1, 5)])
 class TopicIndex:
     """Topics of a sealed segment, and the ranges that have each. Immutable."""
 
-    __slots__ = ("_any", "_bounds", "_names", "_places", "stretches")
+    __slots__ = ("_any", "_bounds", "_names", "_places", "range_count")
 
-    def __init__(self, names: bytes, stretches: int, any_topic: bytes, lengths: _Ints, places: bytes) -> None:
-        self.stretches = stretches
+    def __init__(
+        self, names: bytes, range_count: int, any_topic: bytes, lengths: _Ints, places: bytes
+    ) -> None:
+        self.range_count = range_count
         self._names = b"\0" + names
         """Names with a zero byte before and after each."""
         self._any = any_topic
@@ -60,7 +62,7 @@ class TopicIndex:
             raise ValueError("the topics don't fit their places")
 
     @classmethod
-    def build(cls, names: Collection[str], stretches: Sequence[Sequence[int] | None]) -> TopicIndex:
+    def build(cls, names: Collection[str], ranges: Sequence[Sequence[int] | None]) -> TopicIndex:
         """Build the index from the topics of each range, as indexes into `names`.
 
         A range is None if its topics are unknown: then it may have any topic. A name that no range lists may
@@ -68,24 +70,24 @@ class TopicIndex:
         """
         encoded = [name.encode() for name in names]
         if any(b"\0" in name for name in encoded):  # no broker accepts such a topic
-            encoded, stretches = [], [None] * len(stretches)
+            encoded, ranges = [], [None] * len(ranges)
         order = sorted(range(len(encoded)), key=encoded.__getitem__)
         rank = np.empty(len(order), np.int64)
         rank[order] = np.arange(len(order))
-        numbers = [np.array(() if one is None else one, np.int64) for one in stretches]
+        numbers = [np.array(() if one is None else one, np.int64) for one in ranges]
         counts = [len(one) for one in numbers]
         topics = rank[np.concatenate(numbers)] if sum(counts) else np.zeros(0, np.int64)
-        places = np.repeat(np.arange(len(stretches)), counts)
+        places = np.repeat(np.arange(len(ranges)), counts)
         # NumPy sorts 16-bit keys by radix sort, without comparing.
         sort = np.argsort(topics.astype(np.uint16) if len(order) <= MAX_TOPICS else topics, kind="stable")
         topics, places = topics[sort], places[sort]
-        often = np.bincount(topics, minlength=len(order)) * 2 > len(stretches)
+        often = np.bincount(topics, minlength=len(order)) * 2 > len(ranges)
         kept = ~often[topics]
         data, lengths = _encode(topics[kept], places[kept], len(order))
-        unknown = np.flatnonzero([one is None for one in stretches])
+        unknown = np.flatnonzero([one is None for one in ranges])
         return cls(
             b"".join(encoded[one] + b"\0" for one in order),
-            len(stretches),
+            len(ranges),
             _encode(np.zeros(len(unknown), np.int64), unknown, 1)[0],
             lengths,
             data,
@@ -94,14 +96,14 @@ class TopicIndex:
     def encode(self) -> bytes:
         """Return the bytes of the member, not compressed."""
         names, lengths = self._names[1:], np.diff(self._bounds).astype("<u4")
-        head = _HEAD.pack(len(lengths), self.stretches, len(names), len(self._any))
+        head = _HEAD.pack(len(lengths), self.range_count, len(names), len(self._any))
         return b"".join((head, names, bytes(-len(names) % 4), lengths.tobytes(), self._any, self._places))
 
     @classmethod
     def decode(cls, raw: bytes) -> TopicIndex:
         """Parse the bytes of the member. Raises ValueError when they are no topic index."""
         try:
-            topics, stretches, names, unknown = _HEAD.unpack_from(raw)
+            topics, range_count, names, unknown = _HEAD.unpack_from(raw)
             lengths_at = _HEAD.size + names + -names % 4
             lengths = np.frombuffer(raw, "<u4", topics, lengths_at).astype(np.int64)
         except struct.error as error:
@@ -109,7 +111,7 @@ class TopicIndex:
         at = lengths_at + 4 * topics
         return cls(
             raw[_HEAD.size : _HEAD.size + names],
-            stretches,
+            range_count,
             raw[at : at + unknown],
             lengths,
             raw[at + unknown :],
@@ -118,9 +120,9 @@ class TopicIndex:
     @property
     def topics(self) -> tuple[str, ...] | None:
         """Topics of the segment, or None when not all are known."""
-        return None if self._any else self.topic_ranges()
+        return None if self._any else self.known_topics()
 
-    def topic_ranges(self) -> tuple[str, ...]:
+    def known_topics(self) -> tuple[str, ...]:
         """Return the known topics."""
         return tuple(self._names[1:-1].decode().split("\0")) if len(self._names) > 1 else ()
 
@@ -130,17 +132,17 @@ class TopicIndex:
         found = (names.find(b"\0" + topic.encode() + b"\0") for topic in topics)
         return self._mask([names.count(b"\0", 0, at) for at in found if at >= 0])
 
-    def ranges_matching(self, test: Callable[[str], bool]) -> Mask:
+    def mask_matching(self, test: Callable[[str], bool]) -> Mask:
         """Return the ranges that may have a topic for which `test` is true."""
-        return self._mask([number for number, topic in enumerate(self.topic_ranges()) if test(topic)])
+        return self._mask([number for number, topic in enumerate(self.known_topics()) if test(topic)])
 
     def _mask(self, topics: list[int]) -> Mask:
         """Return the ranges that may have one of these topics, given by number."""
         bounds = self._bounds
         parts = [self._places[bounds[number] : bounds[number + 1]] for number in topics]
         if not all(parts):
-            return np.ones(self.stretches, np.bool_)
-        made = np.zeros(self.stretches, np.bool_)
+            return np.ones(self.range_count, np.bool_)
+        made = np.zeros(self.range_count, np.bool_)
         made[_decode([self._any, *parts])] = True
         return made
 

@@ -209,7 +209,7 @@ def repair_journal(
     return {
         **found.report.as_dict(),
         "log": str(found.log),
-        "settled": found.settled,
+        "settled": found.last_stored,
         "next_sequence": found.next_sequence,
         "rebuilt_indexes": rebuilt,
     }

@@ -58,7 +58,7 @@ class ByHand:
 
     def step(self, log: LocalCommitLog[str]) -> None:
         """The next step, if there is something to do: a write, or less."""
-        if log._found is not None or not log._to_write.empty():
+        if log._next_item is not None or not log._to_write.empty():
             self._step()
 
     def _end(self) -> None:
@@ -205,7 +205,7 @@ async def applied_in(bench: Bench, owners: str) -> list[str]:
 
 
 async def test_a_group_that_keeps_the_loop_for_too_long_comes_out_over_several_turns(bench: Bench) -> None:
-    takes(bench, commit_log.TURN_S)
+    takes(bench, commit_log.DELIVERY_SLICE_S)
     assert await applied_in(bench, "123") == ["123"], "what it will take isn't known yet"
     assert await applied_in(bench, "123") == ["1", "2", "3"]
     between: list[str | None] = []
@@ -216,7 +216,7 @@ async def test_a_group_that_keeps_the_loop_for_too_long_comes_out_over_several_t
         await asyncio.sleep(0)
         between += [owner for _, group in bench.heard[-1:] for owner in group]
     assert between == ["4", "5"], "others have their turn in between"
-    takes(bench, -commit_log.TURN_S)  # it costs nothing any more
+    takes(bench, -commit_log.DELIVERY_SLICE_S)  # it costs nothing any more
     assert await applied_in(bench, "123456") == ["1", "23", "456"]
     assert [b.first_sequence for b, _ in bench.outlet.durable] == list(range(1, 29, 2))
 
@@ -224,13 +224,13 @@ async def test_a_group_that_keeps_the_loop_for_too_long_comes_out_over_several_t
 async def test_what_is_durable_and_not_handed_out_yet_comes_before_a_failure_behind_it(
     bench: Bench, files: FileSystem
 ) -> None:
-    takes(bench, commit_log.TURN_S)
+    takes(bench, commit_log.DELIVERY_SLICE_S)
     await applied_in(bench, "12")
     bench.append("3", "4", "5")
     await turns()
     bench.thread.write()
     bench.append("6")
-    bench.log._take()
+    bench.log._queue_gathered()
     with refusing(files, "pwritev", errno.ENOSPC):
         bench.thread.write()
     await bench.log.barrier()
@@ -272,7 +272,7 @@ async def test_what_is_raised_where_batches_come_out_early_breaks_the_log_before
     bench.thread.step(bench.log)
     await turns()
     assert bench.heard == [("broken", [])] and waiting.done() and bench.journal.durable_sequence == 0
-    assert bench.journal.failed is bench.outlet.error is not None
+    assert bench.journal.failure is bench.outlet.error is not None
 
 
 async def test_the_disk_writes_nothing_behind_a_failure_until_the_loop_has_heard_of_it(
@@ -308,7 +308,7 @@ async def test_whatever_is_raised_where_batches_come_out_breaks_the_log(bench: B
     assert bench.heard == [("stamped", ["1"]), ("broken", [])]
     assert bench.outlet.error is not None and "put in by the test" in bench.outlet.error.sentence
     assert waiting.done(), "nobody waits for ever"
-    assert bench.journal.failed is bench.outlet.error
+    assert bench.journal.failure is bench.outlet.error
 
 
 async def test_a_failed_write_takes_what_gathered_behind_it_along_and_leaves_no_hole(
@@ -491,10 +491,10 @@ async def test_the_first_reason_of_a_broken_log_stays(bench: Bench, files: FileS
     bench.append("1")
     with refusing(files, "fdatasync", errno.EIO):
         await bench.write()
-    first = bench.journal.failed
+    first = bench.journal.failure
     bench.append("2")
     await bench.write()
-    assert first is not None and bench.journal.failed is first
+    assert first is not None and bench.journal.failure is first
 
 
 async def test_a_failed_write_makes_room_too(
