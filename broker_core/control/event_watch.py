@@ -156,7 +156,7 @@ class EventWatch:
 class _MessageListener:
     """A receiver inside the broker: nothing is queued for it."""
 
-    takes_both: Final = False
+    gets_unjournaled: Final = False
     """Each event is by itself, and matching once for each run of a batch costs more than its order is
     worth."""
 

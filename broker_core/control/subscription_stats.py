@@ -95,7 +95,7 @@ class SubscriptionStatsReader:
         """Records of the log that it has yet to come to, and that aren't known to be for it or not; of who was live once
         everything is known."""
         cursor, goal = target.cursor, self._frontier.durable
-        if not cursor.is_behind or not cursor.begun or self._counted.has(target.subscription):
+        if not cursor.is_behind or not cursor.has_begun or self._counted.has(target.subscription):
             return 0
         if cursor.span is not None:
             goal = min(goal, cursor.span.last)

@@ -103,7 +103,7 @@ class MatchReceiver(Protocol):
     """What the registry holds."""
 
     @property
-    def takes_both(self) -> bool:
+    def gets_unjournaled(self) -> bool:
         """Whether records of the log and records that no journal keeps are for it alike, in the order of
         their publishers."""
 

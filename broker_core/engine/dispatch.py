@@ -348,7 +348,7 @@ class Dispatcher:
 
         What the disk of a group's member refused comes again with the same sequences: they have that already.
         """
-        shown, newest = self._frontier.shown, group[-1].batch.last_sequence
+        shown, newest = self._frontier.newest_shown, group[-1].batch.last_sequence
         if newest < shown:
             return
         first_new = next((at for at, one in enumerate(group) if one.batch.first_sequence > shown), len(group))
@@ -356,7 +356,7 @@ class Dispatcher:
         if new is not None:
             for pending in chain(before, group[:first_new]):
                 self._deliver(pending.batch, None, new)
-        self._frontier.shown = newest
+        self._frontier.newest_shown = newest
         early = self._subscribed.early
         if len(early):
             for pending in group[first_new:]:
@@ -533,16 +533,18 @@ class Dispatcher:
         order = Interleaving(parts.is_kept, kept.count)
         for subscription in of_kept | of_passed:
             wanted = of_kept.get(subscription, NO_ROWS), of_passed.get(subscription, NO_ROWS)
-            for part, rows in order.runs(*wanted) if subscription.client.takes_both else enumerate(wanted):
+            for part, rows in (
+                order.runs(*wanted) if subscription.client.gets_unjournaled else enumerate(wanted)
+            ):
                 if rows is None or len(rows):
                     self._give([SubscriptionMatch(subscription, rows)], shared[part])
 
     def on_failed(self, group: Sequence[PendingBatch[PendingAck]], error: JournalError) -> None:
         """Nothing of the group is stored: its publishers are told and closed, so that they republish in order."""
-        if self.following is None and self._frontier.shown > self._frontier.durable:
+        if self.following is None and self._frontier.newest_shown > self._frontier.durable:
             # In a group the log has them, with these sequences: they are applied again.
-            self._subscribed.on_write_failed(self._frontier.durable + 1, self._frontier.shown)
-            self._frontier.shown = self._frontier.durable
+            self._subscribed.on_write_failed(self._frontier.durable + 1, self._frontier.newest_shown)
+            self._frontier.newest_shown = self._frontier.durable
         self._frontier.stamped = self._everywhere.stamped = self._frontier.durable
         failed: dict[ConnectionView, list[int]] = {owner: [] for owner in self.numbers.repeats}
         for pending in group:

@@ -189,8 +189,8 @@ class Engine:
         hears: Subscription[MatchReceiver] = Subscription(made, "", 0, pattern, None)
         self.subscriptions.registry.add(hears)
         self.kept.on_secured = lambda: made.publish_and_wait(self.dispatch.barrier)
-        self.kept.on_left = made.schedule_publish
-        self.kept.upto = lambda: self.frontier.durable
+        self.kept.on_disconnect = made.schedule_publish
+        self.kept.newest_applied = lambda: self.frontier.durable
 
     def _release(self, entry: DurableSubscriptionRecord | ManagedReplayRecord) -> None:
         if isinstance(entry, DurableSubscriptionRecord):

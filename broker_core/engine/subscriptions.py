@@ -296,7 +296,7 @@ class SubscriptionManager:
 
     def _start(self, target: ClientSubscription, span: ReplaySpan, paused: bool) -> None:
         durable, control = self.services.frontier.durable, self.services.control
-        target.caught_up_at, target.told_upto = durable, span.first - 1
+        target.caught_up_at, target.reported_upto = durable, span.first - 1
         if paused:
             control.pause_at(target)
         elif self.services.frontier.end is None and self._starts_live(target, span, durable):
@@ -308,7 +308,7 @@ class SubscriptionManager:
     @staticmethod
     def _starts_live(target: ClientSubscription, span: ReplaySpan, durable: int) -> bool:
         """Whether nothing of the log comes before what comes; a client's that is offlined waits for its turn there."""
-        asks = span.is_bounded or target.rate or target.managed or not target.cursor.begun
+        asks = span.is_bounded or target.rate or target.managed or not target.cursor.has_begun
         asks = asks or target.durability == "fully_durable"
         return span.first > durable and not asks and target.peer.backlog.offline is None
 
@@ -317,7 +317,7 @@ class SubscriptionManager:
     def make_live(self, target: ClientSubscription) -> None:
         """Hand a subscription over to live delivery. No await may stand between its last look and this."""
         target.cursor.apply_event(CursorEvent.CAUGHT_UP)
-        target.serving = None
+        target.serving_replay = None
         self._settle_account(target)
         self.registry.add(target.subscription)
         if target.conflating is not None:
@@ -363,12 +363,12 @@ class SubscriptionManager:
         if not self.early.remove(target.subscription):
             return self.services.frontier.durable
         self.registry.add(target.subscription)
-        return max(self.services.frontier.durable, self.services.frontier.shown)
+        return max(self.services.frontier.durable, self.services.frontier.newest_shown)
 
     def remove(self, target: ClientSubscription) -> None:
         """A subscription has ended: serve it no more, live or from the log."""
         self._bookmarked.discard(target)
-        serving, target.serving = target.serving, None
+        serving, target.serving_replay = target.serving_replay, None
         if serving is not None:
             serving.remove_subscription(target)
         self.remove_from_live(target)
@@ -379,7 +379,7 @@ class SubscriptionManager:
 
     def on_replay_ended(self, target: ClientSubscription) -> None:
         """A replay has come to its end point."""
-        target.serving = None  # it ends by itself
+        target.serving_replay = None  # it ends by itself
         self.services.managed.on_completed(target)
         connection = self.services.roster.clients[target.peer.name]
         connection.end(target, None)
@@ -389,8 +389,8 @@ class SubscriptionManager:
     def acknowledge(self) -> None:
         """Tell those whose resume point has moved. Once a second, so that it costs nothing."""
         for target, sequence in resume_points(self._bookmarked, self.services.frontier.durable):
-            if sequence > target.told_upto:
-                target.told_upto = sequence
+            if sequence > target.reported_upto:
+                target.reported_upto = sequence
                 target.peer.reply(
                     replies.Ack(
                         ack="persisted",

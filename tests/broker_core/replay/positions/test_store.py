@@ -23,8 +23,8 @@ from broker_core.replay.positions.file import (
     encode_entries,
     encode_positions,
     join_encoded,
+    load_applied_upto,
     load_positions,
-    load_upto,
 )
 from broker_core.replay.positions.store import PositionStore
 from broker_core.replay.span import NEVER
@@ -125,7 +125,7 @@ def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped
     """Of a group's member: `taken` behind where it was would pass over what others told."""
     content = join_encoded(encode_entries([durable()]), {}, 4_711)
     home.path.write_bytes(content)
-    assert home.store().taken_upto == 4_711
+    assert home.store().applied_upto == 4_711
     anew = 0
     for bit in range(8 * len(content)):
         flipped = bytearray(content)
@@ -137,7 +137,7 @@ def test_a_flipped_bit_is_named_or_harmless_and_nothing_that_was_told_is_skipped
             assert problem.code == "bad_kept_positions"
             continue
         assert encode_positions(found) == encode_positions([durable()])
-        upto = load_upto(home.path)
+        upto = load_applied_upto(home.path)
         assert upto in (0, 4_711)
         anew += upto == 0
     assert anew, "what isn't believed doesn't keep the broker from starting"
@@ -356,7 +356,8 @@ def test_whoever_was_told_that_it_is_saved_finds_it_so(
                 await asyncio.sleep(0)
             on_disk = home.stored()
             assert all(
-                pin.sequence <= on_disk.get(pin.owner.split()[2], MAX_SEQUENCE) for pin in home.pins.all()
+                pin.sequence <= on_disk.get(pin.owner.split()[2], MAX_SEQUENCE)
+                for pin in home.pins.all()
             )
         files.fail = lambda name: False
         while saving:
