@@ -137,7 +137,7 @@ def skipped_before(place: LogLocation, segment: int) -> int:
 
 
 def are_skips_unknown(place: LogLocation, segment: int) -> bool:
-    """Return whether numbers missing right before a segment may have been skipped: its header is damaged, or was rebuilt."""
+    """Return whether missing numbers before a segment may have been skipped: its header is or was damaged."""
     try:
         return read_header(open_segment(place, segment)).skips_unknown
     except JournalError:

@@ -437,17 +437,17 @@ class LocalCommitLog(Generic[Owner]):
 
     def _write_next(self) -> bool:
         """Wait for a batch, then write and sync all queued batches; return False after END."""
-        found = self._next_item or self._to_write.get()
+        item = self._next_item or self._to_write.get()
         self._next_item = None
-        if isinstance(found, WriterCommand):
+        if isinstance(item, WriterCommand):
             self._refusing = False
-            return found is WriterCommand.GO_ON
-        if isinstance(found, Reservation):
-            self._reserve_now(found.upto)
+            return item is WriterCommand.GO_ON
+        if isinstance(item, Reservation):
+            self._reserve_now(item.upto)
             return True
         if self._refusing:
             return True  # it fails together with the batches before it
-        group = self._gather(found)
+        group = self._gather(item)
         assert self._loop is not None
         try:
             positions = self._journal.write([pending.batch for pending in group])
@@ -472,14 +472,11 @@ class LocalCommitLog(Generic[Owner]):
         group, size = [first], first.batch.nbytes
         with suppress(Empty):
             while self._next_item is None:
-                found = self._to_write.get_nowait()
-                if (
-                    not isinstance(found, PendingBatch)
-                    or (size := size + found.batch.nbytes) > MAX_GROUP_BYTES
-                ):
-                    self._next_item = found
+                item = self._to_write.get_nowait()
+                if not isinstance(item, PendingBatch) or (size := size + item.batch.nbytes) > MAX_GROUP_BYTES:
+                    self._next_item = item
                 else:
-                    group.append(found)
+                    group.append(item)
         return group
 
 

@@ -48,42 +48,42 @@ class Journal:
         files: FileSystem,
         lock: OpenFile,
         directory: Path,
-        found: JournalRecovery,
+        recovery: JournalRecovery,
         options: JournalOptions,
     ) -> None:
-        self.instance = found.instance
-        self.origin = hash64(found.instance)
-        self.identity = found.log
+        self.instance = recovery.instance
+        self.origin = hash64(recovery.instance)
+        self.identity = recovery.log
         """UUID of the log, independent of the instance's name."""
-        self.epoch = found.epoch
+        self.epoch = recovery.epoch
         self.directory = directory
         self.options = options
-        self.recovery: RecoveryReport = found.report
-        self.publishers: Publishers = found.publishers
+        self.recovery: RecoveryReport = recovery.report
+        self.publishers: Publishers = recovery.publishers
         """Newest durable publisher sequence of each session."""
         self._written_numbers: dict[tuple[str, int], int] = {}
         """Publisher sequences that are written and not yet durable, by name and session, newest last."""
-        self.last_at = max((segment.index.last_at for segment in found.segments), default=0)
+        self.last_at = max((segment.index.last_at for segment in recovery.segments), default=0)
         """Latest acceptance time of a record found at opening, ns UTC."""
-        self.next_sequence = found.next_sequence
-        self.durable_sequence = found.next_sequence - 1
-        self.stored_sequence = found.last_stored
+        self.next_sequence = recovery.next_sequence
+        self.durable_sequence = recovery.next_sequence - 1
+        self.stored_sequence = recovery.last_stored
         """Newest sequence with a durable record. Smaller than `durable_sequence` after sequences were
         skipped."""
-        self.reserved = found.mark.reserved
+        self.reserved = recovery.mark.reserved
         """Newest sequence that may be shown to subscribers before its record is stored."""
         self.files = self._files = files
         """File system used for the log, and for all other files of the instance beside it."""
         self._directory_lock = lock
         self._lock = Lock()
         self._pins = PinTable()
-        self._log = LogReader(found.instance, tuple(found.segments), found.log)
-        note = partial(append_removal, files, directory, found.instance)
+        self._log = LogReader(recovery.instance, tuple(recovery.segments), recovery.log)
+        note = partial(append_removal, files, directory, recovery.instance)
         self._swaps = SegmentReplacer(
-            files, self._log, self._lock, found.archive_directory, self._pins.owners_before, note
+            files, self._log, self._lock, recovery.archive_directory, self._pins.owners_before, note
         )
-        self._appender = Appender(files, directory, found.instance, found.log, found.epoch, options)
-        self._sealer = SegmentSealer(files, directory, found.instance)
+        self._appender = Appender(files, directory, recovery.instance, recovery.log, recovery.epoch, options)
+        self._sealer = SegmentSealer(files, directory, recovery.instance)
         self._syncing = Lock()
         self.failure: JournalError | None = None
         """Error after which the journal accepts no more writes; None while it is healthy.
@@ -92,9 +92,9 @@ class Journal:
         """
         self._closed = False
         self._closing = Event()
-        self._frontier = FrontierFile(files, frontier_path(directory, found.instance), found.mark)
-        self._appender.skipped_from = found.skipped_from
-        last = found.segments[-1] if found.segments else None
+        self._frontier = FrontierFile(files, frontier_path(directory, recovery.instance), recovery.mark)
+        self._appender.skipped_from = recovery.skipped_from
+        last = recovery.segments[-1] if recovery.segments else None
         if last is not None and not last.sealed:
             self._go_on(last)
         self.note_frontier()
@@ -152,9 +152,9 @@ class Journal:
                     place.mkdir(parents=True, exist_ok=True)
             lock = lock_directory(directory / f"{instance}.lock")
             try:
-                found = JournalRecovery(files, directory, instance, archive_directory, known)
-                found.run()
-                journal = cls(files, lock, directory, found, options)
+                recovery = JournalRecovery(files, directory, instance, archive_directory, known)
+                recovery.run()
+                journal = cls(files, lock, directory, recovery, options)
             except BaseException:
                 lock.close()
                 raise
@@ -267,8 +267,8 @@ class Journal:
     def sync(self, on_durable: Callable[[], object] | None = None) -> None:
         """Make everything written so far durable, then update `durable_sequence` and the frontier file.
 
-        `on_durable` is called after the fdatasync and before the frontier file is written: acknowledgements don't
-        have to wait for a file that only other processes and the next opening read. Raises JournalError
+        `on_durable` is called after the fdatasync and before the frontier file is written: acknowledgements
+        don't have to wait for a file that only other processes and the next opening read. Raises JournalError
         journal_failed when the disk refuses. The journal then accepts nothing more, because after a failed
         sync the state of the written pages is unknown.
         """
@@ -568,7 +568,7 @@ class Journal:
 
     def pins(self) -> list[Pin]:
         """Return all pins."""
-        return self._pins.all()
+        return self._pins.list_pins()
 
     def set_user_lookup(self, user_of: Callable[[str], str]) -> Callable[[str, str], None]:
         """Set the function that maps a client name to its user; return a callback for later changes.

@@ -248,11 +248,11 @@ class PinTable:
         with self._lock:
             return self._holdings.first_pinned_by(user)
 
-    def all(self) -> list[Pin]:
+    def list_pins(self) -> list[Pin]:
         """Return the current pins in no order."""
         with self._lock:
             return list(self._pins)
 
     def owners_before(self, sequence: int) -> list[str]:
         """Return the owners of pins at or before `sequence`."""
-        return sorted({pin.owner or "a reader" for pin in self.all() if pin.sequence <= sequence})
+        return sorted({pin.owner or "a reader" for pin in self.list_pins() if pin.sequence <= sequence})

@@ -324,8 +324,8 @@ class JournalRecovery:
 
     def _is_copy(self, name: str) -> bool:
         """Whether it is the name of bytes of this instance's segments that were copied aside."""
-        before, _, why = name.partition(f"{SUFFIX}.")
-        copied = why.removeprefix("gz.").startswith(("torn.", "damaged.", "header."))
+        before, _, reason = name.partition(f"{SUFFIX}.")
+        copied = reason.removeprefix("gz.").startswith(("torn.", "damaged.", "header."))
         return copied and self._is_segment(before + SUFFIX)
 
     def _is_segment(self, name: str) -> bool:
@@ -344,9 +344,9 @@ class JournalRecovery:
                 chosen[file.first_sequence] = file
         return [chosen[first] for first in sorted(chosen)]
 
-    def _set_aside(self, path: Path, why: str, sentence: str) -> None:
-        """Rename a whole file to `<name>.<why>` and report it."""
-        target = _free_name(path.with_name(f"{path.name}.{why}"))
+    def _set_aside(self, path: Path, reason: str, sentence: str) -> None:
+        """Rename a whole file to `<name>.<reason>` and report it."""
+        target = _free_name(path.with_name(f"{path.name}.{reason}"))
         self.files.rename(path, target)
         self.files.sync_directory(path.parent)
         self.report.set_aside.append(target)
@@ -378,11 +378,11 @@ class JournalRecovery:
             self.segments.append(Segment(file.path, file.archived, file.compressed, index, sealed=True))
             self.report.quarantined += index.holes
             return
-        made = self._scan(file.path, file.first_sequence, index)
-        made.index.set_header(header)
+        scan = self._scan(file.path, file.first_sequence, index)
+        scan.index.set_header(header)
         writable = last and index is None and not file.archived and not file.compressed
         self.segments.append(
-            Segment(file.path, file.archived, file.compressed, made.index, sealed=not writable)
+            Segment(file.path, file.archived, file.compressed, scan.index, sealed=not writable)
         )
 
     def _load_sidecar(self, file: SegmentFile) -> SegmentIndex | None:
@@ -418,17 +418,17 @@ class JournalRecovery:
 
     def _scan(self, path: Path, first: int, sealed: SegmentIndex | None = None) -> SegmentScan:
         self.report.scanned_segments += 1
-        made = self._scans[first] = scan_segment(open_source(path), self.instance, first, sealed)
-        return made
+        scan = self._scans[first] = scan_segment(open_source(path), self.instance, first, sealed)
+        return scan
 
     def _repair(self, segment: Segment) -> None:
         """Repair a segment without a sidecar: save damaged bytes, rewrite records that may not be on disk."""
-        made = self._scans[segment.first_sequence]
-        self._save_damage(segment, made)
+        scan = self._scans[segment.first_sequence]
+        self._save_damage(segment, scan)
         if segment.compressed:
             self._write_sidecar(segment)
             return
-        self._truncate_torn_tail(segment, made)
+        self._truncate_torn_tail(segment, scan)
         number = self.segments.index(segment)
         following = self.segments[number + 1] if number + 1 < len(self.segments) else None
         if following is not None and following.first_sequence <= segment.index.last_sequence:
@@ -439,14 +439,14 @@ class JournalRecovery:
             if one.sealed and one.first_sequence in self._scans and one is not following:
                 self._write_sidecar(one)
 
-    def _save_damage(self, segment: Segment, made: SegmentScan) -> None:
+    def _save_damage(self, segment: Segment, scan: SegmentScan) -> None:
         """Copy a torn tail and damaged ranges aside, and report them."""
-        if made.torn is not None:
-            start, end = made.torn
+        if scan.torn is not None:
+            start, end = scan.torn
             self._copy_aside(segment.path, "torn", start, end - start)
             self.report.truncated_bytes += end - start
-            self.report.add_reason(f"{segment.path.name} was cut at byte {start}: {made.torn_why}.")
-        for hole in made.index.holes:
+            self.report.add_reason(f"{segment.path.name} was cut at byte {start}: {scan.torn_reason}.")
+        for hole in scan.index.holes:
             self.report.quarantined.append(hole)
             self.report.add_reason(
                 f"{segment.path.name}: records {hole.first_sequence} to {hole.last_sequence} can't be read"
@@ -455,25 +455,25 @@ class JournalRecovery:
             if hole.length:
                 self._copy_aside(segment.path, "damaged", hole.offset, hole.length)
 
-    def _copy_aside(self, path: Path, why: str, start: int, length: int) -> None:
-        """Copy bytes of a segment to `<name>.<why>.<start>`, unless an earlier opening did."""
-        if path.name.endswith(SUFFIX_COMPRESSED) and why != "header":
+    def _copy_aside(self, path: Path, reason: str, start: int, length: int) -> None:
+        """Copy bytes of a segment to `<name>.<reason>.<start>`, unless an earlier opening did."""
+        if path.name.endswith(SUFFIX_COMPRESSED) and reason != "header":
             return  # nothing is cut from it: the file keeps the bytes
         with path.open("rb") as opened:
             opened.seek(start)
             content = opened.read(length)
-        target = path.with_name(f"{path.name}.{why}.{start}")
+        target = path.with_name(f"{path.name}.{reason}.{start}")
         if target.exists() and target.read_bytes() == content:
             return
         target = _free_name(target)
         replace_durably(self.files, target, content)
         self.report.set_aside.append(target)
 
-    def _truncate_torn_tail(self, segment: Segment, made: SegmentScan) -> None:
+    def _truncate_torn_tail(self, segment: Segment, scan: SegmentScan) -> None:
         """Cut off a torn tail, and sync the segment."""
         handle = OpenFile(segment.path, os.O_RDWR)
-        if made.torn is not None or (segment.sealed and made.index.end < segment.path.stat().st_size):
-            self.files.truncate(handle.fd, made.index.end)
+        if scan.torn is not None or (segment.sealed and scan.index.end < segment.path.stat().st_size):
+            self.files.truncate(handle.fd, scan.index.end)
         self.files.fsync(handle.fd)
 
     # Records that may not be on disk.
@@ -496,12 +496,12 @@ class JournalRecovery:
         content = memoryview(mmap.mmap(file.fd, 0, access=mmap.ACCESS_READ))
         parts = (content[one.start : one.end] for one in behind)
         replace_durably(self.files, path, encode_header(header), *parts)
-        made = Segment(path, False, False, self._scan(path, first).index, sealed=segment.sealed)
+        rewritten = Segment(path, False, False, self._scan(path, first).index, sealed=segment.sealed)
         self.report.add_reason(
-            f"Records {first} to {made.index.last_sequence} weren't known to be on disk and were written"
+            f"Records {first} to {rewritten.index.last_sequence} weren't known to be on disk and were written"
             " again."
         )
-        return [made] if path == segment.path else [self._truncate(segment, start), made]
+        return [rewritten] if path == segment.path else [self._truncate(segment, start), rewritten]
 
     def _truncate_before(self, segment: Segment, following: Segment) -> Segment:
         """Return the segment cut where the next one begins.
@@ -536,8 +536,8 @@ class JournalRecovery:
         for earlier, later in pairwise(self.segments):
             expected = earlier.index.last_sequence + 1
             if later.index.last_before >= expected:
-                why = later.index.reason_missing_before
-                self._report_missing(earlier, expected, later.index.last_before, why)
+                reason = later.index.reason_missing_before
+                self._report_missing(earlier, expected, later.index.last_before, reason)
         if self.segments:
             self.next_sequence = self.segments[-1].index.last_sequence + 1
         self.epoch = max([self._mark.epoch, *(segment.index.epoch for segment in self.segments)]) + 1
@@ -564,13 +564,13 @@ class JournalRecovery:
         """Durable mark of the log as found, for the frontier file."""
         return FrontierMark(self.last_stored, self.log, self.epoch, self.given_up, self._mark.reserved)
 
-    def _report_missing(self, earlier: Segment, first: int, last: int, why: str = MISSING_RECORDS) -> None:
+    def _report_missing(self, earlier: Segment, first: int, last: int, reason: str = MISSING_RECORDS) -> None:
         """Report missing records after a segment."""
-        hole = MissingRange(earlier.first_sequence, earlier.index.end, 0, first, last, why)
+        hole = MissingRange(earlier.first_sequence, earlier.index.end, 0, first, last, reason)
         self.report.quarantined.append(hole)
         self.report.add_reason(
             f"Records {first} to {last} are missing behind {earlier.path.name}."
-            if why == MISSING_RECORDS
+            if reason == MISSING_RECORDS
             else f"It isn't known whether records {first} to {last} existed behind {earlier.path.name}."
         )
 
@@ -585,8 +585,8 @@ class JournalRecovery:
             upto, self.publishers = stored
         behind = [segment for segment in self.segments if segment.index.last_sequence > upto]
         for segment in behind:
-            made = self._scans.get(segment.first_sequence) or self._scan(segment.path, segment.first_sequence)
-            for name, sessions in made.publishers.items():
+            scan = self._scans.get(segment.first_sequence) or self._scan(segment.path, segment.first_sequence)
+            for name, sessions in scan.publishers.items():
                 self.publishers.merge_sessions(name, sessions)
         if len(behind) > 1:
             # The file was lost or old: the next opening must not read these segments again. Their records are

@@ -95,11 +95,11 @@ def _limit_removals(removals: Sequence[RemovalRecord]) -> list[RemovalRecord]:
     return kept
 
 
-def _damaged(path: Path, why: str) -> JournalError:
+def _damaged(path: Path, reason: str) -> JournalError:
     details: dict[str, Any] = {"file": path.name, "offset": 0}
     return JournalError(
         "journal_damaged",
-        f"{path.name}, which says what was removed, can't be read: {why}.",
+        f"{path.name}, which says what was removed, can't be read: {reason}.",
         "Move it away: what is missing from the log's beginning then counts as lost, and removing works"
         " again.",
         **details,

@@ -206,11 +206,11 @@ def new_header(
     )
 
 
-def damaged_segment_error(path: Path, offset: int, why: str) -> JournalError:
+def damaged_segment_error(path: Path, offset: int, reason: str) -> JournalError:
     """Return the error for damaged bytes of a segment."""
     return JournalError(
         "journal_damaged",
-        f"{path.name} is damaged at byte {offset}: {why}.",
+        f"{path.name} is damaged at byte {offset}: {reason}.",
         "Run `manage.py journal verify`, then `repair`; the damaged bytes are kept.",
         file=path.name,
         offset=offset,

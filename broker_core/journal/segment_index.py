@@ -262,7 +262,7 @@ class SegmentIndex:
 
     def ranges_to_read(
         self,
-        wanted: Mask | None,
+        selection: Mask | None,
         first: int = 0,
         last: int = MAX_SEQUENCE,
         since: int = 0,
@@ -285,8 +285,8 @@ class SegmentIndex:
         chosen = (sequences <= last) & (ats <= until)
         chosen[:-1] &= (sequences[1:] > first) & (ats[1:] >= since)
         chosen[-1] &= self.last_sequence >= first and self.last_at >= since
-        if wanted is not None:
-            chosen &= wanted
+        if selection is not None:
+            chosen &= selection
         edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
         begins, ends = edges[::2], edges[1::2]
         return [

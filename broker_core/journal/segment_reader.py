@@ -84,7 +84,8 @@ class RawSegmentSource:
 def open_source(path: Path, cache: GzipMemberCache | None = None) -> SegmentSource:
     """Open a segment's file for reading. Raises OSError.
 
-    Its name or its first bytes say that it is compressed: the name of a copy doesn't, and the bytes may be damaged.
+    Its name or its first bytes say that it is compressed: the name of a copy doesn't, and the bytes may be
+    damaged.
     `cache` is the cache for inflated members, by default the one of the process.
     """
     file = OpenFile(path)
@@ -280,7 +281,7 @@ class SegmentScan:
     index: SegmentIndex
     publishers: Publishers = field(default_factory=Publishers)
     torn: tuple[int, int] | None = None
-    torn_why: str = ""
+    torn_reason: str = ""
     header_problem: str | None = None
     log: UUID | None = None
     """Identity of the log that it belongs to, from its header."""
@@ -294,31 +295,31 @@ def scan_segment(
     `sealed` is the index from its sidecar, if there is one. It gives the end of the content if that is
     damaged.
     """
-    made = SegmentScan(SegmentIndex(instance, first_sequence, 0))
+    scan = SegmentScan(SegmentIndex(instance, first_sequence, 0))
     try:
         header = read_header(source)
-        made.index.epoch, made.log = header.epoch, header.log
-        made.index.set_header(header)
+        scan.index.epoch, scan.log = header.epoch, header.log
+        scan.index.set_header(header)
         if (header.instance, header.first_sequence) != (instance, first_sequence):
-            made.header_problem = (
+            scan.header_problem = (
                 f"it says {header.instance}.{header.first_sequence}, its name says otherwise"
             )
     except JournalError as error:
-        made.header_problem = error.sentence
-        made.index.skips_unknown = True
+        scan.header_problem = error.sentence
+        scan.index.skips_unknown = True
     offset, end, origin = HEADER_SIZE, source.length, hash64(instance)
     while offset < end:
         found = scan_batches(source, offset, end, CHUNK)
         for at, batch in zip(found.offsets, found.batches, strict=True):
-            _add_batch(made, at, batch)
+            _add_batch(scan, at, batch)
         offset = found.stopped_at
         if found.problem is None:
             continue
         # Whole batches after the damage make it a missing range. Without any, the sidecar decides whether
         # records are lost or this is the end of the content.
-        following = find_next_batch(source, offset, end, origin, made.index.last_sequence)
+        following = find_next_batch(source, offset, end, origin, scan.index.last_sequence)
         if following is None and sealed is not None and sealed.end > offset:
-            index = made.index
+            index = scan.index
             lost = MissingRange(
                 first_sequence,
                 offset,
@@ -334,16 +335,16 @@ def scan_segment(
             )
             break
         if following is None:
-            _find_content_end(made, source, offset, end, found.problem)
+            _find_content_end(scan, source, offset, end, found.problem)
             break
-        _add_hole(made.index, offset, following, source, found.problem)
+        _add_hole(scan.index, offset, following, source, found.problem)
         offset = following
-    return made
+    return scan
 
 
-def _add_batch(made: SegmentScan, at: int, batch: Batch) -> None:
+def _add_batch(scan: SegmentScan, at: int, batch: Batch) -> None:
     """Add a batch to a scan; a jump of the sequence becomes a missing range without bytes."""
-    index = made.index
+    index = scan.index
     expected = index.last_sequence + 1
     if batch.first_sequence > expected and not (index.holes and index.holes[-1].last_sequence >= expected):
         missing = MissingRange(
@@ -352,10 +353,10 @@ def _add_batch(made: SegmentScan, at: int, batch: Batch) -> None:
         index.holes = (*index.holes, missing)
     index.add(at, batch)
     if batch.last_publisher_sequence:
-        made.publishers.note(batch.publisher_name, batch.session, batch.last_publisher_sequence)
+        scan.publishers.note(batch.publisher_name, batch.session, batch.last_publisher_sequence)
 
 
-def _add_hole(index: SegmentIndex, offset: int, following: int, source: SegmentSource, why: str) -> None:
+def _add_hole(index: SegmentIndex, offset: int, following: int, source: SegmentSource, reason: str) -> None:
     """Add the missing range whose bytes end at the batch at `following`."""
     after = scan_batches(source, following, source.length, 1).batches[0]
     hole = MissingRange(
@@ -364,12 +365,12 @@ def _add_hole(index: SegmentIndex, offset: int, following: int, source: SegmentS
         following - offset,
         index.last_sequence + 1,
         after.first_sequence - 1,
-        why,
+        reason,
     )
     index.holes = (*index.holes, hole)
 
 
-def _find_content_end(made: SegmentScan, source: SegmentSource, offset: int, end: int, why: str) -> None:
+def _find_content_end(scan: SegmentScan, source: SegmentSource, offset: int, end: int, reason: str) -> None:
     """Set the content's end after the last whole batch; bytes there that aren't zeros are a torn tail."""
     last = offset
     at = offset
@@ -386,7 +387,7 @@ def _find_content_end(made: SegmentScan, source: SegmentSource, offset: int, end
         if content_length:
             last = at + content_length
         at += len(raw)
-    made.index.end = offset
+    scan.index.end = offset
     if last > offset:
-        made.torn = (offset, min(last + (-last % 8), end))
-        made.torn_why = why
+        scan.torn = (offset, min(last + (-last % 8), end))
+        scan.torn_reason = reason

@@ -43,21 +43,21 @@ _LIMITS = np.array([1 << 7 * more for more in range(1, 5)])
 class TopicIndex:
     """Topics of a sealed segment, and the ranges that have each. Immutable."""
 
-    __slots__ = ("_any", "_bounds", "_names", "_places", "range_count")
+    __slots__ = ("_any", "_bounds", "_names", "_positions", "range_count")
 
     def __init__(
-        self, names: bytes, range_count: int, any_topic: bytes, lengths: _Ints, places: bytes
+        self, names: bytes, range_count: int, any_topic: bytes, lengths: _Ints, positions: bytes
     ) -> None:
         self.range_count = range_count
         self._names = b"\0" + names
         """Names with a zero byte before and after each."""
         self._any = any_topic
         self._bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
-        self._places = places
+        self._positions = positions
         if (
             (len(names) and names[-1])
             or names.count(b"\0") != len(lengths)
-            or self._bounds[-1] != len(places)
+            or self._bounds[-1] != len(positions)
         ):
             raise ValueError("the topics don't fit their places")
 
@@ -77,13 +77,13 @@ class TopicIndex:
         numbers = [np.array(() if one is None else one, np.int64) for one in ranges]
         counts = [len(one) for one in numbers]
         topics = rank[np.concatenate(numbers)] if sum(counts) else np.zeros(0, np.int64)
-        places = np.repeat(np.arange(len(ranges)), counts)
+        positions = np.repeat(np.arange(len(ranges)), counts)
         # NumPy sorts 16-bit keys by radix sort, without comparing.
         sort = np.argsort(topics.astype(np.uint16) if len(order) <= MAX_TOPICS else topics, kind="stable")
-        topics, places = topics[sort], places[sort]
+        topics, positions = topics[sort], positions[sort]
         often = np.bincount(topics, minlength=len(order)) * 2 > len(ranges)
         kept = ~often[topics]
-        data, lengths = _encode(topics[kept], places[kept], len(order))
+        data, lengths = _encode(topics[kept], positions[kept], len(order))
         unknown = np.flatnonzero([one is None for one in ranges])
         return cls(
             b"".join(encoded[one] + b"\0" for one in order),
@@ -97,7 +97,7 @@ class TopicIndex:
         """Return the bytes of the member, not compressed."""
         names, lengths = self._names[1:], np.diff(self._bounds).astype("<u4")
         head = _HEAD.pack(len(lengths), self.range_count, len(names), len(self._any))
-        return b"".join((head, names, bytes(-len(names) % 4), lengths.tobytes(), self._any, self._places))
+        return b"".join((head, names, bytes(-len(names) % 4), lengths.tobytes(), self._any, self._positions))
 
     @classmethod
     def decode(cls, raw: bytes) -> TopicIndex:
@@ -139,7 +139,7 @@ class TopicIndex:
     def _mask(self, topics: list[int]) -> Mask:
         """Return the ranges that may have one of these topics, given by number."""
         bounds = self._bounds
-        parts = [self._places[bounds[number] : bounds[number + 1]] for number in topics]
+        parts = [self._positions[bounds[number] : bounds[number + 1]] for number in topics]
         if not all(parts):
             return np.ones(self.range_count, np.bool_)
         made = np.zeros(self.range_count, np.bool_)
@@ -147,14 +147,14 @@ class TopicIndex:
         return made
 
 
-def _encode(topics: _Ints, places: _Ints, count: int) -> tuple[bytes, _Ints]:
+def _encode(topics: _Ints, positions: _Ints, count: int) -> tuple[bytes, _Ints]:
     """Return the places of each topic in LEB128, and the number of bytes of each topic's places.
 
-    `topics` must be in ascending order, and `places` within each topic.
+    `topics` must be in ascending order, and `positions` within each topic.
     """
-    steps = np.diff(places, prepend=0)
+    steps = np.diff(positions, prepend=0)
     first = np.diff(topics, prepend=-1) != 0
-    steps[first] = places[first]
+    steps[first] = positions[first]
     sizes = 1 + np.searchsorted(_LIMITS, steps, side="right").astype(np.int64)
     at = np.cumsum(sizes) - sizes
     data = np.zeros(int(sizes.sum()), np.uint8)

@@ -120,8 +120,9 @@ def verify_segments(
     """Yield a report per segment, oldest first, with every batch checked.
 
     Missing records between segments are a problem, as is a damaged header that leaves in doubt whether they
-    existed; skipped sequences are not, because no record ever had them. A torn tail after the durable frontier is no problem: a running broker is writing it, or after a
-    crash no client was told that it was persisted.
+    existed; skipped sequences are not, because no record ever had them. A torn tail after the durable
+    frontier is no problem: a running broker is writing it, or after a crash no client was told that it
+    was persisted.
     """
     mark = read_mark(directory, instance)
     log = mark.log if mark is not None else None

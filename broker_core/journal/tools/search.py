@@ -99,7 +99,7 @@ class LogSearch:
         self._last = min(query.last, MAX_SEQUENCE if frontier is None else frontier)
         self._publisher = None if query.publisher is None else hash64(query.publisher)
         self._progress = progress
-        self._done = self._total = 0
+        self._searched_bytes = self._total = 0
         self.problems: list[str] = []
 
     def __iter__(self) -> Iterator[SearchMatch]:
@@ -112,10 +112,10 @@ class LogSearch:
         self._total = sum(_size(file, index) for file, index in planned)
         self._progress(0, self._total)
         for file, index in planned:
-            before = self._done
+            before = self._searched_bytes
             yield from self._segment(file, index)
-            self._done = before + _size(file, index)
-            self._progress(self._done, self._total)
+            self._searched_bytes = before + _size(file, index)
+            self._progress(self._searched_bytes, self._total)
 
     def _known(self, files: list[SegmentFile]) -> Iterator[tuple[SegmentFile, SegmentIndex | None]]:
         """Yield the segments in the range of the query, with their sidecars' summaries."""
@@ -146,14 +146,14 @@ class LogSearch:
             if index
             else None
         )
-        begin = self._done
+        begin = self._searched_bytes
         for _, _, start, end in self._ranges_to_read(whole, source):
             for offset, batch in self._batches(path, source, start, end):
                 rows = self._rows(batch)
-                self._done = begin + offset
+                self._searched_bytes = begin + offset
                 if rows is None or len(rows):
                     yield SearchMatch(path.name, offset, batch, rows)
-            self._progress(self._done, self._total)
+            self._progress(self._searched_bytes, self._total)
 
     def _ranges_to_read(self, index: SegmentIndex | None, source: SegmentSource) -> list[IndexedRange]:
         """Return a segment's ranges that may have a match, by its sidecar; all of it without one."""
@@ -175,7 +175,7 @@ class LogSearch:
                 if after >= self._last:
                     return
             offset = found.stopped_at
-            self._progress(self._done, self._total)
+            self._progress(self._searched_bytes, self._total)
             if found.problem in (ZEROS, TRUNCATED) and end == source.length:
                 return  # the end of the content, or a batch that a broker is writing now
             if found.problem is not None:

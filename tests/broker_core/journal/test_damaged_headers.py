@@ -1,4 +1,4 @@
-"""Damaged segment headers: the original is restored where a checksum proves it, and otherwise nothing is claimed."""
+"""Damaged segment headers: a checksum proves the original, and otherwise the broker claims nothing."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Home:
         return PositionStore(self.path, self.pins.add, files)
 
     def held(self) -> dict[str, int]:
-        return {pin.owner: pin.sequence for pin in self.pins.all()}
+        return {pin.owner: pin.sequence for pin in self.pins.list_pins()}
 
     def stored(self) -> dict[str, int]:
         """Name → position, of those on disk."""
@@ -192,7 +192,7 @@ async def test_a_position_that_was_told_to_be_saved_outlives_a_rename_that_a_pow
         assert home.stored() == {"orders": 8} if saved else home.stored()["orders"] in (7, 8)
         assert held <= home.stored()["orders"], "the log is there from where it goes on"
         told += saved
-        for pin in home.pins.all():
+        for pin in home.pins.list_pins():
             pin.release()
         if not cut:
             break
@@ -357,7 +357,7 @@ def test_whoever_was_told_that_it_is_saved_finds_it_so(
             on_disk = home.stored()
             assert all(
                 pin.sequence <= on_disk.get(pin.owner.split()[2], MAX_SEQUENCE)
-                for pin in home.pins.all()
+                for pin in home.pins.list_pins()
             )
         files.fail = lambda name: False
         while saving:
