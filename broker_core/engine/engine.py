@@ -149,7 +149,7 @@ class Engine:
             host_memory,
             ulimit,
             str(spool_directory),
-            lambda name: journal.bytes_held_by(self.owners.user_of(name)),
+            lambda name: journal.bytes_pinned_by(self.owners.user_of(name)),
         )
         self.settle = PolicyLoop(
             self.facilities, self.frontier, self.roster, self.control, self.guard, self.events
@@ -207,8 +207,8 @@ class Engine:
         hears: Subscription[MatchReceiver] = Subscription(made, "", 0, pattern, None)
         self.subscriptions.registry.add(hears)
         self.kept.on_secured = lambda: made.publish_and_wait(self.dispatch.barrier)
-        self.kept.on_left = made.schedule_publish
-        self.kept.upto = lambda: self.frontier.durable
+        self.kept.on_disconnect = made.schedule_publish
+        self.kept.newest_applied = lambda: self.frontier.durable
 
     def _release(self, entry: DurableSubscriptionRecord | ManagedReplayRecord) -> None:
         """Stop serving a durable subscription or managed replay whose stored position was deleted."""
