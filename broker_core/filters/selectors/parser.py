@@ -215,13 +215,11 @@ class _SelectorTerm(NamedTuple):
 
     Attributes:
         get: Returns the value of the part for some headers.
-        condition: Whether the part is a condition.
-        text: Text of a quoted literal, else None.
+        is_text: Whether the part is a quoted text, with or without parentheses.
     """
 
     get: Get
-    condition: bool = False
-    text: str | None = None
+    is_text: bool = False
 
 
 @lru_cache(maxsize=512)
@@ -307,18 +305,18 @@ class _SelectorParser:
                 name = JMS.get(str(value), str(value))
                 return _SelectorTerm(lambda headers: headers.get(name))
             case SelectorTokenType.TEXT, _:
-                return _SelectorTerm(lambda headers: value, text=str(value))
+                return _SelectorTerm(lambda headers: value, is_text=True)
             case SelectorTokenType.NUMBER, _:
                 return _SelectorTerm(lambda headers: value)
             case SelectorTokenType.WORD, "TRUE" | "FALSE":
                 truth_of = value == "TRUE"
-                return _SelectorTerm(lambda headers: truth_of, True)
+                return _SelectorTerm(lambda headers: truth_of)
             case SelectorTokenType.WORD, "NOT":
                 return _negated(self.part(_NOT))
             case SelectorTokenType.SIGN, "(":
                 inner = self.part(0)
                 self.expect(SelectorTokenType.SIGN, ")")
-                return inner._replace(text=None) if inner.text is None else inner
+                return inner
             case SelectorTokenType.SIGN, "-" | "+":
                 of, sign = self.part(_SIGN).get, str(value)
                 return _SelectorTerm(lambda headers: calculate(sign, 0, of(headers)))
@@ -359,7 +357,7 @@ class _SelectorParser:
     def _is_null(self, left: _SelectorTerm) -> _SelectorTerm:
         negated, get = self._took(SelectorTokenType.WORD, "NOT"), left.get
         self.expect(SelectorTokenType.WORD, "NULL")
-        return _SelectorTerm(lambda headers: (get(headers) is None) != negated, True)
+        return _SelectorTerm(lambda headers: (get(headers) is None) != negated)
 
     def _among(self, left: _SelectorTerm) -> _SelectorTerm:
         self.expect(SelectorTokenType.SIGN, "(")
@@ -388,7 +386,7 @@ class _SelectorParser:
                 return None if value is None else False
             return matches(value)
 
-        return _SelectorTerm(test, True)
+        return _SelectorTerm(test)
 
 
 def _matcher(pattern: str, escape: str, column: int) -> Callable[[str], bool]:
@@ -449,8 +447,8 @@ def _in_order(pieces: Sequence[str], text: str) -> bool:
 def _compared(sign: str, left: _SelectorTerm, right: _SelectorTerm) -> _SelectorTerm:
     """Return the term that compares two terms."""
     one, other = left.get, right.get
-    by_letters = left.text is not None or right.text is not None
-    return _SelectorTerm(lambda headers: compare(sign, one(headers), other(headers), by_letters), True)
+    by_letters = left.is_text or right.is_text
+    return _SelectorTerm(lambda headers: compare(sign, one(headers), other(headers), by_letters))
 
 
 def _negated(part: _SelectorTerm) -> _SelectorTerm:
@@ -460,7 +458,7 @@ def _negated(part: _SelectorTerm) -> _SelectorTerm:
         found = test(headers)
         return None if found is None else not found
 
-    return _SelectorTerm(get, True)
+    return _SelectorTerm(get)
 
 
 def _joined(left: _SelectorTerm, right: _SelectorTerm, decides: bool) -> _SelectorTerm:
@@ -478,4 +476,4 @@ def _joined(left: _SelectorTerm, right: _SelectorTerm, decides: bool) -> _Select
         second = other(headers)
         return second if second is decides or first is not None else None
 
-    return _SelectorTerm(get, True)
+    return _SelectorTerm(get)

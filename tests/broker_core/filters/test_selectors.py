@@ -68,6 +68,9 @@ color IS NOT NULL
 empty IS NOT NULL
 empty = ''
 version <> '1.1'
+version <> ('1.1')
+('1.10') = (version)
+version IN (('1.10'))
 color > 'blue'
 JMSType = 'order'
 $x = 1
@@ -105,6 +108,9 @@ flag > TRUE
 weight LIKE 1 IS NULL AND FALSE
 FALSE
 version = '1.1'
+version = ('1.1')
+(('1.1')) = version
+version IN (('1.1'))
 color = 'RED'
 color LIKE 'r'
 COLOR = 'red'
