@@ -151,7 +151,8 @@ class FileBookmarkStore(MemoryBookmarkStore):
     beside it.
 
     Raises:
-        OperatorError: `store_locked`, `store_failed`, or `bad_store` for a file of another kind.
+        OperatorError: `store_locked`, `store_failed`, `store_full`, or `bad_store` for a file of another kind. The
+            file is then closed and unlocked.
     """
 
     def __init__(self, path: Path | str, *, sync: bool = False) -> None:
@@ -159,10 +160,11 @@ class FileBookmarkStore(MemoryBookmarkStore):
         self._sync = sync
         self._file = StoreFile(path, "bookmark store")
         self.path = self._file.path
-        self.set_aside_bytes = self._recover()
+        with self._file.close_on_error():
+            self.set_aside_bytes = self._recover()
+            if sync:
+                self._file.sync_directory()
         self._longest = COMPACT_AT
-        if sync:
-            self._file.sync_directory()
 
     def _recover(self) -> int:
         """Load the file. Returns the number of invalid bytes, which are moved to the `.torn` file."""

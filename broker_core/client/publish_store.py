@@ -228,7 +228,8 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
     `set_aside_bytes` is the number of damaged bytes found on opening.
 
     Raises:
-        OperatorError: `store_locked`, `store_failed`, or `bad_store` for a file of another kind.
+        OperatorError: `store_locked`, `store_failed`, or `bad_store` for a file of another kind. The file is then
+            closed and unlocked.
     """
 
     durable = True
@@ -240,9 +241,10 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
         self._dead = 0
         self._file = StoreFile(path, "publish store")
         self.path = self._file.path
-        self._recover()
-        if sync:
-            self._file.sync_directory()
+        with self._file.close_on_error():
+            self._recover()
+            if sync:
+                self._file.sync_directory()
 
     # Opening.
 
@@ -368,7 +370,7 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
         if not self._file.rewrite(parts()):
             raise OperatorError(
                 "store_failed",
-                f"The publish store {self.path} can't be written anew.",
+                f"The publish store {self.path} can't be rewritten.",
                 "Free space on its disk.",
             )
         self._kept.clear()
