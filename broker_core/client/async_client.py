@@ -29,7 +29,7 @@ from broker_core.bookmark import EPOCH_TEXT
 from broker_core.client.acknowledgements import Acknowledger, CreditWindow
 from broker_core.client.bookmark_store import MOST_RECENT, BookmarkStore, starting_point
 from broker_core.client.connector import ConnectionLoss, Connector, ReconnectPolicy, log
-from broker_core.client.flow_commands import STEERING_WORDS, SubscriptionControl
+from broker_core.client.flow_commands import OPTION_COMMAND_TAGS, SubscriptionControl
 from broker_core.client.links import ClientLink, Tls, parse_addresses, to_ssl_context
 from broker_core.client.messages import BATCH_BYTES, Body
 from broker_core.client.publish_store import MemoryPublishStore, PublishStore
@@ -215,7 +215,7 @@ class AsyncClient(SubscriptionControl):
     def _fail(self, error: SluiceError) -> None:
         """Fail everything that waits for the broker. The client cannot be used again."""
         self._publisher.fail(error)
-        self._steering_ended(error)
+        self._end_requests(error)
         self._subscriptions.fail(error)
 
     async def close(self, timeout: float | None = None) -> None:
@@ -585,7 +585,7 @@ class AsyncClient(SubscriptionControl):
 
     def _disconnected(self) -> None:
         self._up = False
-        self._steering_ended(None)
+        self._end_requests(None)
         self._publisher.on_disconnected()
 
     def _note_loss(self, loss: ConnectionLoss) -> None:
@@ -647,8 +647,8 @@ class AsyncClient(SubscriptionControl):
             self._connector.on_progress()
         elif ack.of == "subscribe":
             self._subscriptions.on_ack(ack)
-        elif ack.of in STEERING_WORDS:
-            self._steered(ack)
+        elif ack.of in OPTION_COMMAND_TAGS:
+            self._on_request_ack(ack)
         # Replies to unsubscribe and renew are ignored.
 
     def _on_error(self, error: replies.ErrorReply) -> None:
@@ -657,8 +657,8 @@ class AsyncClient(SubscriptionControl):
             self.errors.append(problem)
         if error.of == "subscribe" and error.id is not None:
             self._subscriptions.on_refused(error.id, problem)
-        elif error.of in STEERING_WORDS:
-            self._not_steered(str(error.of), problem)
+        elif error.of in OPTION_COMMAND_TAGS:
+            self._on_request_error(str(error.of), problem)
         elif error.of == "renew" and error.id is not None:
             self._subscriptions.on_cancelled(
                 replies.SubscriptionCancelled(id=error.id, code=error.code, message=error.message)

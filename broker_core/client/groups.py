@@ -333,5 +333,5 @@ def _one_store(name: str) -> OperatorError:
     return OperatorError(
         "bad_groups",
         f"A {name} belongs to one group: it has one instance's numbers.",
-        f"Give each Group its own {name}.",
+        f"Give each GroupConfig its own {name}.",
     )

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from typing import Any, Self, TypeVar, Unpack
 
@@ -37,6 +37,10 @@ from broker_core.protocols.names import check_topic
 from broker_core.protocols.replies import DecisionNotice, GapNotice
 
 T = TypeVar("T")
+
+
+class _LoopTimeoutError(TimeoutError):
+    """The event loop had no result in time. A TimeoutError of the work itself has another class."""
 
 
 class LoopThread:
@@ -101,25 +105,26 @@ class LoopThread:
         Raises:
             BaseException: Error of the last work.
             TimeoutError: A callback of the application has blocked the thread for `timeout` seconds. The
-                thread ends when the callback returns.
+                thread ends when the callback returns. Never with `timeout` None, unless the last work raises
+                it.
         """
         with self._lock:
             if self._loop is None:
                 last.close()
                 return
             self._stopping += 1
-        held = False
+        blocked = False
         try:
             self.call(last, timeout)
-        except TimeoutError:
-            held = True
+        except _LoopTimeoutError:
+            blocked = True
             raise TimeoutError(f"Client {self._name} didn't close within {timeout:g} s.") from None
         finally:
             with self._lock:
                 self._stopping -= 1
                 ends = self._stopping == 0
             if ends:
-                self._stop(join=not held)
+                self._stop(join=not blocked)
 
     def _stop(self, *, join: bool = True) -> None:
         with self._lock:
@@ -145,16 +150,13 @@ class LoopThread:
             raise
         future = self.submit(work)
         try:
-            return future.result(timeout)
+            if timeout is not None and not wait([future], timeout).done:
+                raise _LoopTimeoutError(f"Client {self._name} had no answer within {timeout:g} s.")
+            return future.result()
         except CancelledError:
             if self.is_running:
                 raise
             raise self.closed_error() from None
-        except TimeoutError as error:
-            future.cancel()
-            if error.args or timeout is None:  # the work raised it
-                raise
-            raise TimeoutError(f"Client {self._name} had no answer within {timeout:g} s.") from None
         except BaseException:
             future.cancel()
             raise

@@ -223,6 +223,9 @@ async def test_what_cant_be_is_refused(tmp_path: Path) -> None:
             "b": GroupConfig("b", there, publish_store=one_store),
         }
         assert await code_of(shared) == "bad_groups"
+        with pytest.raises(OperatorError) as error:
+            AsyncGroups(shared, "desk")
+        assert error.value.fix == "Give each GroupConfig its own publish_store."
         async with AsyncGroups({"all": GroupConfig("prices.>", at)}, "desk") as client:
             with pytest.raises(OperatorError) as error:
                 client.publish("orders.1", 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -203,7 +204,7 @@ def test_after_a_rename_the_new_file_is_in_use_and_a_synced_write_waits_for_its_
     fsync, directories = os.fsync, [0]
 
     def refuse_directories(file: int) -> None:
-        if os.path.isdir(f"/proc/self/fd/{file}"):
+        if stat.S_ISDIR(os.fstat(file).st_mode):
             directories[0] += 1
             raise OSError(5, "Input/output error")
         fsync(file)
