@@ -28,7 +28,7 @@ from broker_core.access.tls import server_context
 from broker_core.activity import LAST
 from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument
-from broker_core.config.document import DirectoryDefaults, refuse_misplaced
+from broker_core.config.document import DirectoryDefaults, check_directories
 from broker_core.config.document_reader import bad_policy_error
 from broker_core.connections.name_notices import NameNotices
 from broker_core.control import exit_report
@@ -137,7 +137,7 @@ class Broker:
         """
         self.paths = paths
         self._roots, self._reserved = roots, reserved
-        self._refuse_misplaced(policy)
+        self._check_directories(policy)
         paths.spool.mkdir(parents=True, exist_ok=True)
         clock = SystemClock()
         journal = Journal.open(
@@ -416,15 +416,15 @@ class Broker:
         Raises:
             OperatorError: `bad_spool_path` or `outside_roots`.
         """
-        self._refuse_misplaced(policy)
+        self._check_directories(policy)
         pools = (policy.pool, *(transport.pool for transport in policy.transports))
         named = {pool.message_disk_path or str(self.paths.spool) for pool in pools}
         await asyncio.to_thread(check_spool_directories, named)
 
-    def _refuse_misplaced(self, policy: PolicyDocument) -> None:
+    def _check_directories(self, policy: PolicyDocument) -> None:
         paths = self.paths
         defaults = DirectoryDefaults(paths.journal, paths.archive, paths.spool)
-        refuse_misplaced(policy, self._roots, (*self._reserved, paths.control), defaults)
+        check_directories(policy, self._roots, (*self._reserved, paths.control), defaults)
 
     async def _listen(self, policy: PolicyDocument) -> None:
         check_access(policy)

@@ -7,7 +7,13 @@ from typing import Any
 from django import forms
 
 from broker_core.config.access import AUTHENTICATIONS
-from broker_core.config.transports import LEAST_BODY, MAX_BODY, OF_SOME_KINDS, SILENT, TRANSPORT_KINDS
+from broker_core.config.transports import (
+    MAX_BODY,
+    MIN_BODY,
+    RESTRICTED_FIELDS,
+    TRANSPORT_DEFAULTS,
+    TRANSPORT_KINDS,
+)
 from console.choices import ResumeFrom
 from console.forms.fields import FieldGroup, LinesField, style_widget
 from console.forms.limits import LimitsForm
@@ -84,7 +90,7 @@ class DraftTransportForm(TransportLimitsForm):
     max_body = forms.IntegerField(
         label="Largest body (bytes)",
         required=False,
-        min_value=LEAST_BODY,
+        min_value=MIN_BODY,
         max_value=MAX_BODY,
         help_text=f"Of a STOMP message. Default: {MAX_BODY:,}.",
     )
@@ -96,16 +102,16 @@ class DraftTransportForm(TransportLimitsForm):
         for (
             name,
             kinds,
-        ) in OF_SOME_KINDS.items():  # the page of a new one hides them while another kind is chosen
+        ) in RESTRICTED_FIELDS.items():  # the page of a new one hides them while another kind is chosen
             self.fields[name].widget.attrs["data-kinds"] = " ".join(sorted(kinds))
         if not new:  # clients and history speak of a transport by its name
             self.fields["name"].disabled = self.fields["kind"].disabled = True
-            for name, kinds in OF_SOME_KINDS.items():
+            for name, kinds in RESTRICTED_FIELDS.items():
                 if self.initial.get("kind") not in kinds and not self._says(name):
                     del self.fields[name]
 
     def _says(self, name: str) -> bool:
-        return bool(self.initial.get(name, SILENT[name]) != SILENT[name])
+        return bool(self.initial.get(name, TRANSPORT_DEFAULTS[name]) != TRANSPORT_DEFAULTS[name])
 
     def groups(self) -> list[FieldGroup]:
         """Without what transports of this kind don't have."""
@@ -124,5 +130,5 @@ class DraftTransportForm(TransportLimitsForm):
             "authentication": clean["authentication"] or "none",
             "restricted": clean["restricted"],
             "tls": {**dict.fromkeys(TLS), **tls} if tls else None,
-            **{name: clean[name] or SILENT[name] for name in OF_SOME_KINDS if name in clean},
+            **{name: clean[name] or TRANSPORT_DEFAULTS[name] for name in RESTRICTED_FIELDS if name in clean},
         }

@@ -10,7 +10,7 @@ from django.db.models import Count, F, Max, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from broker_core.config.instance import GROUP_SILENT
+from broker_core.config.instance import GROUP_DEFAULTS
 from broker_core.config.preset_settings import AMPS_CLIENT, AMPS_POOL
 from broker_core.config.rule_terms import DecisionReason, EnforcementMode
 from broker_core.config.transports import TRANSPORT_FIELDS
@@ -34,7 +34,7 @@ REPORT_FRESH = timedelta(seconds=15)
 POOL_FIELDS, CLIENT_FIELDS = tuple(AMPS_POOL), tuple(AMPS_CLIENT)
 INSTANCE_FIELDS = (
     "journaled_topics", "unjournaled_topics", "journal_size", "preallocated_files", "journal_directory",
-    "archive_directory", *GROUP_SILENT,
+    "archive_directory", *GROUP_DEFAULTS,
 )  # fmt: skip
 TRANSPORT_COLUMNS = ("name", "kind", "host", "port", "enabled", *TRANSPORT_FIELDS)
 
