@@ -24,7 +24,7 @@ import structlog
 
 from broker_core import logs
 from broker_core.access import AccessPolicy
-from broker_core.access.tls import server_context
+from broker_core.access.tls import make_server_context
 from broker_core.activity import LAST
 from broker_core.clock import SystemClock
 from broker_core.config import PolicyDocument
@@ -521,7 +521,7 @@ def check_access(policy: PolicyDocument) -> None:
         raise bad_policy_error(problems)
     for transport in policy.transports:
         if transport.enabled and transport.tls is not None:
-            server_context(transport.tls)
+            make_server_context(transport.tls)
 
 
 def host_memory() -> int:

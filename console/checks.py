@@ -11,7 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 
-from broker_core.access.tls import server_context
+from broker_core.access.tls import make_server_context
 from broker_core.config.document import paths_overlap
 from broker_core.errors import OperatorError
 from broker_core.names import is_name
@@ -69,7 +69,7 @@ def check_web_certificate(**kwargs: Any) -> list[CheckMessage]:
     if settings.SLUICE_WEB_TLS is None:
         return []
     try:
-        server_context(settings.SLUICE_WEB_TLS)
+        make_server_context(settings.SLUICE_WEB_TLS)
     except OperatorError as problem:
         return [Error(problem.sentence, hint=problem.fix, id="sluice.E004")]
     return []

@@ -16,13 +16,13 @@ from twisted.internet.ssl import (
     trustRootFromCertificates,
 )
 
-from broker_core.access.tls import bad_certificate_error, certificate_names, server_context
+from broker_core.access.tls import bad_certificate_error, certificate_names, make_server_context
 from broker_core.config import TlsSettings
 
 
 def context_factory(settings: TlsSettings) -> CertificateOptions:
     """What Twisted's endpoint wants. Reads the files. Raises OperatorError bad_certificate."""
-    plain = server_context(settings)  # the same files are refused with the same words
+    plain = make_server_context(settings)  # the same files are refused with the same words
     suites = ":".join(suite["name"] for suite in plain.get_ciphers())
     try:
         key = load_pem_private_key(Path(settings.key).read_bytes(), None)
