@@ -66,7 +66,7 @@ class SequenceSet:
         self._firsts[start:stop] = [one for one, _ in kept]
         self._lasts[start:stop] = [other for _, other in kept]
 
-    def remove_upto(self, sequence: int) -> None:
+    def remove_through(self, sequence: int) -> None:
         """Remove all sequences up to and including `sequence`."""
         if self._firsts and self._firsts[0] <= sequence:
             self.remove(self._firsts[0], sequence)

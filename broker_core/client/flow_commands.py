@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from broker_core.client.time_limits import within
+from broker_core.client.time_limits import limit_time
 from broker_core.errors import ClientError, SluiceError
 from broker_core.protocols import commands
 from broker_core.protocols.field_info import tag_of
@@ -63,8 +63,8 @@ class SubscriptionControl:
         self._requests: list[_PendingRequest] = []
         """Unanswered requests in the order of sending, which is the order of the broker's answers.
 
-        An abandoned request stays until it is answered or the connection ends. Otherwise its late answer would
-        count for the next request.
+        An abandoned request stays until it is answered or the connection ends. Otherwise its late answer
+        would count for the next request.
         """
         self._request_timeout = request_timeout
 
@@ -138,7 +138,7 @@ class SubscriptionControl:
         request = _PendingRequest(tag_of(type(command)), options, by_id, previous, done)
         self._requests.append(request)
         try:
-            async with within(self._request_timeout, request.tag):
+            async with limit_time(self._request_timeout, request.tag):
                 await request.done
         except BaseException:
             if request in self._requests:

@@ -110,7 +110,7 @@ def test_a_publish_store_killed_at_any_step_keeps_what_is_not_acknowledged(
         store = FilePublishStore(path, sync=True)
         store.add(9, 10, batch(9))
         store.compact()
-        store.discard_upto(6)
+        store.discard_through(6)
         store.add(11, 12, batch(11))
 
     step, kept = 0, [(5, 6), (7, 8)]
@@ -119,7 +119,7 @@ def test_a_publish_store_killed_at_any_step_keeps_what_is_not_acknowledged(
         store = FilePublishStore(path)
         for first in (1, 3, 5, 7):
             store.add(first, first + 1, batch(first))
-        store.discard_upto(4)
+        store.discard_through(4)
         store.close()
         killed = killed_at(step, halfway, lambda path=path: work(path))  # type: ignore[misc]
         again = FilePublishStore(path)
@@ -200,7 +200,7 @@ def test_after_a_rename_the_new_file_is_in_use_and_a_synced_write_waits_for_its_
     store = FilePublishStore(path, sync=True)
     for first in (1, 3, 5):
         store.add(first, first + 1, batch(first))
-    store.discard_upto(2)
+    store.discard_through(2)
     fsync, directories = os.fsync, [0]
 
     def refuse_directories(file: int) -> None:
