@@ -122,7 +122,9 @@ class MemoryBookmarkStore:
 
     def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
         """Store that the records `first` to `last` are processed, but not all earlier ones."""
-        self._processed.setdefault((subscription, instance), SequenceSet(most=MAX_RANGES)).add(first, last)
+        self._processed.setdefault((subscription, instance), SequenceSet(max_ranges=MAX_RANGES)).add(
+            first, last
+        )
 
     def processed_ranges(self, subscription: str, instance: str) -> SequenceSet | None:
         """Return the ranges processed beyond the most recent bookmark, or None if there are none."""

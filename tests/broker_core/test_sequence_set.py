@@ -45,7 +45,7 @@ def test_they_hold_nothing_of_what_was_removed(
 
 
 def test_there_is_a_bound() -> None:
-    ranges = SequenceSet(most=2)
+    ranges = SequenceSet(max_ranges=2)
     assert [ranges.add(one, one) for one in (2, 4, 8)] == [True, True, False]
     assert ranges.add(3, 3), "what touches another needs no room"
     assert list(ranges) == [(2, 4)]
