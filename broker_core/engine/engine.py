@@ -42,7 +42,7 @@ from broker_core.errors import JournalError
 from broker_core.journal.commit_log import CommitLogFactory, LocalCommitLog
 from broker_core.journal.journal import Journal
 from broker_core.journal.log_reader import ReaderThread
-from broker_core.names import BROKER_NAME, KEPT_TOPIC
+from broker_core.names import BROKER_NAME, POSITIONS_TOPIC
 from broker_core.replay.control import ReplayControl
 from broker_core.replay.cursor import DurableFrontier, LogEnd
 from broker_core.replay.durable_subscriptions import DurableSubscriptions
@@ -203,7 +203,7 @@ class Engine:
             self.clock.seconds,
             following.run_id,
         )
-        pattern = TopicPattern.parse(KEPT_TOPIC)
+        pattern = TopicPattern.parse(POSITIONS_TOPIC)
         hears: Subscription[MatchReceiver] = Subscription(made, "", 0, pattern, None)
         self.subscriptions.registry.add(hears)
         self.kept.on_secured = lambda: made.publish_and_wait(self.dispatch.barrier)

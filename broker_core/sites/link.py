@@ -169,10 +169,10 @@ class LinkPublishStore(MemoryPublishStore):
 
     def discard(self, first: int, last: int) -> None:
         super().discard(first, last)
-        self._move(self.oldest() - 1 if self._kept else self.last_sequence)
+        self._move(self.oldest_sequence() - 1 if self._entries else self.last_sequence)
 
-    def discard_upto(self, last: int) -> None:
-        super().discard_upto(last)
+    def discard_through(self, last: int) -> None:
+        super().discard_through(last)
         self._move(last)
 
     def _move(self, upto: int) -> None:

@@ -25,7 +25,7 @@ from broker_core.delivery.entries import SharedDelivery
 from broker_core.journal.commit_log import PendingBatch
 from broker_core.journal.journal import Journal
 from broker_core.journal.log_reader import ReaderThread
-from broker_core.names import KEPT_TOPIC
+from broker_core.names import POSITIONS_TOPIC
 from broker_core.replay.positions.file import DurableSubscriptionRecord, Entry, ManagedReplayRecord
 from broker_core.replay.positions.store import PositionStore
 
@@ -160,7 +160,7 @@ class GroupPositionSync:
             self._send(PositionUpdate(self._run, gone=[(*_key(one), one.created_at) for one in part]), ())
 
     def _send(self, update: PositionUpdate, of: Iterable[Entry]) -> None:
-        batches = self._publish(KEPT_TOPIC, [bytes(memoryview(msgspec.json.encode(update)))])
+        batches = self._publish(POSITIONS_TOPIC, [bytes(memoryview(msgspec.json.encode(update)))])
         self._pending_updates.append((batches, [_key(one) for one in of]))
 
     def _due(self) -> None:
@@ -307,7 +307,7 @@ def read_updates(journal: Journal, first: int, last: int) -> tuple[list[bytes], 
     The latter is greater than `last` at the end. Runs in the reader thread; skips segments whose sidecar
     lists no update.
     """
-    at = journal.next_sequence_of_topics((KEPT_TOPIC,), max(first, journal.first_sequence))
+    at = journal.next_sequence_of_topics((POSITIONS_TOPIC,), max(first, journal.first_sequence))
     if at > last:
         return [], last + 1
     batches = journal.read(at, READ_BYTES, last)
@@ -317,9 +317,9 @@ def read_updates(journal: Journal, first: int, last: int) -> tuple[list[bytes], 
 
 
 def _bodies(batch: Batch) -> list[bytes]:
-    if KEPT_TOPIC not in batch.topics:
+    if POSITIONS_TOPIC not in batch.topics:
         return []
-    return [bytes(record.body) for record in batch.records() if record.topic == KEPT_TOPIC]
+    return [bytes(record.body) for record in batch.records() if record.topic == POSITIONS_TOPIC]
 
 
 def _key(entry: Entry) -> Key:
