@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from tests.support.engines import Engines, running_engines
+
 from broker_core.broker import BrokerPaths
 from broker_core.group import reseed
 from broker_core.group.jetstream import JetStreamLog
@@ -12,7 +14,6 @@ from broker_core.group.settings import GroupSettings
 from tests.group.test_one_log import publish, read
 from tests.group.test_states import HOLD_MS, refused
 from tests.support.brokers import until
-from tests.support.engines import Engines, running_engines
 from tests.support.groups import GROUP, running_members
 
 
