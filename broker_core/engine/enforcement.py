@@ -106,7 +106,10 @@ class PolicyEnforcer:
         }
 
     def execute(self, decision: Decision) -> None:
-        """Execute a decision and record it. A shadow decision is only recorded."""
+        """Execute a decision and record it. A shadow decision is only recorded.
+
+        An enforced decision about a client that has disconnected is void: it has no effect and no record.
+        """
         act = DecisionInProgress(decision, self._decisions.identity(), self._decisions.add)
         connection = self._services.roster.clients.get(decision.client)
         if (

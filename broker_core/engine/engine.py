@@ -384,6 +384,8 @@ class Engine:
         """
         for connection in self.roster:
             with _going_on():
+                # Executed decisions must be in the last records, also while their notices are unanswered.
+                connection.notices.on_connection_lost()
                 connection.close("shutting_down", "The broker is being stopped.", retry_after_ms=2_000)
         for connection in list(self.roster.parting):
             with _going_on():

@@ -29,7 +29,7 @@ from broker_core.replay.client_subscription import ClientSubscription
 from broker_core.replay.control import ReplayControl
 from broker_core.replay.cursor import DurableFrontier
 from broker_core.slow_clients.accounts.client_usage import ClientUsage, WatchedSubscription
-from broker_core.slow_clients.accounts.guard import SlowClientGuard
+from broker_core.slow_clients.accounts.guard import SlowClientGuard, drop_void_decisions
 from broker_core.slow_clients.evaluate.decision import Decision
 from broker_core.slow_clients.rules.rulebook import StagedRevision
 
@@ -120,6 +120,7 @@ class PolicyLoop:
         use = self._uses.pop(connection, None)
         if use is not None:
             self.guard.unregister(use)
+            self._decided = drop_void_decisions(self._decided, use.name)
             self.traffic.on_left(use.name)
         self._dirty.pop(connection, None)
         self._resting.pop(connection, None)

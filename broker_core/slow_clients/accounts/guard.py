@@ -23,7 +23,7 @@ Decisions in shadow mode are only recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from copy import copy
 
 from broker_core.config import PolicyDocument
@@ -59,6 +59,15 @@ from broker_core.slow_clients.rules.rulebook import StagedRevision
 Summon = Callable[[Pool, Signal, int], None]
 """Callback with a pool, the signal of the resource it lacks, and how many of its largest users are examined.
 """
+
+
+def drop_void_decisions(decisions: Iterable[Decision], client: str) -> list[Decision]:
+    """Return decisions without the enforced ones about a client that has disconnected.
+
+    Nothing can be done about these, and they must not fall on the next client of that name. Shadow decisions
+    stay, because they are only recorded.
+    """
+    return [one for one in decisions if one.client != client or one.mode is not EnforcementMode.ENFORCE]
 
 
 class SlowClientGuard(ClientRegistry):
@@ -164,11 +173,7 @@ class SlowClientGuard(ClientRegistry):
         recorded.
         """
         if self._uses.get(use.name) is use:
-            self._later = [
-                one
-                for one in self._later
-                if one.client != use.name or one.mode is not EnforcementMode.ENFORCE
-            ]
+            self._later = drop_void_decisions(self._later, use.name)
         super().unregister(use)
 
     @property

@@ -6,6 +6,7 @@ The slow side is a window of acknowledgements that the client leaves full, so no
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -415,3 +416,26 @@ async def _resume(broker: Broker, name: str, token: str) -> None:
     error = await raw.until("error")
     raw.close()
     raise ClientError(error["code"], error["message"])
+
+
+async def test_a_decision_whose_notice_is_unanswered_when_the_broker_stops_is_in_the_journal(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path, policy_with(rule("warn"))) as broker:
+        slow = await RawClient.connect(broker, "slow")
+        slow.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await slow.until("processed")
+        async with AsyncClient(address_of(broker), "writer") as writer:
+            await writer.publish_many("t", numbered(1, 20))
+            await writer.flush()
+        notice = await slow.until("notice")
+        assert not broker.engine.decisions.recent, "the client may still answer"
+    slow.close()
+    assert [(one.id, one.told) for one in broker.engine.decisions.recent] == [(notice["decision"], "unknown")]
+    async with (
+        running_broker(tmp_path) as again,
+        AsyncClient(address_of(again), "reader") as reader,
+    ):
+        decisions = await reader.subscribe("$SLUICE.decisions", bookmark="0")
+        message = await asyncio.wait_for(anext(aiter(decisions)), 60)
+        assert json.loads(message.body)["id"] == notice["decision"]

@@ -244,6 +244,21 @@ async def test_a_decision_of_a_client_that_left_does_not_fall_on_the_next_of_its
         guard._later.clear()
 
 
+async def test_a_decision_between_two_iterations_does_not_fall_on_the_next_client_of_its_name(
+    tmp_path: Path,
+) -> None:
+    async with three(tmp_path) as clients:
+        settle = clients.broker.engine.settle
+        enforced, shadowed = _a_decision("bad"), replace(_a_decision("bad"), mode=EnforcementMode.SHADOW)
+        settle._decided += [enforced, shadowed, _a_decision("last")]
+        clients.connection("bad").close("client_replaced", "")
+        assert [(one.client, one.mode) for one in settle._decided] == [
+            ("bad", EnforcementMode.SHADOW),
+            ("last", EnforcementMode.ENFORCE),
+        ]
+        settle._decided.clear()
+
+
 async def test_a_replay_that_dies_tells_its_client_and_lets_go_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
