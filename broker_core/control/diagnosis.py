@@ -45,8 +45,11 @@ class ClientDiagnostics:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._paces: dict[str, RateMeter] = {}
-        self._said: dict[str, tuple[int, ConnectionView, ClientState, ClientDiagnosis]] = {}
+        self._clock = engine.clock
+        self._meters: dict[str, tuple[ConnectionView, RateMeter]] = {}
+        """Connection and rates of each client that was slow. Totals restart with each connection."""
+        self._diagnoses: dict[str, tuple[int, ConnectionView, ClientState, ClientDiagnosis]] = {}
+        """Monotonic time (ms), connection, state and result of each client's last diagnosis."""
 
     def diagnose(
         self,
@@ -60,20 +63,30 @@ class ClientDiagnostics:
         Args:
             connection: The client.
             figures: Statistics of its subscriptions by id.
-            now: Current time, ns.
+            now: Current wall-clock time, ns.
             crowded: Whether the result may be up to RETENTION_MS old, if the client's state is unchanged.
         """
         backlog = connection.backlog
         blocked = age_ms(backlog.silent_since, now) >= BLOCKED_MS
         if not blocked and not any(one.lag_messages or one.unacked for one in figures.values()):
             return ClientDiagnosis()
-        at, whose, state, said = self._said.get(connection.name, (0, None, None, ClientDiagnosis()))
-        if crowded and age_ms(at, now) < RETENTION_MS and whose is connection and state is backlog.state:
-            return said
-        found = self._engine.guard.forecast(connection.name, now)
-        said = ClientDiagnosis(found, find_slow_cause(self._evidence(connection, figures, now)))
-        self._said[connection.name] = (now, connection, backlog.state, said)
-        return said
+        now_ms = self._clock.monotonic_ms()
+        at_ms, diagnosed, state, diagnosis = self._diagnoses.get(
+            connection.name, (0, None, None, ClientDiagnosis())
+        )
+        if crowded and now_ms - at_ms < RETENTION_MS and diagnosed is connection and state is backlog.state:
+            return diagnosis
+        forecast = self._engine.guard.forecast(connection.name, now)
+        diagnosis = ClientDiagnosis(forecast, find_slow_cause(self._evidence(connection, figures, now)))
+        self._diagnoses[connection.name] = (now_ms, connection, backlog.state, diagnosis)
+        return diagnosis
+
+    def _meter_for(self, connection: ConnectionView) -> RateMeter:
+        """Return the rate meter of a connection; a new one for a new connection of its client."""
+        known = self._meters.get(connection.name)
+        if known is None or known[0] is not connection:
+            known = self._meters[connection.name] = connection, RateMeter()
+        return known[1]
 
     def _evidence(
         self, connection: ConnectionView, figures: Mapping[str, SubscriptionStats], now: int
@@ -84,8 +97,8 @@ class ClientDiagnostics:
             (subscriptions[id], one.paused) for id, one in figures.items() if one.lag_messages or one.paused
         ]
         taken, lump = backlog.acked_bytes, backlog.window_step_bytes
-        rates = self._paces.setdefault(connection.name, RateMeter()).update(
-            now, taken, taken + sum(one.lag_bytes for one in figures.values())
+        rates = self._meter_for(connection).update(
+            self._clock.monotonic_ns(), taken, taken + sum(one.lag_bytes for one in figures.values())
         )
         views = [settle.view_of(connection, target) for target in subscriptions.values()]
         unacked = sum(one.unacked for one in figures.values())
@@ -118,10 +131,9 @@ class ClientDiagnostics:
 
     def forget(self, connected: Mapping[str, object]) -> None:
         """Drop data of clients that have disconnected."""
-        if len(self._paces) > 2 * len(connected) + 100:
-            self._paces = {name: known for name, known in self._paces.items() if name in connected}
-        for name in self._said.keys() - connected.keys():
-            del self._said[name]  # it references a connection
+        for known in (self._meters, self._diagnoses):
+            for name in [name for name in known if name not in connected]:
+                del known[name]  # it references a connection
 
 
 def window_full_ms(figures: Mapping[str, SubscriptionStats], now: int) -> int:

@@ -195,14 +195,12 @@ class RateMeter:
         """Record both totals and return the rates as of now. May be called at any frequency.
 
         Args:
-            now_ns: Current time.
+            now_ns: Current monotonic time: the wall clock may be set back.
             taken: Bytes acknowledged by the peer since logon.
             arrived: Bytes that arrived for the client since logon.
         """
         looks, found = self._looks, ClientRates()
         if looks:
-            if now_ns <= looks.last_at:
-                return found
             first, now = looks.first(), (now_ns, taken, arrived)
             recent = looks.value_at(now_ns - APART_NS) or first
             found = ClientRates(

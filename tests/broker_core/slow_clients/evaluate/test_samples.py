@@ -24,11 +24,19 @@ def test_lumps_are_evened_out_over_the_minute() -> None:
     assert all(6_000 <= one.taken <= 14_000 for one in found[60:])
 
 
-def test_nothing_is_known_at_first_nor_when_the_clock_goes_back() -> None:
+def test_nothing_is_known_at_first() -> None:
     pace = RateMeter()
     assert pace.update(START, 5, 5) == ClientRates()
-    assert pace.update(START - SECOND, 5, 5) == ClientRates()
+    assert pace.update(START, 5, 5) == ClientRates()
     assert pace.update(START + SECOND, 105, 205) == ClientRates(100, 200, 0, 0, 1_000)
+
+
+def test_two_updates_at_one_time_return_the_same_rates() -> None:
+    pace = RateMeter()
+    for second in range(0, 20, 5):
+        found = pace.update(START + second * SECOND, second * 100, second * 200)
+        assert pace.update(START + second * SECOND, second * 100, second * 200) == found
+    assert found.taken == 100 and found.arriving == 200
 
 
 def test_however_often_one_looks_it_remembers_a_minute() -> None:
