@@ -171,7 +171,11 @@ class SnapshotReporter:
         made, decisions = engine.decisions.made, self._new_decisions(self._kept)
         if self._database.away_since is not None:
             await self._reconcile()  # first, because operators' changes apply before anything is reported
-        await run(broker_reports.record_report, snapshot)
+        if not await run(broker_reports.record_report, snapshot):
+            # An empty database took the place of the one before. Its instance must exist before anything is
+            # stored; without it, decisions would be refused before the next reconciliation.
+            await self._reconcile()
+            await run(broker_reports.record_report, snapshot)
         await run(broker_reports.record_decisions, decisions, engine.instance, member)
         self._count_dropped("decisions", made - self._kept - len(decisions))
         self._kept = made

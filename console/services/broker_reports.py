@@ -50,8 +50,11 @@ class _ReportCache:
 _heard: dict[tuple[str, str], _ReportCache] = {}
 
 
-def record_report(snapshot: Snapshot) -> None:
-    """Store the parts of a broker's snapshot that are due. Does nothing for an unknown instance."""
+def record_report(snapshot: Snapshot) -> bool:
+    """Store the parts of a broker's snapshot that are due.
+
+    Returns False, and stores nothing, if the database lacks the instance.
+    """
     status, at_ms = snapshot.status, snapshot.at
     key = (status.instance, status.member)
     heard = _heard.get(key)
@@ -59,12 +62,11 @@ def record_report(snapshot: Snapshot) -> None:
     set_back = any(one.code == "policy_set_back" for one in status.problems)
     revision = (status.revision, set_back)
     if heard is not None and heard.revision == revision and heard.slot == slot:
-        return
+        return True
     _fresh_connection()
     instance = Instance.objects.filter(name=status.instance).first()
-    if instance is None:
-        # No broker has asked this database for the instance's policy: it isn't one of this database's.
-        return
+    if instance is None:  # no broker has asked this database for the instance's policy
+        return False
     if heard is None or heard.instance_id != instance.pk:
         heard = _heard[key] = _ReportCache(instance.pk)
     record_revision(instance, status.revision, _moment(at_ms), status.pid, status.member, set_back=set_back)
@@ -76,6 +78,7 @@ def record_report(snapshot: Snapshot) -> None:
         if snapshot.replays is not None:
             replays.record_replays(instance, snapshot.replays, complete=True, member=status.member)
     heard.revision, heard.slot = revision, slot
+    return True
 
 
 def record_revision(
@@ -176,7 +179,11 @@ def record_second(snapshot: Snapshot) -> None:
 def record_decisions(
     decisions: Sequence[DecisionEntry], instance_name: str | None = None, member: str = ""
 ) -> int:
-    """Store a broker's decisions, and return how many."""
+    """Store a broker's decisions, and return how many.
+
+    Raises:
+        Instance.DoesNotExist: the database lacks the instance. The caller must keep the decisions.
+    """
     if not decisions:
         return 0
     _fresh_connection()

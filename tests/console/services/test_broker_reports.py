@@ -81,7 +81,7 @@ def test_restarted_broker_reports_anew(instance: Instance) -> None:
 
 @pytest.mark.django_db
 def test_broker_of_another_database_is_ignored() -> None:
-    broker_reports.record_report(snapshot(0, make_client("one")))
+    assert not broker_reports.record_report(snapshot(0, make_client("one")))
     assert ClientSample.objects.count() == 0
 
 
