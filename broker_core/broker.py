@@ -174,7 +174,7 @@ class Broker:
         self.member = member.settings.member if member is not None else ""
         """Name of the member in its group; "" for a standalone broker."""
         self.statistics = StatusCollector(self.engine, self.member)
-        self.statistics.ended = exit_report.read_exit_report(paths.control)
+        self.statistics.exit_report = exit_report.read_exit_report(paths.control)
         self.statistics.problems = self.list_problems
         self.stalls = self.statistics.stalls = StallHistory()
         """Stalls of the event loop. A `LoopMonitor` writes them, if the process has one."""
@@ -344,11 +344,11 @@ class Broker:
                 await self._store_policy(RolloutBrake(stage))
             await self._put_in_force(policy, stage)
         except SluiceError as problem:
-            self.statistics.refused = RefusedRevision(
+            self.statistics.refused_revision = RefusedRevision(
                 revision=policy.revision, code=problem.code, message=problem.sentence, fix=problem.fix
             )
             raise
-        self.statistics.refused = None
+        self.statistics.refused_revision = None
         await self._store_policy()
 
     @property

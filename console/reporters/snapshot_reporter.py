@@ -238,7 +238,7 @@ class SnapshotReporter:
         """Show that the database answers, and log its return."""
         if self._database.away_since is not None:
             log.info("database_back", dropped=self._unstored)
-        refused = self._broker.statistics.refused
+        refused = self._broker.statistics.refused_revision
         self._set(away_since=None)
         if self._database.policy == "disk" and refused is not None:
             self._show(self._from_disk(OperatorError.from_dict(refused.code, refused.message, refused.fix)))
@@ -315,7 +315,7 @@ class SnapshotReporter:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 if self._stored is not None:
                     await asyncio.wait([self._stored])
-                snapshot = self._broker.statistics.snapshot()
+                snapshot = self._broker.statistics.collect_snapshot()
                 await self._store(snapshot)
                 with suppress(Exception):  # `_store` has logged it if the database is away
                     await self._store_refused(snapshot.at // MINUTE_MS + 1)

@@ -114,7 +114,7 @@ async def test_in_a_crowd_an_explanation_is_kept_for_five_seconds_and_no_longer_
         slow.backlog.state = ClientState.OFFLINED
         assert why() is not third
         slow.backlog.state = ClientState.LIVE
-        explaining.forget({})
+        explaining.drop_disconnected({})
         assert why() is not third
         raw.close()
 
@@ -162,9 +162,9 @@ async def test_rates_of_a_client_start_again_with_its_next_connection(tmp_path: 
         again = await RawClient.connect(broker, "slow")
         second = broker.engine.roster.clients["slow"]
         assert second is not first and explaining._meter_for(second) is not meter
-        explaining.forget(broker.engine.roster.clients)
+        explaining.drop_disconnected(broker.engine.roster.clients)
         assert list(explaining._meters) == ["slow"]
-        explaining.forget({})
+        explaining.drop_disconnected({})
         assert not explaining._meters
         raw.close()
         again.close()

@@ -64,7 +64,7 @@ def entry_of(broker: Broker) -> DatabaseEntry:
 async def report_until(reporter: SnapshotReporter, broker: Broker, condition: Any) -> None:
     async def tick() -> None:
         while True:
-            await reporter.report(broker.statistics.snapshot())
+            await reporter.report(broker.statistics.collect_snapshot())
             await asyncio.sleep(0.05)
 
     ticking = asyncio.create_task(tick())
