@@ -16,11 +16,11 @@ from broker_core.delivery.lifecycle import ClientState
 from broker_core.documents.clients import DeliveryState, ForecastEntry, Health, VerdictEntry
 from broker_core.engine.engine import Engine
 from broker_core.slow_clients.evaluate.forecast import (
-    ENOUGH_SAMPLES,
+    MIN_TREND_SAMPLES,
     TOO_FAR,
     TOO_FEW,
+    fit_slope,
     is_beyond_horizon,
-    slope_of,
 )
 from broker_core.slow_clients.evaluate.samples import RateMeter
 from broker_core.slow_clients.evaluate.signals import age_ms
@@ -104,7 +104,7 @@ class ClientDiagnostics:
         rates = self._meter_for(connection).update(
             self._clock.monotonic_ns(), taken, taken + sum(one.lag_bytes for one in figures.values())
         )
-        views = [policy_loop.view_of(connection, target) for target in subscriptions.values()]
+        views = [policy_loop.find_view(connection, target) for target in subscriptions.values()]
         unacked = sum(one.unacked for one in figures.values())
         return SlowEvidence(
             # Messages that the peer's kernel has not acknowledged are unread, too.
@@ -122,15 +122,15 @@ class ClientDiagnostics:
             rate_limited=bool(waiting) and all(target.rate is not None for target, _ in waiting),
             replaying=any(target.cursor.is_behind for target in subscriptions.values()),
             offlined=backlog.offline is not None,
-            taken_rate=rates.taken,
-            arrival_rate=rates.arriving,
+            taken_rate=rates.read_rate,
+            arrival_rate=rates.arrival_rate,
             loop_late_ms=policy_loop.late_ms,
             disk_ms=self._engine.reader.took_ms,
             network_limited=connection.sink.is_network_limited,
-            sure_rate=max(rates.taken - step_bytes * 1_000 // rates.over_ms, 0) if rates.over_ms else 0,
+            sure_rate=max(rates.read_rate - step_bytes * 1_000 // rates.span_ms, 0) if rates.span_ms else 0,
             lump_bytes=step_bytes,
-            usual_taken_rate=rates.usually_taken,
-            usual_arrival_rate=rates.usually_arriving,
+            usual_taken_rate=rates.usual_read_rate,
+            usual_arrival_rate=rates.usual_arrival_rate,
         )
 
     def drop_disconnected(self, connected: Mapping[str, object]) -> None:
@@ -293,9 +293,9 @@ class LagHistory:
         points = [(at, sample.lag) for at, sample in self._samples_for(client, id)]
         greatest = max((lag for _, lag in points), default=0)
         shrinking = points[max((at for at, (_, lag) in enumerate(points) if lag == greatest), default=0) :]
-        if len(shrinking) == 1 and len(points) >= ENOUGH_SAMPLES:
+        if len(shrinking) == 1 and len(points) >= MIN_TREND_SAMPLES:
             return CatchUpEstimate(why_none="it doesn't get nearer")
-        slope, why = slope_of(shrinking)
+        slope, why = fit_slope(shrinking)
         if slope >= 0:
             return CatchUpEstimate(why_none=why or TOO_FEW)
         seconds = shrinking[-1][1] / -slope

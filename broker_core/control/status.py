@@ -366,7 +366,7 @@ class StatusCollector:
         With `crowded`, its diagnosis may be some seconds old; see `ClientDiagnostics.diagnose`.
         """
         backlog, spool, guard = connection.backlog, connection.backlog.spool, self._engine.guard
-        pool = guard.pool_of(connection.transport)
+        pool = guard.pool_for(connection.transport)
         diagnosis = self._diagnostics.diagnose(connection, figures, now, crowded)
         built = yield from self._build_subscriptions(connection, figures, diagnosis, now)
         current = {id: one for id, one in figures.items() if _is_current(connection, id, one)}
@@ -407,7 +407,7 @@ class StatusCollector:
             pool=pool.name,
             memory_percent=_to_percent(backlog.nbytes, pool.limits.memory),
             disk_percent=_to_percent(backlog.spool_bytes, pool.limits.disk),
-            revision=guard.revision_of(connection.name),
+            revision=guard.revision_for(connection.name),
             unacked_messages=sum(one.unacked_messages for one in subscriptions),
             window_full_ms=window_full_ms(figures, now),
             held_bytes=backlog.lanes.nbytes,
@@ -510,7 +510,7 @@ class StatusCollector:
         numbers = Counter(connection.transport for connection in self._clients.values())
         return [
             TransportEntry(
-                **one, clients=numbers[one["name"]], pool=self._engine.guard.pool_of(one["name"]).name
+                **one, clients=numbers[one["name"]], pool=self._engine.guard.pool_for(one["name"]).name
             )
             for one in self.transports
         ]

@@ -135,7 +135,7 @@ class PolicyEnforcer:
 
         No rule decides this, but the decision has all fields of a rule's decision.
         """
-        backlog, pool = connection.backlog, self._guard.pool_of(connection.transport)
+        backlog, pool = connection.backlog, self._guard.pool_for(connection.transport)
         used = backlog.spool_bytes
         log.error("spool_failed", client=connection.name, path=pool.limits.disk_path, why=error.sentence)
         self.execute(
@@ -148,7 +148,7 @@ class PolicyEnforcer:
                 reason=DecisionReason.SPOOL_FAILED,
                 rule="spool",
                 setting="message_disk_path",
-                revision=self._guard.revision_of(connection.name),
+                revision=self._guard.revision_for(connection.name),
                 mode=EnforcementMode.ENFORCE,
                 choose=TargetSelection.SELF,
                 signal=Signal.SPOOL_BYTES,
@@ -238,7 +238,7 @@ class PolicyEnforcer:
     def _new_spool(self, connection: ConnectionView) -> Spool:
         """Return a new spool file of a client. It is written later."""
         self._spools += 1
-        directory = Path(self._guard.pool_of(connection.transport).limits.disk_path)
+        directory = Path(self._guard.pool_for(connection.transport).limits.disk_path)
         with suppress(OSError):  # reported when the spool is written
             directory.mkdir(parents=True, exist_ok=True)
         return Spool(

@@ -145,15 +145,17 @@ class PolicyLoop:
         if use is not None:
             self.guard.unsubscribe(use, target.id)
 
-    def prefetch_of(self, connection: ConnectionView, topic: str) -> int | None:
+    def prefetch_for(self, connection: ConnectionView, topic: str) -> int | None:
         """Return the prefetch that policy sets for a subscription; None to use the one requested."""
-        return self.guard.prefetch_of(self._uses[connection], topic)
+        return self.guard.prefetch_for(self._uses[connection], topic)
 
-    def usage_of(self, connection: ConnectionView) -> ClientUsage | None:
+    def find_usage(self, connection: ConnectionView) -> ClientUsage | None:
         """Return a client's use of its pool; None before its logon and after its end."""
         return self._uses.get(connection)
 
-    def view_of(self, connection: ConnectionView, target: ClientSubscription) -> LiveSubscriptionView | None:
+    def find_view(
+        self, connection: ConnectionView, target: ClientSubscription
+    ) -> LiveSubscriptionView | None:
         """Return a subscription as rules see it; None for an unknown one."""
         found = self._watched.get((connection, target.stream))
         return found[0] if found is not None else None
@@ -167,7 +169,7 @@ class PolicyLoop:
 
     def on_acknowledged(self, connection: ConnectionView, target: ClientSubscription) -> None:
         """Record that a subscription's client has acknowledged messages."""
-        view = self.view_of(connection, target)
+        view = self.find_view(connection, target)
         if view is not None:
             view.last_ack_at, view.acked = self._clock.now_ns(), True
         self.mark_changed(connection)

@@ -112,7 +112,7 @@ class BacktestGuard:
         else:
             seen = session.trace.samples_at(np.array([self.now]))[0] if step is None else stretch.rows[step]
             self._tell(session, *session.follow_recording(seen))
-        session.quiet = 0 if session.use.rule_states or session.use.closing else session.quiet + 1
+        session.quiet = 0 if session.use.rule_states or session.use.is_closing else session.quiet + 1
 
     def activate_client(self, session: SimulatedClient, stretch: TraceWindow, moment: int) -> None:
         """The guard looks at it again, and knows what it was at one of the window's moments, by which nothing had come of it."""
@@ -142,7 +142,7 @@ class BacktestGuard:
     def judge_client(self, trace: ClientTrace) -> None:
         """The broker looked at it now, whenever its turn is here."""
         session = self._by_name.get(trace.who.name)
-        if session is not None and session.trace is trace and not session.use.closing:
+        if session is not None and session.trace is trace and not session.use.is_closing:
             for decision in self.guard.judge_client(session.use, self.now * _MS):
                 self._carry_out(decision)
 
@@ -191,7 +191,7 @@ class BacktestGuard:
         if session.offlined_since:
             session.offlined_ms += self.now - session.offlined_since
             session.offlined_since = 0
-        if session.use.is_offlined and not session.use.disk and not session.use.closing:
+        if session.use.is_offlined and not session.use.disk and not session.use.is_closing:
             self.guard.on_spool_empty(session.use)
 
     # What is decided.

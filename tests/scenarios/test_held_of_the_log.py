@@ -39,7 +39,7 @@ POLICIES = {
 
 
 def held(broker: Broker, name: str) -> int:
-    use = broker.engine.guard.usage_of(name)
+    use = broker.engine.guard.find_usage(name)
     assert use is not None
     return use.pinned_bytes
 
@@ -131,9 +131,9 @@ async def test_who_is_there_is_warned_of_what_its_user_holds_while_others_publis
         away.command({"c": "subscribe", "id": "s", "topic": "t", **WAYS["durable"]})
         await away.until("processed")
         away.close()
-        await until(lambda: broker.engine.guard.usage_of("away") is None)
+        await until(lambda: broker.engine.guard.find_usage("away") is None)
         there = await RawClient.connect(broker, "there")
-        use = broker.engine.guard.usage_of("there")
+        use = broker.engine.guard.find_usage("there")
         assert use is not None
         await feed.publish("t", [b"x" * 20_000] * 10, first=1)
         warning = await there.until("notice")

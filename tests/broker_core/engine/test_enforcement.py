@@ -315,7 +315,7 @@ async def test_a_client_is_asked_to_close(tmp_path: Path) -> None:
 async def test_one_that_ignores_it_is_asked_again_and_never_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rule_state, "ASK_AGAIN_MS", 50)
+    monkeypatch.setattr(rule_state, "REPEAT_REQUEST_MS", 50)
     async with slow_client(tmp_path, rule("ask_to_close")) as there:
         await there.publish(1, 20)
         for number in range(3):

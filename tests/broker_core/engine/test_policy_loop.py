@@ -57,7 +57,7 @@ class Three:
             assert [await self.raw[name].deliveries(1) for name in ("first", "last")] == [[body], [body]]
         assert (await self.raw["bad"].until("closing"))["code"] == "internal_error"
         assert "bad" not in self.broker.engine.roster.clients
-        assert self.broker.engine.guard.usage_of("bad") is None
+        assert self.broker.engine.guard.find_usage("bad") is None
 
 
 @asynccontextmanager
@@ -127,7 +127,7 @@ async def test_one_that_cannot_even_be_closed(tmp_path: Path, monkeypatch: pytes
                     [body],
                     [body],
                 ]
-            assert clients.broker.engine.guard.usage_of("bad") is None, "its memory is given back"
+            assert clients.broker.engine.guard.find_usage("bad") is None, "its memory is given back"
 
 
 async def test_one_that_cannot_be_looked_up_is_in_nobodys_way(
@@ -175,7 +175,7 @@ async def test_what_is_decided_about_memory_and_disk_in_one_look_is_both_done(
         made = _a_decision("last"), _a_decision("first")
         monkeypatch.setattr(engine.guard, "on_queued", lambda *_: made[0])
         monkeypatch.setattr(engine.guard, "on_spooled", lambda *_: made[1])
-        use = engine.settle.usage_of(clients.connection("bad"))
+        use = engine.settle.find_usage(clients.connection("bad"))
         assert use is not None
         use.memory = use.disk = -1  # as if both had grown
         assert engine.settle._measure(clients.connection("bad")) == list(made)
@@ -235,13 +235,13 @@ async def test_a_decision_of_a_client_that_left_does_not_fall_on_the_next_of_its
     async with three(tmp_path) as clients:
         guard = clients.broker.engine.guard
         enforced, shadowed = _a_decision("bad"), replace(_a_decision("bad"), mode=EnforcementMode.SHADOW)
-        guard._later += [enforced, shadowed, _a_decision("last")]
+        guard._pending_decisions += [enforced, shadowed, _a_decision("last")]
         clients.connection("bad").close("shutting_down", "")
-        assert [(one.client, one.mode) for one in guard._later] == [
+        assert [(one.client, one.mode) for one in guard._pending_decisions] == [
             ("bad", EnforcementMode.SHADOW),
             ("last", EnforcementMode.ENFORCE),
         ]
-        guard._later.clear()
+        guard._pending_decisions.clear()
 
 
 async def test_a_decision_between_two_iterations_does_not_fall_on_the_next_client_of_its_name(

@@ -103,7 +103,7 @@ async def test_a_lump_is_handed_over_and_counted_by_policy_at_once(tmp_path: Pat
         stalled = await StalledSubscriber.connect(broker, "stalled", "a")
         connection = broker.engine.roster.clients["stalled"]
         await rests(broker, connection, good, 0)
-        use = broker.engine.guard.usage_of("stalled")
+        use = broker.engine.guard.find_usage("stalled")
         assert use is not None
         for _ in range(40):  # more than its socket takes
             await good.publish("a", b"x" * LUMP_BYTES)

@@ -62,7 +62,7 @@ async def test_a_stalled_client_is_in_it_each_second_until_nothing_waits_and_oth
     async with running_broker(tmp_path, policy) as broker:
         stalled = await StalledSubscriber.connect(broker, "stalled", "t")
         feed = await RawClient.connect(broker, "feed")
-        use = broker.engine.guard.usage_of("stalled")
+        use = broker.engine.guard.find_usage("stalled")
         assert use is not None
         published = 0
         while not use.memory:  # the kernels take some megabytes first

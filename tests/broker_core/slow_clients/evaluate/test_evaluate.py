@@ -169,7 +169,7 @@ def test_whoever_is_ended_is_acted_on_by_no_further_rule_and_the_protected_by_no
 def test_why_a_rule_spares_somebody_is_said_and_nothing_of_all_others() -> None:
     (rule,) = rules(
         None, rules=[own("r", "notify", protected=["a*"], scope={"client": "*"})]
-    ).rules_of_client(RuleSubject("tcp", "", "a1"))[-1:]
+    ).client_rules_for(RuleSubject("tcp", "", "a1"))[-1:]
     assert [exemption_reason(rule, name) for name in ("a1", "b")] == ["the rule protects it", ""]
     assert exemption_reason(replace(rule, protected=()), "a1") == ""
 

@@ -90,5 +90,5 @@ def test_what_is_left_to_the_host_is_told_as_what_it_comes_to() -> None:
     (touched,) = compare_policies(book(BASE), book(after), [DESK])
     (change,) = touched.changes
     assert change.setting == "amps.message_disk_limit"
-    assert (change.before.value, change.after.value) == (book(BASE).pool_of(DESK).disk, 5 * 2**30)
+    assert (change.before.value, change.after.value) == (book(BASE).pool_for(DESK).disk, 5 * 2**30)
     assert change.before.value

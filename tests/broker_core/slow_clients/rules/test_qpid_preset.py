@@ -47,7 +47,7 @@ def judged(
 def test_any_one_of_the_three_ends_the_session_with_506(figures: dict[str, int], setting: str) -> None:
     made, account, one = scene(STOCKS)
     decision = judged(made, account, one, **figures)
-    assert decision is not None and account.closing
+    assert decision is not None and account.is_closing
     assert (decision.action, decision.reason, decision.setting) == (
         PolicyAction.DISCONNECT,
         DecisionReason.RESOURCE_ERROR,
@@ -81,7 +81,7 @@ def test_the_most_specific_key_wins_field_by_field() -> None:
 def test_durable_subscriptions_are_kept_and_the_operators_told() -> None:
     made, account, one = scene(STOCKS, durable=True, name="book")
     decision = judged(made, account, one, backlog_messages=51)
-    assert decision is not None and decision.action is PolicyAction.NOTIFY and not account.closing
+    assert decision is not None and decision.action is PolicyAction.NOTIFY and not account.is_closing
     assert decision.lost == 0 and made.tick(START + SECOND) == [], "told once"
 
 
@@ -89,7 +89,7 @@ def test_delete_persistent_deletes_them() -> None:
     confirmed = STOCKS | {"delete_persistent": True, "confirm_delete": True}
     made, account, one = scene(confirmed, durable=True, name="book")
     decision = judged(made, account, one, backlog_messages=51)
-    assert decision is not None and decision.action is PolicyAction.DELETE_DURABLE and account.closing
+    assert decision is not None and decision.action is PolicyAction.DELETE_DURABLE and account.is_closing
     made, account, one = scene(confirmed)
     decision = judged(made, account, one, backlog_messages=51)
     assert decision is not None and decision.action is PolicyAction.DISCONNECT
