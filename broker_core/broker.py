@@ -160,7 +160,7 @@ class Broker:
             journal, policy, paths.spool, host_memory(), memory_ulimit(), clock, make_log, confirmations
         )
         confirmations.on_change = self._change
-        self.engine.anteroom.set_descriptor_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self.engine.pending_connections.set_descriptor_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._member = member
         if member is not None:
             self.engine.start_position_sync(member)
@@ -220,7 +220,7 @@ class Broker:
             # Not fatal: perhaps no spool is ever needed there. If one is, the affected clients are notified.
             log.error("spool_path_unusable", why=problem.sentence, fix=problem.fix)
         exit_report.delete_exit_report(self.paths.control)
-        self.engine.spawn(self.engine.settle.run())
+        self.engine.spawn(self.engine.policy_loop.run())
         if self._member is not None:
             self._member.start()
         self.engine.confirmations.start()

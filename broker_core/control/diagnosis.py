@@ -94,7 +94,7 @@ class ClientDiagnostics:
         """Collect the figures on which the verdict is based."""
         backlog, policy_loop, subscriptions = (
             connection.backlog,
-            self._engine.settle,
+            self._engine.policy_loop,
             connection.subscriptions,
         )
         waiting = [

@@ -131,7 +131,7 @@ class SnapshotReporter:
                     "decision": msgspec.json.encode(decision),
                 }
                 await self._layer.group_send(LIVE_GROUP, told)
-            self._told = self._broker.engine.decisions.made
+            self._told = self._broker.engine.decisions.total
         except OSError as problem:
             log.warning("live_feed_away", why=str(problem))
         except Exception as problem:
@@ -150,7 +150,7 @@ class SnapshotReporter:
     def _new_decisions(self, known: int) -> list[DecisionEntry]:
         """Return the decisions still in memory since the first `known` ones."""
         decisions = self._broker.engine.decisions
-        number = min(decisions.made - known, len(decisions.recent))
+        number = min(decisions.total - known, len(decisions.recent))
         return list(decisions.recent)[len(decisions.recent) - number :]
 
     async def _store(self, snapshot: Snapshot) -> None:
@@ -168,7 +168,7 @@ class SnapshotReporter:
     async def _store_rows(self, snapshot: Snapshot) -> None:
         """Store reports, decisions, losses and refused logons; withdraw an exceeded rollout; reconcile."""
         engine, member, run = self._broker.engine, self._broker.member, self._thread.run
-        made, decisions = engine.decisions.made, self._new_decisions(self._kept)
+        made, decisions = engine.decisions.total, self._new_decisions(self._kept)
         if self._database.away_since is not None:
             await self._reconcile()  # first, because operators' changes apply before anything is reported
         if not await run(broker_reports.record_report, snapshot):
@@ -210,7 +210,7 @@ class SnapshotReporter:
     def _waiting(self) -> int:
         """Number of decisions, losses and events in memory that the database doesn't have."""
         engine = self._broker.engine
-        decisions = min(engine.decisions.made - self._kept, len(engine.decisions.recent))
+        decisions = min(engine.decisions.total - self._kept, len(engine.decisions.recent))
         losses = min(engine.ledger.intervals - self._lost, len(engine.ledger.recent))
         return decisions + losses + (self.events.waiting if self.events is not None else 0)
 
@@ -218,7 +218,7 @@ class SnapshotReporter:
     def _unstored(self) -> int:
         """Number of decisions, losses and events lost since the start because memory was full."""
         engine = self._broker.engine
-        decisions = max(engine.decisions.made - self._kept - len(engine.decisions.recent), 0)
+        decisions = max(engine.decisions.total - self._kept - len(engine.decisions.recent), 0)
         losses = max(engine.ledger.intervals - self._lost - len(engine.ledger.recent), 0)
         return self._dropped + decisions + losses + (self.events.dropped if self.events is not None else 0)
 

@@ -17,11 +17,11 @@ from tests.support.groups import Running, running_members, start_member
 
 
 def durable_at(member: Running) -> DurableSubscriptionRecord | None:
-    return member.broker.engine.kept.durables.get(("reader", "orders"))
+    return member.broker.engine.position_store.durables.get(("reader", "orders"))
 
 
 def replay_at(member: Running) -> ManagedReplayRecord | None:
-    return member.broker.engine.kept.replays.get("night")
+    return member.broker.engine.position_store.replays.get("night")
 
 
 async def take(member: Running, number: int, acknowledged: int, **options: Any) -> list[int]:

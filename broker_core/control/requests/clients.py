@@ -174,7 +174,7 @@ class ClientRequests:
             JournalError: not_kept.
         """
         durable = self._engine.durables.delete(request.client, request.name)
-        await self._engine.kept.save()
+        await self._engine.position_store.save()
         return DurableName(client=durable.client, name=durable.name)
 
     async def disconnect(self, request: requests.DisconnectClient) -> DisconnectReply:
@@ -197,7 +197,7 @@ class ClientRequests:
             OperatorError: not_live, also when its spool cannot be written.
         """
         connection = self._connection(request.name)
-        offline_client(self._engine.enforcement, connection)
+        offline_client(self._engine.enforcer, connection)
         return OfflineReply(name=connection.name, state=DeliveryState(connection.backlog.state.value))
 
     async def pause(self, request: requests.PauseClient) -> PauseReply:

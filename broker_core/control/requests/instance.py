@@ -301,7 +301,7 @@ class PolicyRequests:
         cut_off = self._engine.logons.close_unauthorized(self._engine.policy, policy)
         decisions = guard.preview(policy, self._engine.clock.now_ns(), stage, leaving=cut_off)
         clients = self._engine.roster.clients
-        unrecorded = self._engine.losses(policy)
+        unrecorded = self._engine.find_losses(policy)
         return PolicyEffect(
             clients=sum(1 for subject in subjects if not subject.topic),
             touched=touched[:MAX_PREVIEWED],

@@ -69,10 +69,10 @@ class ReplayRequests:
     async def forget(self, request: requests.ForgetReplay) -> ReplayName:
         """Delete an ended replay."""
         self._engine.managed.forget(request.name)
-        await self._engine.kept.save()
+        await self._engine.position_store.save()
         return ReplayName(name=request.name)
 
     async def _stored(self, replay: ManagedReplayRecord) -> ReplayEntry:
         """Store the change of a replay, and return its entry."""
-        await self._engine.kept.save()
+        await self._engine.position_store.save()
         return self._engine.managed.to_entry(replay)

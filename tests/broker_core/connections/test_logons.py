@@ -148,7 +148,7 @@ async def test_who_waits_for_the_password_isnt_driven_out_and_whoever_comes_agai
     monkeypatch.setattr(logons, "verify_password", slow)
     monkeypatch.setattr(admission, "MAX_GUESTS", 3)
     async with running_broker(tmp_path, PASSWORDS) as broker:
-        address, doorway = address_of(broker), broker.engine.anteroom
+        address, doorway = address_of(broker), broker.engine.pending_connections
         known = {"user": "maria", "password": "right"}
         waiting = [AsyncClient(address, f"c{n}", reconnect=ONCE, **known) for n in range(2)]
         starting = [asyncio.create_task(client.start()) for client in waiting]

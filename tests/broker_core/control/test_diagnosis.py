@@ -183,7 +183,7 @@ async def test_a_decision_is_in_the_client_s_entry_with_what_it_lost(tmp_path: P
         await until(
             lambda: (
                 broker.engine.roster.clients["slow"].account.lost_volume.messages
-                and broker.engine.decisions.made
+                and broker.engine.decisions.total
             )
         )
         entry = await ask(broker, "client", name="slow")

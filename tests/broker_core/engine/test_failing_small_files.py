@@ -24,7 +24,7 @@ async def test_a_durable_subscription_that_the_disk_refuses_is_refused_and_can_b
         assert (await raw.until("error"))["code"] == "not_kept"
         raw.command(asked)
         assert (await raw.until("processed"))["of"] == "subscribe"
-        assert ("c", "d") in broker.engine.kept.durables
+        assert ("c", "d") in broker.engine.position_store.durables
         assert files.calls["rename .kept.json"] >= 2
         raw.close()
 
@@ -59,7 +59,7 @@ async def test_spares_that_the_disk_refuses_are_told_once_and_again_when_they_ha
                 return len(list(journal.directory.glob("*.spare.*[0-9]")))
 
             await until(lambda: spares() == 2)
-            await broker.engine.chores._keeping
+            await broker.engine.maintenance._checking
             assert told() == 1
             journal.set_options(journal.options._replace(preallocated=3))
             await until(lambda: spares() == 3)

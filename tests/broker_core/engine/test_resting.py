@@ -43,7 +43,7 @@ async def published(client: AsyncClient, number: int, *, first: int, size: int =
 
 async def rests(broker: Broker, connection: Connection, client: AsyncClient, first: int) -> int:
     """Publish until the client is found to leave it unread."""
-    resting = broker.engine.settle._resting
+    resting = broker.engine.policy_loop._not_reading
     async with asyncio.timeout(20):
         while connection not in resting:
             first = await published(client, 1, first=first, size=ENOUGH_BYTES // 8)
@@ -60,10 +60,10 @@ async def _lumps(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         mine = await good.subscribe("a")
         connection, healthy = (broker.engine.roster.clients[name] for name in ("stalled", "good"))
         first = await rests(broker, connection, good, 0)
-        assert healthy not in broker.engine.settle._resting
+        assert healthy not in broker.engine.policy_loop._not_reading
         # Many that come while its turn hasn't: nothing is written for it, and the other has each at once.
         told, others = Told(connection, monkeypatch), Told(healthy, monkeypatch)
-        monkeypatch.setattr(broker.engine.settle, "_look_at_resting", lambda _: None)
+        monkeypatch.setattr(broker.engine.policy_loop, "_check_idle_client", lambda _: None)
         await asyncio.sleep(0)
         number = LUMP_BYTES // 1_000
         after = await published(good, number // 2, first=first)
@@ -83,7 +83,7 @@ async def _goes_on(
     broker: Broker, connection: Connection, client: AsyncClient, stalled: StalledSubscriber, first: int
 ) -> bool:
     async with asyncio.timeout(20):
-        while connection in broker.engine.settle._resting:
+        while connection in broker.engine.policy_loop._not_reading:
             following = await published(client, 1, first=first)
             assert await stalled.read_numbers(1) == [first]
             first = following
@@ -120,5 +120,5 @@ async def test_who_leaves_while_it_rests_is_forgotten(tmp_path: Path) -> None:
         await rests(broker, connection, good, 0)
         connection.close("operator_disconnect", "gone")
         await until(lambda: "stalled" not in broker.engine.roster.clients)
-        assert not broker.engine.settle._resting
+        assert not broker.engine.policy_loop._not_reading
         assert (await stalled.read_commands())[-1]["c"] == "closing"

@@ -16,7 +16,7 @@ from broker_core.delivery.account import DiscardCause
 from broker_core.delivery.loss_ledger import tally_entries
 from broker_core.documents.instance import DatabaseEntry
 from broker_core.documents.system_records import DecisionEntry
-from broker_core.engine.system_records import KEPT
+from broker_core.engine.system_records import MAX_DECISIONS
 from console.models import Decision, Instance, LossRecord
 from console.reporters import snapshot_reporter as reporting
 from console.reporters.database_thread import DatabaseThread
@@ -35,7 +35,7 @@ def decide(broker: Broker, number: int) -> None:
     for _ in range(number):
         decisions.recent.append(
             DecisionEntry(
-                id=decisions.identity(),
+                id=decisions.make_id(),
                 at=1,
                 client="slow",
                 transport="tcp",
@@ -52,7 +52,7 @@ def decide(broker: Broker, number: int) -> None:
                 sentence="It was too slow.",
             )
         )
-        decisions.made += 1
+        decisions.total += 1
 
 
 def entry_of(broker: Broker) -> DatabaseEntry:
@@ -94,16 +94,16 @@ async def test_what_the_memory_has_no_room_for_is_counted_and_the_rest_is_stored
         await report_until(reporter, broker, lambda: entry_of(broker).waiting == 10 and entry_of(broker).code)
         entry = entry_of(broker)
         assert entry.code == "database_away" and "refused" in entry.message and entry.away_since
-        decide(broker, KEPT + 90)
+        decide(broker, MAX_DECISIONS + 90)
         await report_until(reporter, broker, lambda: entry_of(broker).dropped == 100)
-        assert entry_of(broker).waiting == KEPT
+        assert entry_of(broker).waiting == MAX_DECISIONS
         away = False
         await report_until(
             reporter, broker, lambda: not entry_of(broker).code and not entry_of(broker).waiting
         )
         assert entry_of(broker).dropped == 100, "they are counted once"
         await reporter.close()
-        assert await sync_to_async(Decision.objects.count)() == KEPT
+        assert await sync_to_async(Decision.objects.count)() == MAX_DECISIONS
 
 
 async def test_a_database_that_stands_still_is_named_and_holds_up_no_end(
