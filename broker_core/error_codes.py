@@ -557,8 +557,8 @@ CODES: Final = MappingProxyType({
         "A change's warnings weren't confirmed; `warnings`, `preview`",
         _OPERATOR, _CONFLICT,
     ),
-    "tray_blocked": ErrorCode("An act in the tray can't be done as it is", _OPERATOR, _CONFLICT),
-    "tray_full": ErrorCode("The tray holds no more acts", _OPERATOR, _CONFLICT),
+    "tray_blocked": ErrorCode("A pending change cannot be applied as it is", _OPERATOR, _CONFLICT),
+    "tray_full": ErrorCode("No more changes can be pending", _OPERATOR, _CONFLICT),
     "nobody_matches": ErrorCode("No client that you may act on matches the filter", _OPERATOR, _CONFLICT),
     "too_many_matching": ErrorCode(
         "More clients match the filter than one act may cover",

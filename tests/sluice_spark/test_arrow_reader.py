@@ -27,8 +27,9 @@ from sluice_spark.arrow_reader import ReadRequest, TopicMatcher, plan_log, plan_
 from sluice_spark.columns import COLUMNS, record_schema
 from sluice_spark.location import LogLocation
 from sluice_spark.log import examine_log
+from sluice_spark.partition import SpanPartition
 from sluice_spark.segments import SegmentSpan, durable_sequence, last_sequence
-from sluice_spark.source import JournalReader, SluiceSource, SpanPartition
+from sluice_spark.source import JournalReader, SluiceSource
 from sluice_spark.tasks import merge_spans, plan_tasks
 from tests.pipeline.support import (
     INSTANCE,
