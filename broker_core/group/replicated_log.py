@@ -61,11 +61,14 @@ from broker_core.group.hash_chain import HashChain, chain_path, load_chain, writ
 from broker_core.group.member_status import PeerTable
 from broker_core.group.settings import GroupSettings
 from broker_core.group.state_machine import (
+    START,
     JournalEnd,
     LogPosition,
     LogStateMachine,
     applied_position,
+    is_batch_of_entry,
     journal_end,
+    newest_batch,
     not_group_journal_error,
 )
 from broker_core.journal.commit_log import MAX_GROUP_BYTES, CommitListener, Owner, PendingBatch
@@ -305,14 +308,15 @@ class ReplicatedLog(Generic[Owner]):
         order = LogStateMachine(self._journal, attached.generation, place, self.chain)
         self.applied, self._end = order.applied_entry, attached.last
         await self._engine.read_from(order.applied_entry + 1)
-        await self._engine.publish_status(self._said())
+        first = await self._check_newest_entry(attached, place)
+        await self._engine.publish_status(self._said(attached.generation))
         if (trouble := self.members.problems()) is not None:
             raise trouble
         self._is_attached(attached)
         self.on_attached(attached)
         log.info("group_attached", applied=order.applied_entry, last=attached.last, leader=attached.leader)
         await wait_first_failure(
-            self._tell(), self._send(), self._read(order), self._confirm(), self._send_notices()
+            self._tell(), self._send(), self._read(order, first), self._confirm(), self._send_notices()
         )
 
     async def _confirm(self) -> None:
@@ -347,6 +351,7 @@ class ReplicatedLog(Generic[Owner]):
         self, standing: JournalEnd, *, elsewhere: bool = False
     ) -> tuple[StreamInfo, LogPosition]:
         """Attach, and check the log against the journal."""
+        told = self.members.newest_applied()  # read before the log, so that the log can only be newer
         try:
             begins = self._may_begin and not standing.sequence
             attached = await self._engine.attach(
@@ -358,7 +363,12 @@ class ReplicatedLog(Generic[Owner]):
                 raise not_group_journal_error(standing.sequence) from None
             raise
         place = applied_position(standing, attached, self.chain.value)
-        self._check_reach(attached, place.entry)
+        try:
+            self._check_reach(attached, place.entry, told.get(attached.generation, (0, "")))
+        except OperatorError as problem:
+            if problem.code == "engine_lost" and attached.last < place.entry:
+                await self._tell_loss(attached, place)
+            raise
         return attached, place
 
     def _check_identity(self, attached: StreamInfo) -> None:
@@ -376,12 +386,56 @@ class ReplicatedLog(Generic[Owner]):
                 journal=str(self._journal.identity),
             )
 
-    def _check_reach(self, attached: StreamInfo, applied: int) -> None:
-        """Check that the log has what this member applied, and what it needs next.
+    async def _check_newest_entry(self, attached: StreamInfo, place: LogPosition) -> Sequence[LogEntry]:
+        """Read the entry of the journal's newest batch, and return it with the entries after it.
 
-        Raises OperatorError engine_lost or member_behind.
+        Raises:
+            OperatorError: engine_lost, if the log has another entry there.
+        """
+        newest = None if place == START else newest_batch(self._journal)
+        if newest is None:
+            return ()
+        entries = await self._engine.next_entry(1)
+        if entries[0].number != place.entry or is_batch_of_entry(newest, entries[0]):
+            return entries
+        await self._tell_loss(attached, place)
+        raise OperatorError(
+            "engine_lost",
+            f"Entry {place.entry} of the engine's log of {self._journal.instance} isn't the one that this"
+            f" member applied as record {newest.last_sequence}.",
+            "The engine lost entries that its quorum had, and took others. Nothing is acknowledged. See"
+            " `engine_lost` in docs/group.md.",
+            engine=attached.last,
+            applied=place.entry,
+        )
+
+    async def _tell_loss(self, attached: StreamInfo, place: LogPosition) -> None:
+        """Send the newest applied entry to the other members, so that they can compare it with the log."""
+        self.chain.mark_entry_applied(place.entry)
+        addresses = self.addresses()
+        status = self.members.encode_status(attached.generation, place.entry, 0, self.chain, 0, addresses)
+        with suppress(LogServiceUnavailableError):
+            await self._engine.publish_status(status)
+
+    def _check_reach(self, attached: StreamInfo, applied: int, told: tuple[int, str]) -> None:
+        """Check that the log has what the members applied, and what this member needs next.
+
+        `told`: the newest entry that another member has applied, and that member.
+
+        Raises:
+            OperatorError: engine_lost or member_behind.
         """
         instance = self._journal.instance
+        if attached.last < told[0] > applied:
+            raise OperatorError(
+                "engine_lost",
+                f"The engine's log of {instance} ends with entry {attached.last}, and member {told[1]} has"
+                f" applied {told[0]}.",
+                "The engine lost entries that its quorum had. Nothing is acknowledged. See `engine_lost` in"
+                " docs/group.md.",
+                engine=attached.last,
+                applied=told[0],
+            )
         if attached.last < applied:
             raise OperatorError(
                 "engine_lost",
@@ -480,10 +534,10 @@ class ReplicatedLog(Generic[Owner]):
 
     # Reading and applying.
 
-    async def _read(self, order: LogStateMachine) -> None:
-        """Read entries and apply them."""
+    async def _read(self, order: LogStateMachine, first: Sequence[LogEntry]) -> None:
+        """Apply the entries in `first`, then read and apply all that follow."""
         while True:
-            entries = await self._engine.next_entry(MAX_GROUP_BYTES)
+            entries, first = first or await self._engine.next_entry(MAX_GROUP_BYTES), ()
             trouble = self.members.problems()
             if trouble is not None:
                 raise trouble
@@ -587,19 +641,26 @@ class ReplicatedLog(Generic[Owner]):
 
     async def _tell(self) -> None:
         """Send status messages, and check the log service's state after every SAMPLES of them."""
+        told: dict[int, tuple[int, str]] = {}
         while True:
             if self.attached is not None:
-                self._note_answer(await self._engine.stream_info())
+                found = await self._engine.stream_info()
+                if found.last < told.get(found.generation, (0, ""))[0]:
+                    raise LogServiceUnavailableError("another member has applied more than the log has")
+                self._note_answer(found)
+            # For the next look: a server that leads may have an entry some moments after one that follows.
+            told = self.members.newest_applied()
             again = self._clock.seconds() + SAMPLES * TELL_S
             while self._clock.seconds() < again:
                 self._synced.clear()
-                await self._engine.publish_status(self._said())
+                generation = self.attached.generation if self.attached is not None else 0
+                await self._engine.publish_status(self._said(generation))
                 await self._until_told_again()
 
-    def _said(self) -> bytes:
+    def _said(self, generation: int) -> bytes:
         """Return the status message of this member."""
         return self.members.encode_status(
-            self.applied, self.behind, self.chain, self.applied_at, self.addresses()
+            generation, self.applied, self.behind, self.chain, self.applied_at, self.addresses()
         )
 
     async def _until_told_again(self) -> None:

@@ -28,11 +28,16 @@ from broker_core.batch import Batch
 from broker_core.errors import JournalError, OperatorError
 from broker_core.group.engine_log import LogServiceUnavailableError, SharedLog, StreamInfo, StreamOrigin
 from broker_core.group.hash_chain import DIGEST, HashChain, chain_path, load_chain, read_chain, write_chain
-from broker_core.group.state_machine import JournalEnd, applied_position, journal_end
+from broker_core.group.state_machine import (
+    JournalEnd,
+    applied_position,
+    is_batch_of_entry,
+    journal_end,
+)
 from broker_core.journal.files import FileSystem, journal_error, lock_directory, replace_durably
 from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.journal import Journal
-from broker_core.journal.segment import HEADER_SIZE, find_segment_files
+from broker_core.journal.segment import HEADER_SIZE, SegmentFile, find_segment_files
 from broker_core.journal.segment_reader import iter_batches, open_source, read_header
 from broker_core.journal.tools.inspect import segment_files, verify_segments
 
@@ -127,21 +132,52 @@ def read_extent(places: SegmentDirectories, instance: str) -> JournalExtent | No
     Raises OperatorError no_journal; JournalError.
     """
     files = segment_files(places.journal, instance, places.archive)
+    found = _newest_of(files)
+    if found is None:
+        return None
+    file, newest = found
+    standing = JournalEnd.position_in(newest)
+    log = read_header(open_source(file.path)).log
+    return JournalExtent(
+        str(log), files[0].first_sequence, standing.sequence, standing.place.entry, standing.generation
+    )
+
+
+def _newest_of(files: list[SegmentFile]) -> tuple[SegmentFile, Batch] | None:
+    """Return the newest batch of a journal and its segment; None when there are no records."""
     for file in reversed(files):
         newest: Batch | None = None
         for walked in iter_batches(file.path, HEADER_SIZE):
             newest = walked.batches[-1] if walked.batches else newest
         if newest is not None:
-            standing = JournalEnd.position_in(newest)
-            log = read_header(open_source(file.path)).log
-            return JournalExtent(
-                str(log),
-                files[0].first_sequence,
-                standing.sequence,
-                standing.place.entry,
-                standing.generation,
-            )
+            return file, newest
     return None
+
+
+async def has_other_entries(
+    engine: SharedLog, found: StreamInfo | None, places: SegmentDirectories, instance: str
+) -> bool:
+    """Return whether the log has another entry in the place of the one that a journal's newest batch is of.
+
+    Raises OperatorError engine_away, wrong_stream.
+    """
+    newest = _newest_of(segment_files(places.journal, instance, places.archive))
+    if found is None or newest is None:
+        return False
+    standing = JournalEnd.position_in(newest[1])
+    if standing.generation != found.generation or not found.first <= standing.place.entry <= found.last:
+        return False
+    try:
+        await engine.attach(None)
+        await engine.read_from(standing.place.entry)
+        entries = await engine.next_entry(1)
+    except LogServiceUnavailableError as problem:
+        raise OperatorError(
+            "engine_away", f"The log can't be read: {problem}.", "Nothing was done. Start the engines."
+        ) from None
+    finally:
+        await engine.close()
+    return not is_batch_of_entry(newest[1], entries[0])
 
 
 # init
@@ -210,12 +246,18 @@ async def begin_empty(plan: ReseedPlan, engine: SharedLog, now: str, say: Say) -
 
 
 def plan_init(
-    places: SegmentDirectories, instance: str, member: str, found: StreamInfo | None, *, replace: bool = False
+    places: SegmentDirectories,
+    instance: str,
+    member: str,
+    found: StreamInfo | None,
+    *,
+    replace: bool = False,
+    other_entries: bool = False,
 ) -> ReseedPlan:
     """Plan a new log that begins with this member's journal.
 
-    `replace`: also if the log service has a log, unless that log is complete and this journal's own. Raises
-    OperatorError log_exists, no_journal.
+    `replace`: also if the log service has a log, unless that log is complete and this journal's own.
+    `other_entries`: as `has_other_entries` returns. Raises OperatorError log_exists, no_journal.
     """
     own = read_extent(places, instance)
     if own is None:
@@ -226,7 +268,8 @@ def plan_init(
         )
     steps = []
     if found is not None:
-        _refuse_whole(own, found)
+        if not other_entries:
+            _refuse_whole(own, found)
         said = f"log {found.log}, generation {found.generation}, with {found.last} entries"
         if not replace:
             raise OperatorError(

@@ -194,6 +194,9 @@ class SiteLink:
         self._error: SluiceError | None = None
         self._instance = ""
         self._connected_at = 0
+        self._newest_carried = engine.frontier.durable
+        """Newest record of the log when nothing was carried any more: the destination has no newer one."""
+        self._may_carry = False
         self._carried = self._gaps = 0
         self._near: LocalEndpoint | None = None
         self._far: AsyncClient | None = None
@@ -278,7 +281,6 @@ class SiteLink:
             begun: list[asyncio.Future[Any]] = [near.begun, *ends]
             await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
             if near.begun.done():
-                self._check_log(self._store.stored)
                 self._note_carried(self._store.stored)
                 self._carrying()
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -310,17 +312,28 @@ class SiteLink:
         self._instance = found
 
     def _check_log(self, stored: int) -> None:
-        """Check that the destination has no record that this log lacks. Raises OperatorError link_gap."""
-        newest = self._engine.frontier.durable
-        if stored > newest:
+        """Check that the destination has no record that this log lacks.
+
+        The record's number alone cannot show that, because the log may have passed it since. So the destination
+        may have no more than the log had when the link last carried a record.
+
+        Raises:
+            OperatorError: link_gap.
+        """
+        limit = self._engine.frontier.durable
+        if self._engine.frontier.end is None:
+            limit = self._newest_carried
+            with suppress(OperatorError):
+                limit = self._engine.managed.get(self._client).carried_limit or limit
+        if stored > limit:
             raise OperatorError(
                 "link_gap",
-                f"{self._instance} has records of {self._engine.instance} up to {stored}, and "
-                f"this log ends with {newest}.",
-                "It is another log under the same name: give this instance a name of its own, or "
-                "restore its log.",
+                f"{self._instance} has records of {self._engine.instance} up to {stored},"
+                f" and this log had {limit} when it was last carried.",
+                "It is another log under the same name, or an older copy: give this instance a name of its own,"
+                " or restore its log.",
                 there=stored,
-                here=newest,
+                here=limit,
             )
 
     async def _enter(self, near: LocalEndpoint, stored: int) -> None:
@@ -333,6 +346,10 @@ class SiteLink:
         settings, managed = self.settings, self._engine.managed
         if await self._engine.frontier.confirm() is None:
             raise make_behind_error(self._engine.instance)  # another member may have moved the position
+        self._check_log(stored)
+        with suppress(OperatorError):
+            await managed.lift_carried_limit(self._client)
+        self._may_carry = True
         bookmark = EPOCH_TEXT if settings.begin == "oldest" else NOW_TEXT
         with suppress(OperatorError):
             kept = managed.get(self._client)
@@ -370,6 +387,13 @@ class SiteLink:
         self._engine.events.add(now, BROKER_NAME, "link_set_back", sentence)
         return DestinationSetBack(now, had, has)
 
+    def _limit_carried(self) -> None:
+        self._may_carry = False
+        self._newest_carried = self._engine.frontier.durable
+        if self._engine.frontier.end is None:
+            with suppress(OperatorError):
+                self._engine.managed.limit_carried(self._client, self._newest_carried)
+
     def _note_carried(self, sequence: int) -> None:
         with suppress(OperatorError):
             self._engine.managed.note_carried(self._client, sequence)
@@ -385,6 +409,8 @@ class SiteLink:
         if self._near is not None:
             self._gaps += self._near.gaps
             self._near.close_local()
+            if self._may_carry:
+                self._limit_carried()
         self._near = self._far = None
         if self._store is not None and self._state == "carrying":
             self._note_carried(self._store.stored)

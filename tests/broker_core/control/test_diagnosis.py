@@ -1,4 +1,4 @@
-"""What a client's entry says about why it is behind, what comes next, and what it did not get."""
+"""Diagnosis in a client's entry: why it is behind, what is forecast, and what was discarded."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def test_a_client_that_keeps_up_needs_no_explanation(tmp_path: Path) -> No
 async def test_one_that_does_not_acknowledge_is_said_to_acknowledge_slowly(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "slow")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await raw.read_until("processed")
         await writer.publish_many("t", [b"x"] * 5)
         await writer.flush()
         lane = broker.engine.roster.clients["slow"].backlog.lanes[1]
@@ -53,7 +53,7 @@ async def test_a_busy_loop_and_a_busy_disk_are_said_to_be_ours(tmp_path: Path) -
         raw = await RawClient.connect(broker, "slow")
         held, reader, clock = threading.Event(), broker.engine.reader, broker.engine.clock
         reading = reader.run(held.wait)  # the disk is at somebody else's
-        raw.command(
+        raw.send_command(
             {"c": "subscribe", "id": "s", "topic": "t", "bookmark": "0", "ack": "client", "prefetch": 2}
         )
         await until(lambda: reader.pending == 2)
@@ -83,8 +83,8 @@ async def test_in_a_crowd_an_explanation_is_kept_for_five_seconds_and_no_longer_
 ) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "slow")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await raw.read_until("processed")
         await writer.publish_many("t", [b"x"] * 5)
         await writer.flush()
         slow, explaining, now = (
@@ -104,9 +104,9 @@ async def test_in_a_crowd_an_explanation_is_kept_for_five_seconds_and_no_longer_
             return explaining.diagnose(slow, figures, clock.now_ns(), crowded).why_slow
 
         first = why()
-        clock.passes(4.999)
+        clock.advance(4.999)
         assert first is not None and why() is first
-        clock.passes(0.001)
+        clock.advance(0.001)
         second = why()
         assert second is not first
         third = why(crowded=False)
@@ -122,8 +122,8 @@ async def test_in_a_crowd_an_explanation_is_kept_for_five_seconds_and_no_longer_
 async def test_rates_and_verdicts_survive_a_wall_clock_that_is_set_back(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, AsyncClient(address_of(broker), "writer") as writer:
         raw = await RawClient.connect(broker, "slow")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await raw.read_until("processed")
         await writer.publish_many("t", [b"x"] * 5)
         await writer.flush()
         slow, explaining = broker.engine.roster.clients["slow"], ClientDiagnostics(broker.engine)
@@ -138,7 +138,7 @@ async def test_rates_and_verdicts_survive_a_wall_clock_that_is_set_back(tmp_path
             """Rates over the next ten seconds, in which so many bytes arrive and none is read."""
             read = {"s": figures._replace(lag_bytes=lag_bytes)}
             evidence = explaining._evidence(slow, read, clock.now_ns())
-            clock.passes(10)
+            clock.advance(10)
             return evidence.taken_rate, evidence.arrival_rate
 
         assert [rates(0), rates(10_000)] == [(0, 0), (0, 1_000)]
@@ -146,7 +146,7 @@ async def test_rates_and_verdicts_survive_a_wall_clock_that_is_set_back(tmp_path
         assert [rates(20_000), rates(30_000)] == [(0, 1_000), (0, 1_000)]
         before = explaining.diagnose(slow, {"s": figures}, clock.now_ns(), crowded=True).why_slow
         clock.set_back(3_600)
-        clock.passes(6)
+        clock.advance(6)
         after = explaining.diagnose(slow, {"s": figures}, clock.now_ns(), crowded=True).why_slow
         assert after is not before, "a verdict is renewed after five seconds, whatever the wall clock says"
         raw.close()
@@ -177,8 +177,8 @@ async def test_a_decision_is_in_the_client_s_entry_with_what_it_lost(tmp_path: P
         AsyncClient(address_of(broker), "writer") as writer,
     ):
         raw = await RawClient.connect(broker, "slow")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client", "prefetch": 2})
+        await raw.read_until("processed")
         await writer.publish_many("t", [b"x"] * 9)
         await until(
             lambda: (

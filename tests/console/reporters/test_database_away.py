@@ -1,4 +1,6 @@
-"""A broker's reporter while the database is away: what waits is bounded, counted, said, and stored once afterwards."""
+"""A broker's reporter while the database is away: what waits is bounded, counted, said, and stored once
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import OperationalError
+from tests.support.slow_clients import entry
 
 from broker_core.broker import Broker
 from broker_core.delivery.account import DiscardCause
@@ -24,7 +27,6 @@ from console.reporters.snapshot_reporter import SnapshotReporter
 from console.services import broker_reports, policies
 from console.services.loss_ledger import record_losses
 from tests.support.brokers import running_broker, until
-from tests.support.slow_clients import entry
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_url")]
 
