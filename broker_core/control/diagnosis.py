@@ -125,7 +125,7 @@ class ClientDiagnostics:
             taken_rate=rates.read_rate,
             arrival_rate=rates.arrival_rate,
             loop_late_ms=policy_loop.late_ms,
-            disk_ms=self._engine.reader.took_ms,
+            disk_ms=self._engine.reader.last_read_ms,
             network_limited=connection.sink.is_network_limited,
             sure_rate=max(rates.read_rate - step_bytes * 1_000 // rates.span_ms, 0) if rates.span_ms else 0,
             lump_bytes=step_bytes,

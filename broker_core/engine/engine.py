@@ -151,7 +151,7 @@ class Engine:
             host_memory,
             ulimit,
             str(spool_directory),
-            lambda name: journal.bytes_held_by(self.owners.user_of(name)),
+            lambda name: journal.bytes_pinned_by(self.owners.user_of(name)),
         )
         self.policy_loop = PolicyLoop(
             self.facilities, self.frontier, self.roster, self.control, self.guard, self.events
@@ -209,8 +209,8 @@ class Engine:
         subscription: Subscription[MatchReceiver] = Subscription(sync, "", 0, pattern, None)
         self.subscriptions.registry.add(subscription)
         self.position_store.on_secured = lambda: sync.publish_and_wait(self.dispatch.barrier)
-        self.position_store.on_left = sync.schedule_publish
-        self.position_store.upto = lambda: self.frontier.durable
+        self.position_store.on_disconnect = sync.schedule_publish
+        self.position_store.newest_applied = lambda: self.frontier.durable
 
     def _release(self, entry: DurableSubscriptionRecord | ManagedReplayRecord) -> None:
         """Stop serving a durable subscription or managed replay whose stored position was deleted."""

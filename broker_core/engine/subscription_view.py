@@ -131,4 +131,4 @@ class LiveSubscriptionView:
     @property
     def pinned_bytes(self) -> int:
         pinned_from = self.target.pinned_from
-        return self._journal.bytes_held_from(pinned_from) if pinned_from is not None else 0
+        return self._journal.bytes_pinned_from(pinned_from) if pinned_from is not None else 0
