@@ -497,7 +497,7 @@ class Connection:
         # consumer.
         target.durable = "" if command.shared else command.durable or ""
         target.snapshot_key = command.snapshot_key
-        prefetch = self.services.judging.prefetch_of(self, command.topic)
+        prefetch = self.services.judging.prefetch_for(self, command.topic)
         window = open_window(self.backlog, target.stream, command, prefetch)
         self.backlog.add_subscription(target)
         self.services.judging.on_subscribed(self, target, window)

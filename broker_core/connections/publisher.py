@@ -112,7 +112,7 @@ class ConnectionPublisher:
         except ClientError as error:
             if batch.first_publisher_sequence:
                 error.details |= {
-                    "first": max(batch.first_publisher_sequence, self._taken_number(batch.session) + 1),
+                    "first": max(batch.first_publisher_sequence, self._accepted_number(batch.session) + 1),
                     "sequence": batch.last_publisher_sequence,
                 }
             error.details["c"] = "publish"
@@ -170,14 +170,14 @@ class ConnectionPublisher:
         self._connection.rights.check_publish((topic,))
         self._services.publishing.check_queue(topic)
 
-    def _taken_number(self, session: int) -> int:
+    def _accepted_number(self, session: int) -> int:
         """Return the newest publisher sequence that was accepted in this connection's session.
 
         Before the connection's first numbered batch, it is that of `session`, or if that is 0, of the session
         named at the logon.
         """
         session = self.session or self._with_proof(session & MAX_SESSION or self.named_session)
-        return self._services.publishing.taken_number(self._connection.name, session)
+        return self._services.publishing.accepted_number(self._connection.name, session)
 
     def note_refusal(self, sequence: int) -> None:
         """Record that a publisher sequence was refused.
@@ -186,7 +186,7 @@ class ConnectionPublisher:
 
         A repeated batch was accepted before, so its refusal stops nothing.
         """
-        if sequence > self._taken_number(0):
+        if sequence > self._accepted_number(0):
             self.refused_upto = max(self.refused_upto, sequence)
 
     def skip(self, sequence: int) -> None:
@@ -227,7 +227,7 @@ class ConnectionPublisher:
             connection.rights.check_publish(topics)
             wait = self._services.quotas.charge_publish(connection, topics, batch.count)
         except ClientError:
-            if 0 < batch.last_publisher_sequence <= self._taken_number(batch.session):
+            if 0 < batch.last_publisher_sequence <= self._accepted_number(batch.session):
                 return
             raise
         if wait <= 0:

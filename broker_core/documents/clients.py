@@ -220,6 +220,18 @@ class ClientEntry(DeliveryStats, frozen=True, kw_only=True):
     last_decision: DecisionSummary | None
     subscriptions: list[SubscriptionEntry]
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the client is live and no message waits for it."""
+        return self.delivery is DeliveryState.LIVE and not (
+            self.lag_messages or self.lag_ms or self.outbox_bytes or self.spool_bytes
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the client is caught up and was sent nothing in the last second."""
+        return self.is_caught_up and not self.rate_out_messages
+
 
 class ClientsPage(Document, frozen=True, kw_only=True):
     """Page of clients, and the total number of clients that match the query."""

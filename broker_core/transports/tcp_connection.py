@@ -97,7 +97,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._engine.door.remove_reader(self._descriptor, self._read_on)
+        self._engine.pre_logon_reads.remove_reader(self._descriptor, self._read_on)
         self.is_writable = False
         if self._tls is None:
             self.acked_bytes()  # with TLS the socket is closed already
@@ -145,7 +145,7 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     def pause_reading(self) -> None:
         self._halted = True
-        self._engine.door.remove_reader(self._descriptor, self._read_on)
+        self._engine.pre_logon_reads.remove_reader(self._descriptor, self._read_on)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -165,7 +165,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         if self._by_turns and self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
             if not self._halted:
-                self._engine.door.add_reader(self._descriptor, self._read_on)
+                self._engine.pre_logon_reads.add_reader(self._descriptor, self._read_on)
 
     def _heard_by_turns(self) -> None:
         """Let `PreLogonReadQueue` read from now on.
@@ -179,7 +179,7 @@ class TcpConnection(asyncio.BufferedProtocol):
     def on_logged_on(self) -> None:
         """Read at full speed from now on, because the client is authenticated."""
         self._by_turns = False
-        self._engine.door.remove_reader(self._descriptor, self._read_on)
+        self._engine.pre_logon_reads.remove_reader(self._descriptor, self._read_on)
         self._read_on()
 
     def close(self, code: str, message: str) -> None:

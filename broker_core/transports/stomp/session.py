@@ -133,7 +133,7 @@ class StompSession:
         self._subscribed = StompSubscriptions(engine, self._talk, tails, _begins_subscription)
         self._sending = StompPublisher(self._talk, self._subscribed)
         self._farewell = ErrorCloser(self._talk)
-        self._unfinished = InputBufferUsage(engine.anteroom, self._give_up)
+        self._unfinished = InputBufferUsage(engine.pending_connections, self._give_up)
         self._beats = (0, 0)
         self._named = False
         """Whether the client gave its own name."""

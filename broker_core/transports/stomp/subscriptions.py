@@ -236,7 +236,7 @@ class StompSubscriptions:
         following = self._engine.dispatch.following
         if headers.get("x-stream-offset") == "last" and following is not None and not following.is_current:
             raise make_behind_error(self._engine.instance)
-        emptied = self._engine.kept.emptied
+        emptied = self._engine.position_store.emptied
         asked = parse_subscribe(headers, id, self._engine.instance, frontier, clock.now_ns(), emptied)
         if asked.command.durable is not None and asked.owner == "user":
             connection.durable_owners[asked.command.durable] = self._user_owner

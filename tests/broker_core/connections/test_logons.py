@@ -148,7 +148,7 @@ async def test_a_client_in_a_password_check_is_not_evicted_and_a_known_password_
     monkeypatch.setattr(logons, "verify_password", slow)
     monkeypatch.setattr(admission, "MAX_GUESTS", 3)
     async with running_broker(tmp_path, PASSWORDS) as broker:
-        address, doorway = address_of(broker), broker.engine.anteroom
+        address, doorway = address_of(broker), broker.engine.pending_connections
         known = {"user": "maria", "password": "right"}
         waiting = [AsyncClient(address, f"c{n}", reconnect=ONCE, **known) for n in range(2)]
         starting = [asyncio.create_task(client.start()) for client in waiting]

@@ -141,7 +141,7 @@ async def test_a_rule_on_outbound_messages_counts_what_waits_here_as_one_on_byte
             assert entry.outbox_messages == entry.outbox_bytes == 0 < entry.in_flight_messages
             used = {one["rule"]: one["value"] for one in await ask(broker, "forecasts", name="slow")}
             assert (used["messages"], used["bytes"]) == (0, 0)
-            assert not broker.engine.decisions.made
+            assert not broker.engine.decisions.total
             assert len(await stalled.read_bodies(100)) == 100
 
 

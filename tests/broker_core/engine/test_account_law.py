@@ -216,7 +216,7 @@ class AccountModel:
 
     def do_offline(self, number: int) -> None:
         if self.subscriber.backlog.state is ClientState.LIVE:
-            offline_client(self.engine.enforcement, self.subscriber)
+            offline_client(self.engine.enforcer, self.subscriber)
 
     def do_hold(self, number: int) -> None:
         if (target := self.target(number)) is not None:
@@ -270,9 +270,9 @@ class AccountModel:
 
     def do_cancel(self, number: int) -> None:
         if (target := self.target(number)) is not None:
-            self._end(target, number)
+            self._close_failed(target, number)
 
-    def _end(self, target: ClientSubscription, number: int) -> None:
+    def _close_failed(self, target: ClientSubscription, number: int) -> None:
         account, stream = target.account, target.stream
         self.subscriber.backlog.update_progress()
         ending = self.subscriber.end(
@@ -307,7 +307,7 @@ class AccountModel:
         return found
 
     def do_look(self, number: int) -> None:
-        self.engine.settle.judge_all()
+        self.engine.policy_loop.judge_all()
 
     # What must be so.
 

@@ -94,7 +94,7 @@ async def test_the_marks_outlive_the_spool_and_the_way_back_to_the_log(tmp_path:
         slow = engine.roster.clients["slow"]
         engine.control.fall_back(slow.subscriptions["s"])
         slow.sink.is_writable = False
-        offline_client(engine.enforcement, slow)
+        offline_client(engine.enforcer, slow)
         await publish(there, [11])
         slow.sink.is_writable = True
         slow.on_writable()

@@ -24,7 +24,7 @@ async def test_a_durable_subscription_that_the_disk_refuses_is_refused_and_can_b
         assert (await raw.read_until("error"))["code"] == "not_kept"
         raw.send_command(asked)
         assert (await raw.read_until("processed"))["of"] == "subscribe"
-        assert ("c", "d") in broker.engine.kept.durables
+        assert ("c", "d") in broker.engine.position_store.durables
         assert files.calls["rename .kept.json"] >= 2
         raw.close()
 
@@ -59,7 +59,7 @@ async def test_failing_spare_files_are_logged_once_and_again_after_a_success(
                 return len(list(journal.directory.glob("*.spare.*[0-9]")))
 
             await until(lambda: spares() == 2)
-            await broker.engine.chores._keeping
+            await broker.engine.maintenance._checking
             assert told() == 1
             journal.set_options(journal.options._replace(preallocated=3))
             await until(lambda: spares() == 3)

@@ -198,7 +198,7 @@ async def test_who_has_not_shaken_hands_is_a_guest_and_makes_room(
     monkeypatch.setattr(admission, "MAX_GUESTS", 8)
     authority = Authority(tmp_path)
     async with tls_broker(tmp_path / "home", authority.transport()) as (broker, address):
-        port, guests = int(address.rpartition(":")[2]), broker.engine.anteroom
+        port, guests = int(address.rpartition(":")[2]), broker.engine.pending_connections
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
         for _, writer in silent[::2]:
             writer.write(BEGUN)
@@ -236,7 +236,7 @@ async def _silent_peers(home: Path, kind: str, said: bytes) -> None:
     authority = Authority(home)
     silent: list[socket.socket] = []
     async with tls_broker(home / "home", authority.transport(), kind=kind) as (broker, address):
-        port, guests = int(address.rpartition(":")[2]), broker.engine.anteroom
+        port, guests = int(address.rpartition(":")[2]), broker.engine.pending_connections
 
         async def good() -> None:
             if kind == "tcp":

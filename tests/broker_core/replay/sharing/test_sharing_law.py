@@ -134,7 +134,7 @@ class SharingModel:
         """Check that the stored position never moves back, except by a crash, which loses unsynced
         changes.
         """
-        position = max((one.position for one in self.engine.kept.durables.values()), default=0)
+        position = max((one.position for one in self.engine.position_store.durables.values()), default=0)
         assert position >= self.position, "a kept place moved back"
         self.position = position
 
@@ -184,7 +184,7 @@ class SharingModel:
     async def save(self) -> None:
         saved = set(self.acked)
         await self.engine.durables.record_positions()
-        await self.engine.kept.save()
+        await self.engine.position_store.save()
         self.saved = saved
 
     async def crash(self) -> None:
@@ -257,7 +257,7 @@ async def live_out(script: list[tuple[str, int]], home: Path, max_deliveries: in
     await world.drain()
     assert world.published <= world.acked | world.dead_letters()
     await world.save()
-    kept = world.engine.kept.durables[KEY]
+    kept = world.engine.position_store.durables[KEY]
     assert kept.sharing is not None and kept.sharing.done == [] and kept.sharing.tries == {}
     assert kept.position == world.engine.frontier.durable + 1, "it holds nothing of the log any more"
     await world.engine.close()

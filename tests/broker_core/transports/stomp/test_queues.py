@@ -90,7 +90,7 @@ async def test_queues_that_are_asked_for_together_share_a_write_and_are_answered
         )
         client.send("SUBSCRIBE", id="bad", destination="/queue/x", selector="(((", receipt="bad")
         client.send("SEND", b"never", destination="/queue/1")
-        await until(lambda: len(broker.engine.kept.durables) == 300)
+        await until(lambda: len(broker.engine.position_store.durables) == 300)
         assert not any(one.consumers for one in broker.engine.durables.list_entries())
         files.open.set()
         answers = [await client.read() for _ in range(300)]
