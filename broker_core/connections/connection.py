@@ -321,7 +321,7 @@ class Connection:
                 fix=fix,
                 retry_after_ms=come_back,
                 kept=ending.kept.messages,
-                lost=ending.lost.messages,
+                lost=ending.unrecoverable.messages,
                 bookmark=self.resume_bookmark(ending),
                 addresses=elsewhere,
             )
@@ -536,7 +536,7 @@ class Connection:
             id=command.id,
             bookmark=self.resume_bookmark(ending),
             kept=ending.kept.messages or None,
-            lost=ending.lost.messages or None,
+            lost=ending.unrecoverable.messages or None,
         )
         if target.durable and command.delete:
             self.services.durables.delete(self.durable_owner(target.durable), target.durable)

@@ -55,7 +55,7 @@ class SubscriptionLeases:
                     code="lease_expired",
                     message=f"The lease of {target.lease_ms} ms wasn't renewed.",
                     kept=ending.kept.messages,
-                    lost=ending.lost.messages,
+                    lost=ending.unrecoverable.messages,
                     bookmark=connection.resume_bookmark(ending),
                 )
             )

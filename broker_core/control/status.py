@@ -638,7 +638,7 @@ def _mark_at_rest(
 def _amounts(account: DeliveryAccount) -> dict[str, Any]:
     """Return the message and byte fields of an entry from an account."""
     matched, acknowledged, in_flight = account.matched, account.acknowledged, account.in_flight
-    waiting, lost = account.waiting, account.lost_volume
+    waiting = account.waiting
     return {
         "matched_messages": matched.messages,
         "matched_bytes": matched.nbytes,
@@ -649,9 +649,9 @@ def _amounts(account: DeliveryAccount) -> dict[str, Any]:
         "waiting_messages": waiting.messages,
         "waiting_bytes": waiting.nbytes,
         "gone": {cause.value: what.messages for cause, what in account.gone.items()},
-        "gone_bytes": lost.nbytes,
+        "gone_bytes": account.discarded_volume.nbytes,
         "delivered_messages": account.delivered.messages,
-        "lost_messages": lost.messages,
+        "lost_messages": account.lost_volume.messages,
     }
 
 

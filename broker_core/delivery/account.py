@@ -26,30 +26,31 @@ from broker_core.batch import Batch, Rows
 
 
 class DiscardCause(StrEnum):
-    """Reason why messages will not be delivered."""
+    """Reason why a subscription will not deliver messages.
+
+    Only some causes are losses (`is_loss`): the subscriber did not ask for the discard, and neither the log nor
+    another consumer has the message.
+    """
 
     DISCARDED = "discarded"
     """A policy discarded the oldest messages."""
     CONFLATED = "conflated"
     """A policy's conflation replaced the message by a later one with the same key."""
     CONFLATED_AS_ASKED = "conflated_as_asked"
-    """The subscriber's own conflation replaced the message by a later one with the same key.
-
-    This is no loss.
-    """
+    """The subscriber's own conflation replaced the message by a later one with the same key."""
     EXPIRED = "expired"
     """The message waited longer than a policy allows."""
     DISCONNECTED = "disconnected"
     """The connection ended, and no journal keeps the message: a bookmark can't bring it back."""
     KEPT = "kept_in_log"
-    """The connection ended, and the log keeps the message.
+    """The connection or the subscription ended, and the log keeps the message.
 
     A bookmark brings it back until the log removes it.
     """
     UNSUBSCRIBED = "unsubscribed"
-    """The client ended the subscription."""
+    """The client ended the subscription, and no journal keeps the message."""
     CANCELLED = "cancelled"
-    """A policy ended the subscription, or its lease expired."""
+    """A policy ended the subscription or its lease expired, and no journal keeps the message."""
     REFUSED = "refused"
     """The subscriber rejected the message."""
     RETURNED = "returned"
@@ -60,9 +61,20 @@ class DiscardCause(StrEnum):
     REMOVED = "removed"
     """The message was only in the log, and was removed there or is damaged."""
 
+    @property
+    def is_loss(self) -> bool:
+        """Whether messages with this cause are lost to the subscriber. Every report of losses asks here."""
+        return self in _LOSSES
 
-_NOT_LOST: Final = (DiscardCause.CONFLATED_AS_ASKED, DiscardCause.RETURNED)
-"""Causes that don't count as losses."""
+
+_LOSSES: Final = frozenset({
+    DiscardCause.DISCARDED,
+    DiscardCause.CONFLATED,
+    DiscardCause.EXPIRED,
+    DiscardCause.DISCONNECTED,
+    DiscardCause.CANCELLED,
+    DiscardCause.REMOVED,
+})
 
 
 class MessageVolume(NamedTuple):
@@ -346,13 +358,14 @@ class DeliveryAccount:
         return self.waiting.plus(self.in_flight)
 
     @property
-    def lost_volume(self) -> MessageVolume:
-        """Discarded messages that are lost to this subscriber.
+    def discarded_volume(self) -> MessageVolume:
+        """Messages that will not be delivered, for any cause."""
+        return sum_volumes(self.gone.values())
 
-        These are all but those that the subscriber asked to conflate and those that another consumer gets.
-        Messages that the log keeps (`KEPT`) are included.
-        """
-        return sum_volumes(what for cause, what in self.gone.items() if cause not in _NOT_LOST)
+    @property
+    def lost_volume(self) -> MessageVolume:
+        """Discarded messages that are lost to the subscriber (`DiscardCause.is_loss`)."""
+        return sum_volumes(what for cause, what in self.gone.items() if cause.is_loss)
 
     def merge(self, other: DeliveryAccount) -> None:
         """Add all counts of another account to this one."""

@@ -272,7 +272,7 @@ class PolicyEnforcer:
                     decision=act.identity,
                     retry_after_ms=RETRY_AFTER_MS,
                     kept=ending.kept.messages,
-                    lost=ending.lost.messages,
+                    lost=ending.unrecoverable.messages,
                     bookmark=connection.resume_bookmark(ending),
                 )
             )
@@ -406,7 +406,7 @@ def _with_ending(connection: ConnectionView, decision: Decision, ending: Undeliv
     return replace(
         decision,
         kept=ending.kept.messages,
-        lost=ending.lost.messages,
+        lost=ending.unrecoverable.messages,
         resume_bookmark=connection.resume_bookmark(ending) or "",
     )
 

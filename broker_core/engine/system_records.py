@@ -63,7 +63,7 @@ def _sums(account: DeliveryAccount) -> dict[str, Any]:
         "acknowledged_messages": account.acknowledged.messages,
         "in_flight_messages": account.in_flight.messages,
         "waiting_messages": account.waiting.messages,
-        "gone_messages": sum(what.messages for what in account.gone.values()),
+        "gone_messages": account.discarded_volume.messages,
     }
 
 

@@ -51,7 +51,10 @@ class Ack(_Reply, frozen=True, kw_only=True, tag="ack"):
     kept: Annotated[int, field_meta(unit="messages")] | None = None
     """Reply to an unsubscribe: undelivered messages that the log keeps behind `bookmark`."""
     lost: Annotated[int, field_meta(unit="messages")] | None = None
-    """Reply to an unsubscribe: undelivered messages that are lost."""
+    """Reply to an unsubscribe: undelivered messages that no journal has.
+
+    They don't count as losses in the client's status, because the client asked for the end.
+    """
 
 
 class ErrorReply(_Reply, frozen=True, kw_only=True, tag="error"):

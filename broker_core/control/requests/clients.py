@@ -183,7 +183,7 @@ class ClientRequests:
             name=connection.name,
             reason=asked.reason,
             kept=ending.kept.messages,
-            lost=ending.lost.messages,
+            lost=ending.unrecoverable.messages,
             bookmark=connection.resume_bookmark(ending) or "",
         )
 

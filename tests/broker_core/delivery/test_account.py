@@ -27,6 +27,8 @@ COUNT = 5
 OTHER_BYTES = 7
 MEMORY, LOG, FLIGHT, ACKED = "memory", "log", "flight", "acked"
 Record = tuple[bool, int]
+NO_LOSSES = ("conflated_as_asked", "kept_in_log", "unsubscribed", "refused", "returned")
+"""Causes that the subscriber asked for, or after which the log or another consumer has the message."""
 
 
 def journaled(first: int, count: int = COUNT) -> Batch:
@@ -67,8 +69,9 @@ class Model:
         gone = {cause: self.of(cause) for cause in DiscardCause if self.of(cause) != NOTHING}
         assert account.gone == gone
         assert account.lost_volume == sum_volumes(
-            what for cause, what in gone.items() if cause not in ("conflated_as_asked", "returned")
+            what for cause, what in gone.items() if cause not in NO_LOSSES
         )
+        assert account.discarded_volume == sum_volumes(gone.values())
         named = {"acknowledged": self.of(ACKED), "in_flight": self.of(FLIGHT), "waiting": account.waiting}
         assert dict(account_parts(account)) == named | {cause.value: what for cause, what in gone.items()}
         assert sum_volumes(what for _, what in account_parts(account)) == account.matched
@@ -180,6 +183,7 @@ def test_after_whatever_happened_every_figure_is_that_of_the_single_messages(
         "delivered",
         "owed",
         "lost_volume",
+        "discarded_volume",
         "in_log",
     ):
         assert getattr(both, what) == sum_volumes(getattr(account, what) for account in accounts), what

@@ -236,7 +236,7 @@ class Scene:
         assert sum(self.queued().values()) == account.waiting.messages
         for stream, waiting in self.queued().items():
             assert waiting == self.subscribers[stream].account.waiting.messages
-        assert self.ledger.messages == account.lost_volume.messages
+        assert self.ledger.messages == account.discarded_volume.messages
         self.check_causes(account)
         for got in self.socket.got.values():
             assert got == sorted(got) and len(got) == len(set(got))

@@ -43,7 +43,9 @@ class Fixture:
         queued = connection.backlog.messages + (spool.messages if spool is not None else 0)
         return (
             account.matched.messages
-            == sum(one.messages for one in (account.acknowledged, account.in_flight, account.lost_volume))
+            == sum(
+                one.messages for one in (account.acknowledged, account.in_flight, account.discarded_volume)
+            )
             + queued
         )
 
