@@ -1,1 +1,4 @@
-"""The doors of the control plane: REST under /api/v1, and the live feed's WebSocket. Calls services and queries, nothing else."""
+"""REST API under /api/v1 and the console's live feed.
+
+Calls services and queries only; `broker_websocket` runs in the broker.
+"""

@@ -12,5 +12,5 @@ class ApiConfig(AppConfig):
     label = "api"
 
     def ready(self) -> None:
-        """Let drf-spectacular know our authentication scheme."""
+        """Register the OpenAPI extensions of `api.schema` with drf-spectacular."""
         from api import schema  # noqa: F401

@@ -1,4 +1,7 @@
-"""Who is calling: an API token in the Authorization header, or the console's session (DRF's own class)."""
+"""Authentication of API requests by an API token.
+
+Requests with the console's session use DRF's `SessionAuthentication`.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,17 @@ __all__ = ["TokenAuthentication", "actor_of"]
 
 
 class TokenAuthentication(BaseAuthentication):
-    """`Authorization: Bearer slc_<prefix>_<secret>`; also `Token …`, as DRF's own clients send it."""
+    """API token in the Authorization header: `Bearer slc_<prefix>_<secret>`, or `Token …` as DRF's clients
+    send it.
+    """
 
     def authenticate(self, request: Request) -> tuple[AbstractBaseUser, ApiToken] | None:
-        """The token's account, or None when there is no such header."""
+        """Return the token's account and the token, or None when the header has no API token.
+
+        Raises:
+            AuthenticationFailed: The header is malformed, the token is unknown, expired or revoked, or its
+                address range excludes the caller.
+        """
         words = get_authorization_header(request).split()
         if not words or words[0].lower() not in (b"bearer", b"token"):
             return None
@@ -32,5 +42,5 @@ class TokenAuthentication(BaseAuthentication):
         return found.user, found
 
     def authenticate_header(self, request: Request) -> str:
-        """What a 401 asks for."""
+        """Return the scheme that a 401 response names in `WWW-Authenticate`."""
         return "Bearer"

@@ -1,12 +1,18 @@
-"""HTTP for the web process with a bound on every request, before anybody has logged in.
+"""HTTP for the web process with a bound on every request, also before a login.
 
-Twisted spools a body of any size to the temporary directory, daphne reads it whole, and neither ends a
-request that never becomes whole. Here a body that is too large is refused by its Content-Length, or at the
-bound while it is read. Head and body have a deadline that more bytes do not move. An address has a share of
-unfinished requests. Twisted answers pipelined requests although nobody reads the answers; here the next
-request waits until the answer before it has left memory. Twisted parses forms in its event loop, and Django
-parses them again: here only Django does. A body has a bound on its chunks.
-A connection that has become a WebSocket is no longer bound by any of this.
+Without these bounds a stranger can exhaust the process. Twisted spools bodies of any size to the temporary
+directory, daphne reads them whole, and neither ends a request that never completes. This module changes
+that:
+
+* A body that is too large is refused by its Content-Length, or at the bound while it is read.
+* Head and body each have a deadline, which further bytes do not extend.
+* Each address has a share of unfinished requests and of body bytes (`unfinished_requests`).
+* A pipelined request waits until the previous answer has left memory. Twisted would answer it even if
+  the peer reads no answers.
+* Django alone parses forms. Twisted would parse them too, in the event loop.
+* A body has a bound on the number of its chunks.
+
+A connection that was upgraded to a WebSocket has none of these bounds.
 """
 
 from __future__ import annotations
@@ -28,33 +34,39 @@ from broker_core.error_codes import error_code_entry
 from console.access.networks import is_in_networks, rate_limit_prefix
 
 HEAD_WITHIN_S: Final = 10
-"""From a request's first byte, or the connection's beginning, to the end of its headers."""
+"""Seconds from a request's first byte, or from the connection's start, to the end of the headers."""
 BODY_WITHIN_S: Final = 60
-"""From the end of the headers to the end of the body."""
+"""Seconds from the end of the headers to the end of the body."""
 KEPT_ALIVE_S: Final = 75
-"""Between the answer of one request and the first byte of the next."""
+"""Seconds from the answer of one request to the first byte of the next."""
 UNREAD_ANSWER_S: Final = 600
-"""For a peer to read the rest of an answer."""
+"""Seconds that a peer has to read the rest of an answer."""
 LINGER_S: Final = 2
-"""For a peer to read why it was refused. What it goes on sending meanwhile is read and thrown away."""
+"""Seconds that a peer has to read a refusal. The web process discards bytes that arrive meanwhile."""
 MAX_BODY_PARTS: Final = 16 * 1024
-"""Chunks of a chunked body, or reads of another one. Each takes some microseconds of the event loop."""
+"""Maximum chunks of a chunked body, or reads of another body.
+
+Each costs some microseconds of the event loop.
+"""
 MAX_HEADERS: Final = 100
+"""Maximum header lines of a request."""
 MAX_HEAD_BYTES: Final = 16 * 1024
+"""Maximum bytes of a request's head."""
 MAX_LENGTH_DIGITS: Final = 18
-"""Of a Content-Length, leading zeros aside."""
+"""Maximum digits of a Content-Length, without leading zeros."""
 
 reactor: Any = _reactor
 
 
 class BoundedChannel(HTTPChannel):
-    """A connection that sends requests. Satisfies `unfinished_requests.RequestConnection`."""
+    """HTTP connection with deadlines and bounds. Implements `unfinished_requests.RequestConnection`."""
 
     maxHeaders = MAX_HEADERS
     totalHeadersSize = MAX_HEAD_BYTES
     transport: Any
 
     def connectionMade(self) -> None:
+        """Start the deadline for the first head, and count the connection as unfinished."""
         self._deadline: Any = None
         self._between_requests, self._refused = False, False
         self._held_bytes = self._unread_s = self._body_parts = 0
@@ -66,6 +78,7 @@ class BoundedChannel(HTTPChannel):
         self._unfinished.enter(self._address, self)
 
     def dataReceived(self, data: bytes) -> None:
+        """Parse bytes. The first byte after an idle time starts the next head's deadline."""
         if self._refused:
             return
         if self._between_requests:
@@ -78,6 +91,10 @@ class BoundedChannel(HTTPChannel):
             super().lineReceived(line)
 
     def rawDataReceived(self, data: bytes) -> None:
+        """Parse body bytes.
+
+        Reading pauses while a request is being handled and the peer has not read the previous answer.
+        """
         if self._refused:
             return
         super().rawDataReceived(data)
@@ -87,20 +104,27 @@ class BoundedChannel(HTTPChannel):
             self._networkProducer.pauseProducing()
 
     def setLineMode(self, extra: bytes = b"") -> None:
-        """Parse what came behind a request, once the peer has read most of the answer before it."""
+        """Parse the bytes behind a request once the peer has read most of the previous answer.
+
+        Until then `extra` waits in `_unparsed`, and reading from the socket pauses.
+        """
         if self._waitingForTransport:
             self._unparsed, extra = extra, b""
             self._networkProducer.pauseProducing()
         super().setLineMode(extra)
 
     def resumeProducing(self) -> None:
+        """Read again, and parse the bytes that `setLineMode` stored."""
         super().resumeProducing()
         unparsed, self._unparsed = self._unparsed, b""
         if unparsed:
             self.dataReceived(unparsed)
 
     def _maybeChooseTransferDecoder(self, header: bytes, data: bytes) -> bool:
-        """Refuse a length of more digits than Python converts; Twisted would close without an answer."""
+        """Refuse a Content-Length with more than `MAX_LENGTH_DIGITS` digits.
+
+        Python does not convert numbers of more than 4,300 digits, so Twisted would close without an answer.
+        """
         if header == b"Content-Length" and data.isdigit():
             data = data.lstrip(b"0") or b"0"
             if len(data) > MAX_LENGTH_DIGITS:
@@ -109,6 +133,7 @@ class BoundedChannel(HTTPChannel):
         return bool(super()._maybeChooseTransferDecoder(header, data))
 
     def allHeadersReceived(self) -> None:
+        """Refuse a body that is too large, or start the body's deadline."""
         if self.length is not None and self.length > self.factory.max_body_bytes:
             self.refuse_body()
             return
@@ -116,7 +141,7 @@ class BoundedChannel(HTTPChannel):
         super().allHeadersReceived()
 
     def take_body(self, nbytes: int) -> bool:
-        """Count a part of the body; False when the request was refused, because it is over a bound."""
+        """Count `nbytes` of a body. Returns False when the request was refused because it exceeds a bound."""
         if self._refused:
             return False
         self._body_parts += 1
@@ -131,6 +156,7 @@ class BoundedChannel(HTTPChannel):
         return not self._refused
 
     def allContentReceived(self) -> None:
+        """Stop the deadline of a complete request, and process it."""
         if self._refused:
             return
         self._set_deadline(None)
@@ -138,6 +164,7 @@ class BoundedChannel(HTTPChannel):
         super().allContentReceived()
 
     def requestDone(self, request: Any) -> None:
+        """Wait for the next request of the connection, with a deadline."""
         self.release_body()
         if self.transport is not None and not self._refused:
             self._between_requests, self._unread_s = True, 0
@@ -157,20 +184,32 @@ class BoundedChannel(HTTPChannel):
         self._held_bytes = self._body_parts = 0
 
     def refuse_body(self) -> None:
-        """Answer 413."""
+        """Refuse the request with 413, because its body is too large."""
         limit = self.factory.max_body_bytes
         self.refuse("body_too_large", f"The body of a request has at most {limit:,} bytes here.")
 
     def refuse(self, code: str, sentence: str) -> None:
-        """Answer an unfinished request with an error's status, take nothing more, and close."""
+        """Answer an unfinished request with a problem document, discard further input, and close.
+
+        Does nothing if the request was refused before, or its connection is lost.
+
+        Args:
+            code: Error code. Its entry in `broker_core.error_codes` gives the HTTP status.
+            sentence: The problem's `detail`.
+        """
         if self._refused or self.transport is None:
             return
         self._refused = True
         status = error_code_entry(code).http_status
         problem = {
-            "type": f"urn:sluice:problem:{code}", "title": status.phrase, "status": status, "code": code,
-            "detail": sentence, "fix": "", "details": {},
-        }  # fmt: skip
+            "type": f"urn:sluice:problem:{code}",
+            "title": status.phrase,
+            "status": status,
+            "code": code,
+            "detail": sentence,
+            "fix": "",
+            "details": {},
+        }
         body = json.dumps(problem).encode()
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/problem+json\r\n"
@@ -180,12 +219,14 @@ class BoundedChannel(HTTPChannel):
         self._end(LINGER_S)
 
     def make_room(self) -> None:
+        """Close an idle connection; refuse the unfinished request of another one with `web_busy`."""
         if self._between_requests:
             self._end(LINGER_S)
         else:
             self.refuse("web_busy", "Too many requests of this address are unfinished.")
 
     def _respondToBadRequestAndDisconnect(self) -> None:
+        """Answer an invalid head with a problem document. Twisted's own answer has no body."""
         self.refuse(
             "bad_request",
             "The head or a chunk of the request can't be read, or the head has more than "
@@ -193,9 +234,10 @@ class BoundedChannel(HTTPChannel):
         )
 
     def _end(self, linger_s: float) -> None:
-        """Close for writing, so that the peer reads the answer.
+        """Close the connection for writing, so that the peer can read the answer first.
 
-        What it still sends is thrown away for a moment.
+        Input is discarded for `linger_s` seconds; then the connection is aborted. Closing both directions
+        at once would reset the connection, and the peer could lose the answer.
         """
         self._refused = True
         self._set_deadline(linger_s)
@@ -208,11 +250,13 @@ class BoundedChannel(HTTPChannel):
             transport.loseConnection()
 
     def _set_deadline(self, seconds: float | None) -> None:
+        """Replace the connection's deadline; None removes it."""
         if self._deadline is not None and self._deadline.active():
             self._deadline.cancel()
         self._deadline = None if seconds is None else reactor.callLater(seconds, self._meet_deadline)
 
     def _meet_deadline(self) -> None:
+        """Handle an expired deadline: refuse, abort, or wait longer for a peer that is still reading."""
         self._deadline = None
         if self.transport is None:
             return
@@ -228,29 +272,35 @@ class BoundedChannel(HTTPChannel):
 
 
 class BoundedRequest(WebRequest):
-    """A request whose body is in memory, as far as its connection may hold one."""
+    """HTTP request whose body stays in memory. `BoundedChannel.take_body` limits its size."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._parsePOSTFormSubmission = False  # Django parses forms, in a thread and within its limits
 
     def gotLength(self, length: int | None) -> None:
+        """Buffer the body in memory. Twisted would use a temporary file for a large one."""
         self.content = BytesIO()
 
     def handleContentChunk(self, data: bytes) -> None:
+        """Store body bytes that are within the limits."""
         if self.channel.take_body(len(data)):
             super().handleContentChunk(data)
 
     def process(self) -> Any:
+        """Process the request, and release its body if the connection became a WebSocket."""
         channel = self.channel
         processed = super().process()
-        if self.transport is None:  # the WebSocket has it
+        if self.transport is None:  # the connection was upgraded to a WebSocket
             channel.release_body()
         return processed
 
 
 class FeedProtocol(WebSocketProtocol):
-    """A WebSocket of the live feed. A peer that sends before it was answered is dropped (RFC 6455, 4.1)."""
+    """WebSocket of the live feed.
+
+    Drops a peer that sends more before the handshake was answered (RFC 6455, 4.1).
+    """
 
     _asked = False
 
@@ -264,17 +314,18 @@ class FeedProtocol(WebSocketProtocol):
 
 
 def _channel(factory: HTTPFactory) -> _GenericHTTPChannelProtocol:
+    """Return the protocol of a new connection. `HTTPFactory` calls it as a method."""
     return _GenericHTTPChannelProtocol(BoundedChannel())
 
 
 class BoundedHTTPFactory(HTTPFactory):
-    """Makes the web process's connections."""
+    """Factory of the web process's HTTP connections."""
 
     protocol = _channel
 
     def __init__(self, server: Any) -> None:
         super().__init__(server)
-        self.timeOut = None  # each connection has deadlines of its own
+        self.timeOut = None  # each connection has its own deadlines
         self.unfinished = UnfinishedRequests()
         self.max_body_bytes: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
 
@@ -285,5 +336,7 @@ class BoundedHTTPFactory(HTTPFactory):
 
 
 def _share_of(host: str) -> str:
-    """Return the address whose share a connection uses; "" for a trusted proxy, which has all of them."""
+    """Return the address that limits are counted by; "" for a trusted proxy, which carries the requests of
+    many addresses.
+    """
     return "" if is_in_networks(host, settings.SLUICE_TRUSTED_PROXIES) else rate_limit_prefix(host)

@@ -1,4 +1,6 @@
-"""Confirmation of policy changes by API: the warnings of the console's preview, refused unless confirmed."""
+"""Confirmation of policy changes by API: a change with warnings is refused unless the request confirms
+them.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,23 @@ from console.services.policy_effects import (
 def guard_publishing(
     request: Request, *, confirmed: bool, rollout: rollouts.RolloutPlan | None = None
 ) -> Guard | None:
-    """Return what refuses a document with warnings; None when the request has confirmed them.
+    """Return a guard that refuses a policy document with warnings, or None if the request confirmed them.
 
-    `rollout`: for whom first. The guard raises OperatorError confirm_needed.
+    The guard raises OperatorError `confirm_needed`, whose details hold the warnings and the preview.
+
+    Args:
+        confirmed: Whether the request has `"confirmed": true`.
+        rollout: Plan of a staged rollout: the clients that get the policy first.
     """
     return None if confirmed else _guard(request, effect_of_publishing, rollout)
 
 
 def guard_ending_rollout(request: Request, *, confirmed: bool) -> Guard | None:
-    """Return what refuses to end a rollout if that cuts clients off or acts on them; as `guard_publishing`."""
+    """Return a guard that refuses to end a rollout if that closes connections or acts on clients.
+
+    None if the request confirmed it. The guard raises OperatorError `confirm_needed`, as that of
+    `guard_publishing`.
+    """
     return None if confirmed else _guard(request, effect_of_ending_rollout, None)
 
 
@@ -40,6 +50,8 @@ def _guard(
     effect_of: Callable[[drafts.DraftPreview, Mapping[str, Any]], PolicyChangeEffect],
     rollout: rollouts.RolloutPlan | None,
 ) -> Guard:
+    """Return a guard that refuses a document if `effect_of` its preview has warnings."""
+
     def refuse_unconfirmed(instance: Instance, document: Mapping[str, Any]) -> None:
         patterns = access_of_request(request).client_patterns(instance.name)
         preview = drafts.restrict_preview(drafts.preview_document(instance, document, rollout), patterns)
@@ -60,9 +72,11 @@ def _sentence(words: str) -> str:
 
 
 def preview_document(preview: drafts.DraftPreview) -> dict[str, Any]:
-    """Return a preview as JSON."""
+    """Return a draft's preview as the API's JSON."""
     return {
-        "problems": preview.problems, "differences": [one._asdict() for one in preview.differences],
+        "problems": preview.problems,
+        "differences": [one._asdict() for one in preview.differences],
         "findings": [{**one._asdict(), "severity": str(one.severity)} for one in preview.findings],
-        "effect": None if preview.effect is None else to_plain(preview.effect), "away": preview.away,
-    }  # fmt: skip
+        "effect": None if preview.effect is None else to_plain(preview.effect),
+        "away": preview.away,
+    }

@@ -1,4 +1,6 @@
-"""Documents in the API: their JSON, and the serializers that describe them in the schema, made of the structs themselves."""
+"""Conversion of broker documents (msgspec structs) to JSON values, and to serializers that describe them in
+the schema.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,19 @@ Field = serializers.Field[Any, Any, Any, Any]
 
 
 def to_plain(document: Document | Iterable[Document]) -> Any:
-    """A document, or several, as what renderers take."""
+    """Return a document, or several documents, as plain values that DRF's renderers accept."""
     return msgspec.to_builtins(document)
 
 
 @cache
 def serializer_of(document: type[Document]) -> type[serializers.Serializer[Any]]:
-    """A serializer that describes a document: its fields, which may be null, and what their descriptions say.
+    """Return a serializer class that describes a document's fields in the OpenAPI schema.
 
-    It is named after the document. TypeError for a field of a type that no serializer describes.
+    Nullable fields and field descriptions come from the struct's types. The class is named after the
+    document.
+
+    Raises:
+        TypeError: A field has a type that no serializer describes.
     """
     info = inspect.type_info(document)
     assert isinstance(info, inspect.StructType)
@@ -39,13 +45,14 @@ def serializer_of(document: type[Document]) -> type[serializers.Serializer[Any]]
 def _field(
     kind: inspect.Type, *, required: bool = True, allow_null: bool = False, help_text: str | None = None
 ) -> Field:
+    """Return the serializer field of a struct field's type."""
     if isinstance(kind, inspect.Metadata):
         extra = (kind.extra_json_schema or {}).get("description")
         return _field(kind.type, required=required, allow_null=allow_null, help_text=extra or help_text)
     if isinstance(kind, inspect.UnionType):
         others = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
         null = any(isinstance(one, inspect.NoneType) for one in kind.types)
-        if len(others) > 1:  # a setting's value: of whichever type it is
+        if len(others) > 1:  # a setting's value may have any of several types
             return serializers.JSONField(**_options(required, null, help_text))
         return _field(others[0], required=required, allow_null=null, help_text=help_text)
     for known, make in _MAKERS.items():
@@ -62,6 +69,7 @@ def _options(required: bool, allow_null: bool, help_text: str | None) -> dict[st
 
 
 def _list(kind: Any, options: dict[str, Any]) -> Field:
+    """Return the serializer field of a list."""
     item = kind.item_type
     if isinstance(item, inspect.StructType):
         return serializer_of(item.cls)(many=True, **options)
@@ -82,3 +90,4 @@ _MAKERS: Mapping[type[inspect.Type], Callable[[Any, dict[str, Any]], Field]] = {
     inspect.DictType: lambda kind, options: serializers.DictField(child=_field(kind.value_type), **options),
     inspect.AnyType: lambda kind, options: serializers.JSONField(**options),
 }
+"""Functions that create a serializer field, by msgspec type."""

@@ -1,4 +1,7 @@
-"""What Django answers by itself: a page to browsers, a problem under /api/. Named by console/project/urls.py and settings."""
+"""Answers to errors that occur outside DRF: an HTML page for browsers, a problem document under /api/.
+
+`console/project/urls.py` and the settings name these handlers.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +19,31 @@ from console.views import errors as pages
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """404."""
+    """Answer 404 to a request for an unknown address."""
     if not _is_api(request):
         return pages.not_found(request, exception)
     return _problem(HTTPStatus.NOT_FOUND, "not_found", f"There is nothing at {request.path[:200]}.")
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """400: a host that isn't ours, a body that is too large."""
+    """Answer 400 to a request that Django rejects: an unknown host, or a body that is too large."""
     if not _is_api(request):
         return defaults.bad_request(request, exception)
     return _problem(HTTPStatus.BAD_REQUEST, "bad_request", "The request can't be taken as it is.")
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """403."""
+    """Answer 403 to a request that Django forbids."""
     if not _is_api(request):
         return defaults.permission_denied(request, exception)
     return _problem(HTTPStatus.FORBIDDEN, "permission_denied", "You may not do that.")
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """500, while the exception is being handled; 503 when it is the database's."""
+    """Answer 500 to a request whose view raised an exception, or 503 if it is a DatabaseError.
+
+    Must be called while the exception is being handled.
+    """
     if not _is_api(request):
         return pages.server_error(request)
     if isinstance(sys.exc_info()[1], DatabaseError):
@@ -64,7 +70,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
 
 
 def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """403: a form without its token."""
+    """Answer 403 to a form without a valid CSRF token."""
     if not _is_api(request):
         return pages.csrf_failed(request)
     return _problem(HTTPStatus.FORBIDDEN, "permission_denied", "The CSRF token is missing or wrong.")

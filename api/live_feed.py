@@ -1,14 +1,18 @@
-"""The console's live feed: one WebSocket a tab. First a snapshot, then deltas, at most four a second, and decisions.
+"""Live feed of the console: one WebSocket per browser tab.
 
-    {"type": "snapshot", "seq": 1, "at": ms, "status": {...}, "clients": [...]}
-    {"type": "delta",    "seq": 2, "at": ms, "status": {...}, "changed": [...], "removed": [...]}
-    {"type": "decision", "seq": 3, "decision": {...}}
+The first message is a snapshot. Deltas follow, at most four a second, and each decision as it happens:
 
-A tab says what it looks at, in the address (`/live/?view=clients&limit=100`) and later by `{"view": …}`: then it gets totals and
-the rows it shows (api/live_window.py). A socket that asks for no view gets all clients.
+{"type": "snapshot", "seq": 1, "at": ms, "status": {...}, "clients": [...]}
+{"type": "delta",    "seq": 2, "at": ms, "status": {...}, "changed": [...], "removed": [...]}
+{"type": "decision", "seq": 3, "decision": {...}}
 
-`seq` counts this socket's messages, so a page that misses one knows and comes back for a new snapshot. The channel layer
-may drop what the broker sends; a delta is made against what this socket last sent, so that costs freshness, never truth.
+A tab requests a view in the address (`/live/?view=clients&limit=100`), and later by the message `{"view":
+…}`. It then gets totals and the rows that it shows (`api/live_window.py`). A socket that requests no view
+gets all clients.
+
+`seq` counts the messages of this socket: a page that misses one asks for a new snapshot. The channel layer
+may drop what the broker sends. Each delta is made against the last message of this socket, so a drop makes
+a page older but never wrong.
 """
 
 from __future__ import annotations
@@ -44,38 +48,46 @@ from console.services.actors import access_of
 from console.web.session_store import SessionStore
 
 GROUP = "live"
+"""Group of the channel layer to which brokers send snapshots and decisions."""
 _SNAPSHOTS = msgspec.json.Decoder(Snapshot)
 _DECISIONS = msgspec.json.Decoder(DecisionEntry)
 LEAST_INTERVAL_S = 0.25
+"""Minimum seconds between two snapshots or deltas of one socket."""
 CLOSE_NOT_LOGGED_IN = 4401
+"""WebSocket close code for a session that is not, or no longer, logged in."""
 CLOSE_ENDED = 4403
-# A session that ended elsewhere (logged out, unused for too long, account disabled) stops being fed within this time, and a grant that was
-# taken away no longer shows what it showed.
+"""WebSocket close code for a handshake from another site's page."""
+# The feed stops within this time after its session ended elsewhere (logout, inactivity, disabled account).
+# A withdrawn grant takes effect within it too.
 SESSION_CHECK_S = 30.0
 
 
 MAX_SAID = 64 * 1024
-"""Characters of what a tab says."""
+"""Maximum characters of a message from a tab."""
 MEMBER_HELD_S = 5.0
-"""A member that says nothing for so long is left out of what its group is told of."""
+"""Seconds after which a silent member's snapshot is omitted from its group's snapshot."""
 MAX_TOLD = 16
+"""Maximum encoded snapshots that `SnapshotCache` remembers."""
 
 
 class SnapshotCache:
-    """The newest snapshots that this process was told of, read once for all its tabs: of a group, each member's, and all as one.
+    """Newest snapshots that this process received, decoded once for all its tabs.
 
-    Of the event loop alone.
+    For a group it holds each member's snapshot and the merged one. Only the event loop may use it.
     """
 
     def __init__(self) -> None:
         self._told: dict[bytes, str] = {}
-        """Those that were read lately, and whose they are."""
+        """Instances of recently decoded snapshots, by encoded snapshot."""
         self._of: dict[str, dict[str, tuple[float, Snapshot]]] = {}
+        """Snapshots by instance and member, with the monotonic time in seconds at which they arrived."""
         self._shared: dict[str, live_window.SharedSnapshot] = {}
+        """Merged snapshots by instance."""
         self._coming: dict[str, tuple[int, asyncio.Task[live_window.SharedSnapshot | None]]] = {}
+        """Reads of large snapshots by broker, with the moment (ms) of the announced snapshot."""
 
     def add_snapshot(self, snapshot: bytes) -> live_window.SharedSnapshot:
-        """A snapshot as JSON; what all brokers of its instance say by now."""
+        """Add an encoded snapshot. Returns the merged snapshot of its instance."""
         if snapshot not in self._told:
             made = _SNAPSHOTS.decode(snapshot)
             while len(self._told) >= MAX_TOLD:
@@ -85,17 +97,22 @@ class SnapshotCache:
         return self._shared[self._told[snapshot]]
 
     def fetch(self, broker: str, at: int) -> asyncio.Task[live_window.SharedSnapshot | None]:
-        """The large snapshot of that moment out of Redis, or a newer one: once for all tabs of this process."""
+        """Return a task that reads a broker's large snapshot from Redis, which may be newer than `at`.
+
+        All tabs of this process share one task for the same broker and moment. Callers must shield it from
+        their own cancellation.
+        """
         if broker not in self._coming or self._coming[broker][0] != at:
             self._coming[broker] = (at, asyncio.create_task(self.large_snapshot_time(broker)))
         return self._coming[broker][1]
 
     async def large_snapshot_time(self, broker: str) -> live_window.SharedSnapshot | None:
-        """None when there is none, or it wasn't large."""
+        """Read a broker's large snapshot from Redis; None when Redis has none or does not answer."""
         made = await asyncio.to_thread(_large, broker)
         return None if made is None else self._add(made)
 
     def _add(self, made: Snapshot) -> live_window.SharedSnapshot:
+        """Store a member's snapshot; return the merged snapshot of its instance."""
         instance, now = made.status.instance, time.monotonic()
         parts = self._of.setdefault(instance, {})
         parts[made.status.member] = (now, made)
@@ -108,6 +125,7 @@ class SnapshotCache:
 
 
 def _large(broker: str) -> Snapshot | None:
+    """Read a broker's large snapshot from Redis; None if Redis has none or does not answer."""
     with suppress(redis.RedisError):
         told = latest_snapshot.read_snapshot(broker)
         return _SNAPSHOTS.decode(told) if told else None
@@ -115,16 +133,20 @@ def _large(broker: str) -> Snapshot | None:
 
 
 _seen = SnapshotCache()
+"""Snapshots of this process."""
 
 
 class SameOriginOnly:
-    """Refuses WebSockets that another site's page opened: the browser would send our session cookie with them."""
+    """ASGI middleware that refuses WebSockets opened by pages of other sites.
+
+    The browser sends the session cookie with such a connection, too.
+    """
 
     def __init__(self, inner: Callable[..., Awaitable[Any]]) -> None:
         self.inner = inner
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> Any:
-        """Let the socket in when its Origin is the host that it calls; otherwise answer 403 to the handshake."""
+        """Accept a handshake whose Origin equals its Host; answer 403 to any other."""
         headers = dict(scope.get("headers") or ())
         origin = urlsplit(headers.get(b"origin", b"").decode("latin-1"))
         host = headers.get(b"host", b"").decode("latin-1")
@@ -135,23 +157,37 @@ class SameOriginOnly:
 
 
 class LiveFeed(AsyncWebsocketConsumer):
-    """One tab's feed."""
+    """Live feed of one browser tab."""
 
     sent: Snapshot | None = None
+    """Snapshot in the last message to the tab; the next delta is made against it."""
     newest: Snapshot | None = None
+    """Newest snapshot, restricted to the account's rights unless the tab requested a view."""
     shared: live_window.SharedSnapshot | None = None
+    """Newest snapshot with its cached sort orders."""
     want: live_window.WindowRequest | None = None
+    """View that the tab requested; None for all clients."""
     held: live_window.WindowState | None = None
+    """Window that the tab has; None before its first snapshot."""
     sequence = 0
+    """Number of messages sent so far."""
     sent_at = 0.0
+    """Monotonic seconds of the last snapshot or delta."""
     delayed: asyncio.Task[None] | None = None
+    """Task that sends the newest snapshot after `LEAST_INTERVAL_S`."""
     watching: asyncio.Task[None] | None = None
+    """Task that checks the session."""
     access: EffectiveAccess = EffectiveAccess()
+    """Rights of the account, renewed every `SESSION_CHECK_S`."""
     instance = ""
+    """Instance that the session's pages show."""
 
     async def connect(self) -> None:
-        """Let logged-in operators in; join the group before the snapshot is read, so that nothing falls between."""
-        await self.accept()  # a close before it would reach the page as 1006, without our code
+        """Accept a logged-in operator and send the first snapshot.
+
+        Joins the group before it reads the snapshot, so that no update between the two is lost.
+        """
+        await self.accept()  # closing before accepting would reach the page as 1006, without our close code
         if not self.scope["user"].is_authenticated:
             await self.close(code=CLOSE_NOT_LOGGED_IN)
             return
@@ -163,7 +199,7 @@ class LiveFeed(AsyncWebsocketConsumer):
         self.watching = asyncio.create_task(self._watch_session())
         await self.channel_layer.group_add(GROUP, self.channel_name)
         with suppress(SluiceError):
-            # Without the broker there is no snapshot yet; its first message will be one.
+            # Without the broker no snapshot exists yet; the broker's first message will bring one.
             names = [one.name for one in addresses_of(self.instance)]
             found = [await _seen.large_snapshot_time(name) for name in names]
             shown = next((one for one in reversed(found) if one is not None), None)
@@ -171,14 +207,17 @@ class LiveFeed(AsyncWebsocketConsumer):
             await self._offer(shown or live_window.SharedSnapshot(await asked(self.instance)))
 
     async def disconnect(self, code: int) -> None:
-        """Leave the group."""
+        """Leave the group and cancel the tasks."""
         for task in (self.delayed, self.watching):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
         await self.channel_layer.group_discard(GROUP, self.channel_name)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """A tab asks for a whole snapshot again ("snapshot"), or says what it looks at now. Anything else is ignored."""
+        """Handle a tab's message: "snapshot" requests a full snapshot, JSON changes the view.
+
+        Ignores any other message.
+        """
         if not text_data or len(text_data) > MAX_SAID:
             return
         if text_data != "snapshot":
@@ -191,7 +230,7 @@ class LiveFeed(AsyncWebsocketConsumer):
             await self._send_newest()
 
     async def live_snapshot(self, event: dict[str, Any]) -> None:
-        """The broker's snapshot of this second, or the word that a large one is there."""
+        """Handle a broker's snapshot, or the notice that Redis has a large one."""
         if "snapshot" in event:
             await self._offer(_seen.add_snapshot(event["snapshot"]))
         elif event["broker"].partition("/")[0] == self.instance:
@@ -200,7 +239,7 @@ class LiveFeed(AsyncWebsocketConsumer):
                 await self._offer(found)
 
     def _seen(self, snapshot: Snapshot) -> Snapshot | None:
-        """The part of a snapshot that this account may see: None of an instance it may not see at all."""
+        """Return the part of a snapshot that the account may see; None if it must not see the instance."""
         instance = snapshot.status.instance
         if not self.access.allows(Permission.VIEW, instance=instance):
             return None
@@ -213,7 +252,10 @@ class LiveFeed(AsyncWebsocketConsumer):
         return msgspec.structs.replace(snapshot, clients=seen)
 
     async def live_decision(self, event: dict[str, Any]) -> None:
-        """A decision, at once. Before the first snapshot there is nothing it could be shown beside."""
+        """Send a decision immediately.
+
+        Before the first snapshot it is dropped, since the page has nothing to show it beside.
+        """
         decision, instance = _DECISIONS.decode(event["decision"]), str(event["instance"])
         if (
             self.sent is not None
@@ -223,15 +265,19 @@ class LiveFeed(AsyncWebsocketConsumer):
             await self._send({"type": "decision", "decision": decision})
 
     async def _offer(self, shared: live_window.SharedSnapshot) -> None:
-        """Send it now, or when the least interval has passed; then the newest one alone."""
+        """Send a snapshot now, or once `LEAST_INTERVAL_S` has passed.
+
+        If several arrive within the interval, only the newest is sent. Ignores other instances and older
+        snapshots.
+        """
         snapshot = shared.snapshot
         if snapshot.status.instance != self.instance:
             return
         if self.newest is not None and snapshot.at < self.newest.at:
-            return  # the group's message overtook the snapshot asked for at connect
+            return  # the group's message overtook the snapshot requested at connect
         if self.want is None:
             seen = self._seen(snapshot)
-        else:  # a window is cut to what may be seen when it is made
+        else:  # `build_window` restricts a window to visible clients
             allowed = self.access.allows(Permission.VIEW, instance=snapshot.status.instance)
             seen = snapshot if allowed else None
         if seen is None:
@@ -248,6 +294,7 @@ class LiveFeed(AsyncWebsocketConsumer):
         await self._send_newest()
 
     async def _send_newest(self) -> None:
+        """Send the newest snapshot as the requested window, as a full snapshot, or as a delta."""
         snapshot, sent = self.newest, self.sent
         if snapshot is None or snapshot is sent:
             return
@@ -269,17 +316,21 @@ class LiveFeed(AsyncWebsocketConsumer):
             await self._send({"type": "delta", **make_delta(sent, snapshot)})
 
     async def _send(self, message: dict[str, object]) -> None:
+        """Send a message with the next sequence number."""
         self.sequence += 1
         await self.send(text_data=msgspec.json.encode({**message, "seq": self.sequence}).decode())
 
     async def _watch_session(self) -> None:
-        """Close when the session ends, whether or not there is anything to feed. Being fed is no use of a session."""
+        """Close the feed when its session ends, even if there is no update to send.
+
+        Receiving updates does not count as activity of the session.
+        """
         while True:
             await asyncio.sleep(SESSION_CHECK_S)
             try:
                 welcome = await self._still_welcome()
             except DatabaseError:
-                continue  # the next look will say
+                continue  # the next check decides
             if not welcome:
                 await self.close(code=CLOSE_NOT_LOGGED_IN)
                 return
@@ -289,7 +340,7 @@ class LiveFeed(AsyncWebsocketConsumer):
         return holds
 
     def _session_holds(self) -> bool:
-        """Whether the session still holds and its account is still active; renews what the account may see."""
+        """Return whether the session is valid and its account active. Renews `access` and `instance`."""
         request = HttpRequest()
         request.session = SessionStore(self.scope["session"].session_key)
         self.instance = current_instance.instance_chosen_in(request.session)

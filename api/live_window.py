@@ -1,7 +1,7 @@
-"""The part of a broker's snapshot that one tab shows: totals, the rows in its window, and their changes. Pure.
+"""Window of a broker's snapshot that one tab shows: totals, its rows, and their changes. Pure functions.
 
-Of 10,000 clients a tab is told of the hundred it draws. What several tabs look at in the same way is filtered and sorted once for
-each snapshot.
+Of 10,000 clients a tab gets only the hundred that it shows. Filtering and sorting happen once per snapshot
+for all tabs with the same view.
 """
 
 from __future__ import annotations
@@ -24,15 +24,21 @@ from broker_core.names import name_matches
 from console.queries.message_flow import METER, Flow, FlowRates, build_flow
 
 MAX_ROWS = 200
+"""Maximum rows of a window."""
 Word = Annotated[str, Meta(max_length=255)]
-# What a row of a table needs no more than the page of one client does: objects and lists, but for the limit it comes to first.
+"""Text parameter of a view, at most 255 characters."""
+# Nested columns, which only a single client's page shows. `forecast` (the next limit that a client will
+# reach) stays in the table.
 _LEFT_OUT = frozenset(one.key for one in client_columns.CLIENT_COLUMNS if one.kind is ColumnType.NESTED) - {
     "forecast"
 }
 
 
 class WindowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a tab looks at. `names` holds rows where they are, in this order, whatever the sort says."""
+    """View that a tab requests.
+
+    `names` requests exactly these rows in this order, regardless of `sort`, so that rows do not move.
+    """
 
     view: Literal["totals", "clients", "client", "flow"] = "totals"
     search: Word = ""
@@ -49,8 +55,11 @@ _WANTS = msgspec.json.Decoder(WindowRequest)
 
 
 class WindowState(NamedTuple):
-    """What a tab holds. `total` is of the clients that fit, `order` the rows' names; rows are as they are sent. `flow` is made
-    where it is looked at."""
+    """Window that a tab has received.
+
+    `total` counts all clients that match the filter; `order` has the names of the rows; `rows` are in wire
+    form. `flow` is None unless the view is "flow".
+    """
 
     at: int
     status: InstanceStatus
@@ -62,7 +71,7 @@ class WindowState(NamedTuple):
 
 
 class SharedSnapshot:
-    """A snapshot, with what was filtered and sorted of it so far."""
+    """Snapshot with the filtered and sorted lists that tabs have requested so far."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -74,25 +83,29 @@ class SharedSnapshot:
         self._flows: dict[tuple[str, ...] | None, Flow] = {}
 
     def visible_clients(self, patterns: Sequence[str] | None) -> list[ClientEntry]:
-        """The clients whose names fit one of the patterns; None is all."""
+        """Return the clients whose names match a pattern; all clients if `patterns` is None."""
         everyone = self.snapshot.clients
         if patterns is None:
             return list(everyone)
         return [one for one in everyone if any(name_matches(pattern, one.name) for pattern in patterns)]
 
     def totals(self, patterns: Sequence[str] | None) -> dict[str, Any]:
-        """How many there are, by delivery and by health."""
+        """Return the number of visible clients, in total, by delivery state and by health."""
         key = None if patterns is None else tuple(patterns)
         if key not in self._totals:
             clients = self.visible_clients(patterns)
             self._totals[key] = {
-                "clients": len(clients), "delivery": dict(Counter(str(one.delivery) for one in clients)),
+                "clients": len(clients),
+                "delivery": dict(Counter(str(one.delivery) for one in clients)),
                 "health": dict(Counter(str(one.health) for one in clients)),
-            }  # fmt: skip
+            }
         return self._totals[key]
 
     def sorted_clients(self, want: WindowRequest, patterns: Sequence[str] | None) -> list[ClientEntry]:
-        """Those that fit, sorted. Raises OperatorError bad_sort."""
+        """Return the visible clients that match the view's filters, sorted.
+
+        Raises OperatorError `bad_sort`.
+        """
         key = (
             want.search,
             want.delivery,
@@ -105,7 +118,7 @@ class SharedSnapshot:
         return self._ordered[key]
 
     def _in_order(self, sort: str, patterns: Sequence[str] | None) -> list[ClientEntry]:
-        """Everybody, sorted: once, whatever is then searched for."""
+        """Return all visible clients sorted. Computed once per sort order, independent of the filters."""
         key = (sort, None if patterns is None else tuple(patterns))
         if key not in self._sorted:
             self._sorted[key] = sort_clients(
@@ -114,7 +127,10 @@ class SharedSnapshot:
         return self._sorted[key]
 
     def flow(self, patterns: Sequence[str] | None) -> Flow:
-        """Who publishes what to whom; its rates are from the snapshots of the last seconds that were looked at so."""
+        """Return the message flow graph of the visible clients.
+
+        Rates are computed from the snapshots of the last seconds for which a flow was requested.
+        """
         key = None if patterns is None else tuple(patterns)
         if key not in self._flows:
             self._rates = self._rates or METER.rates(self.snapshot)
@@ -122,25 +138,28 @@ class SharedSnapshot:
         return self._flows[key]
 
     def client_named(self, name: str) -> ClientEntry | None:
-        """One client."""
+        """Return the client of that name, or None."""
         if self._by_name is None:
             self._by_name = {one.name: one for one in self.snapshot.clients}
         return self._by_name.get(name)
 
 
 def parse_query(query: str) -> WindowRequest | None:
-    """What the address of a socket asks for; None without a view: everything, as programs get it. Raises ValueError."""
+    """Return the view that a socket's query string requests; None without `view`.
+
+    None means all clients, as programs receive them. Raises ValueError.
+    """
     given = {key: values[-1] for key, values in parse_qs(query).items()}
     return msgspec.convert(given, WindowRequest, strict=False) if "view" in given else None
 
 
 def parse_message(text: str) -> WindowRequest:
-    """What a tab sends when it looks elsewhere. Raises msgspec.ValidationError or DecodeError."""
+    """Return the view in a tab's message. Raises msgspec.ValidationError or DecodeError."""
     return _WANTS.decode(text)
 
 
 def build_window(shared: SharedSnapshot, want: WindowRequest, patterns: Sequence[str] | None) -> WindowState:
-    """What such a tab holds of this snapshot."""
+    """Return the window of a snapshot for a view. An invalid sort order is replaced by the default."""
     snapshot, rows, total = shared.snapshot, [], 0
     if want.view == "client":
         one = shared.client_named(want.client)
@@ -158,22 +177,35 @@ def build_window(shared: SharedSnapshot, want: WindowRequest, patterns: Sequence
         )
     whole = want.view == "client"
     return WindowState(
-        snapshot.at, snapshot.status, shared.totals(patterns), total, [one.name for one in rows],
-        {one.name: _row(one, whole=whole) for one in rows}, shared.flow(patterns) if want.view == "flow" else None,
-    )  # fmt: skip
+        snapshot.at,
+        snapshot.status,
+        shared.totals(patterns),
+        total,
+        [one.name for one in rows],
+        {one.name: _row(one, whole=whole) for one in rows},
+        shared.flow(patterns) if want.view == "flow" else None,
+    )
 
 
 def window_snapshot(held: WindowState) -> dict[str, Any]:
-    """A window whole."""
+    """Return a window as a snapshot message."""
     whole: dict[str, Any] = {
-        "type": "snapshot", "at": held.at, "status": held.status, "totals": held.totals, "total": held.total,
-        "order": held.order, "clients": list(held.rows.values()),
-    }  # fmt: skip
+        "type": "snapshot",
+        "at": held.at,
+        "status": held.status,
+        "totals": held.totals,
+        "total": held.total,
+        "order": held.order,
+        "clients": list(held.rows.values()),
+    }
     return whole if held.flow is None else {**whole, "flow": held.flow}
 
 
 def window_delta(old: WindowState, new: WindowState) -> dict[str, Any]:
-    """What changed; a row that came into the window comes whole. Empty parts are left out."""
+    """Return a delta message from `old` to `new`.
+
+    A row that enters the window is included with all its fields. Empty parts are omitted.
+    """
     made: dict[str, Any] = {"type": "delta", "at": new.at}
     before, after = structs.asdict(old.status), structs.asdict(new.status)
     if status := {key: value for key, value in after.items() if before[key] != value}:
@@ -198,7 +230,10 @@ def window_delta(old: WindowState, new: WindowState) -> dict[str, Any]:
 
 
 def apply_window_delta(held: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """What a tab holds after a delta, as it came over the wire: the law that the tests hold the feed to."""
+    """Return a tab's window after a delta received over the wire.
+
+    Tests use it to check the feed: applying deltas to a snapshot message gives the next snapshot message.
+    """
     rows = {row["name"]: row for row in held["clients"]}
     for fields in change.get("changed", ()):
         rows[fields["name"]] = {**rows.get(fields["name"], {}), **fields}
@@ -207,25 +242,32 @@ def apply_window_delta(held: dict[str, Any], change: dict[str, Any]) -> dict[str
     order = change.get("order", held["order"])
     graph = change.get("flow", held.get("flow"))
     whole = {
-        "type": "snapshot", "at": change["at"], "status": {**held["status"], **change.get("status", {})},
-        "totals": change.get("totals", held["totals"]), "total": change.get("total", held["total"]), "order": order,
+        "type": "snapshot",
+        "at": change["at"],
+        "status": {**held["status"], **change.get("status", {})},
+        "totals": change.get("totals", held["totals"]),
+        "total": change.get("total", held["total"]),
+        "order": order,
         "clients": [rows[name] for name in order],
-    }  # fmt: skip
+    }
     return whole if graph is None else {**whole, "flow": graph}
 
 
 def _held(shared: SharedSnapshot, want: WindowRequest, patterns: Sequence[str] | None) -> list[ClientEntry]:
+    """Return the visible clients among the requested `names`, in that order."""
     found = (shared.client_named(name) for name in want.names)
     allowed = None if patterns is None else {one.name for one in shared.visible_clients(patterns)}
     return [one for one in found if one is not None and (allowed is None or one.name in allowed)]
 
 
 def _row(one: ClientEntry, *, whole: bool) -> dict[str, Any]:
+    """Return a client as a row. `whole` includes the nested columns."""
     fields = structs.asdict(one)
     return fields if whole else {key: value for key, value in fields.items() if key not in _LEFT_OUT}
 
 
 def _fits(one: ClientEntry, want: WindowRequest) -> bool:
+    """Return whether a client matches the view's filters."""
     if (want.delivery and one.delivery != want.delivery) or (want.health and one.health != want.health):
         return False
     return not want.search or matches_search(one, want.search.casefold())

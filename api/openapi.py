@@ -1,6 +1,6 @@
-"""What the OpenAPI document says that no view does by itself: errors, and parameters that many views take.
+"""Parts of the OpenAPI document that no single view declares: errors, and parameters that many views share.
 
-One place makes the parameters of the document and what a request is held to (api/views/view.py).
+`api/views/view.py` checks requests against the parameters listed here, so document and behaviour agree.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ IF_MATCH = OpenApiParameter(
     description='The ETag of what is changed, like "3", or *.',
 )
 MISSING = "Sluice-Missing"
-"""The header that names the members whose part an answer lacks."""
+"""Response header that names the group members whose part an answer lacks."""
 
 
 class MemberSource(Enum):
-    """Where an answer comes from that is made of what every member of a group says."""
+    """Source of an answer that combines the data of all members of a group."""
 
     NOW = auto()
-    """They are asked."""
+    """The web process requests the data from the members."""
     STORED = auto()
-    """They have written it into the database and Redis."""
+    """The members have written the data to the database and Redis."""
 
 
 PROBLEM = "application/problem+json"
@@ -50,12 +50,14 @@ _LACKING = OpenApiParameter(
     str,
     OpenApiParameter.HEADER,
     response=[200],
-    description="Of a group: the members whose part isn't in the answer, like `b, c`; absent when it has everybody's.",
+    description=(
+        "Of a group: the members whose part isn't in the answer, like `b, c`; absent when it has everybody's."
+    ),
 )
 
 
 class ProblemSerializer(serializers.Serializer[Any]):
-    """What went wrong (RFC 9457)."""
+    """Error (RFC 9457, problem details)."""
 
     type = serializers.CharField(help_text="urn:sluice:problem:CODE")
     title = serializers.CharField()
@@ -67,16 +69,17 @@ class ProblemSerializer(serializers.Serializer[Any]):
 
 
 class ContractSchema(AutoSchema):
-    """drf-spectacular's, with every operation's errors, and `instance` wherever it is looked at."""
+    """OpenAPI generator that adds the error responses and the shared parameters to each operation."""
 
     def get_override_parameters(self) -> list[Any]:
-        """The declared ones, and `instance`."""
+        """Return the view's declared parameters and the shared ones, such as `instance`."""
         return [*super().get_override_parameters(), *_unsaid(self.view, self.method)]
 
     def _get_format_parameters(self) -> list[dict[str, Any]]:
         return super()._get_format_parameters() if self.method == "GET" else []
 
     def _get_response_bodies(self, direction: Any = "response") -> dict[str, Any]:
+        """Return the response bodies, with CSV as a string and the error responses added."""
         bodies: dict[str, Any] = super()._get_response_bodies(direction)
         for body in bodies.values():
             if CSV in body.get("content", {}):
@@ -87,7 +90,7 @@ class ContractSchema(AutoSchema):
         refused = OpenApiResponse(ProblemSerializer, description="Refused: why, and what to do about it.")
         failed = OpenApiResponse(ProblemSerializer, description="It isn't the request's fault.")
         for status, response in (("4XX", refused), ("5XX", failed)):
-            # drf-spectacular annotates nothing.
+            # drf-spectacular has no annotations.
             bodies[status] = self._get_response_for_code(  # type: ignore[no-untyped-call]
                 response, status, media_types=[PROBLEM]
             )
@@ -95,8 +98,11 @@ class ContractSchema(AutoSchema):
 
 
 def allow_null_in_any(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
-    """A hook of drf-spectacular's: what may be any JSON may be null as well, and "one of null and anything" fits null twice.
-    Nor is a choice's default what isn't one of its choices."""
+    """Correct a generated document for null values and defaults (hook of drf-spectacular).
+
+    A field of any JSON type also accepts null. Its `oneOf` of null and {} would match null twice and so
+    reject it. A default that is not among the field's choices is removed.
+    """
 
     def mend(schema: Any) -> None:
         for one in (
@@ -106,14 +112,14 @@ def allow_null_in_any(result: dict[str, Any], generator: Any, request: Any, publ
         if isinstance(schema, dict) and {} in (schema.get("oneOf") or ()):
             del schema["oneOf"]
         if isinstance(schema, dict) and schema.get("default") == "" and "" not in schema.get("enum", [""]):
-            del schema["default"]  # "not chosen" isn't a choice
+            del schema["default"]  # "" means no choice
 
     mend(result)
     return result
 
 
 def documented_parameters(view: Any, method: str) -> set[str]:
-    """Names of the query parameters that a method of a view takes, as the document has them."""
+    """Return the names of the query parameters that the document lists for a view's method."""
     asked = "GET" if method in ("HEAD", "OPTIONS") else method
     handler = getattr(view, asked.lower(), None)
     declared = getattr(handler, "kwargs", {}).get("schema")
@@ -136,6 +142,7 @@ def documented_parameters(view: Any, method: str) -> set[str]:
 
 
 def _unsaid(view: Any, method: str) -> list[Any]:
+    """Return the shared parameters of a view's method, which the view does not declare."""
     whole = getattr(view, "whole_installation", False)
     by_member = [MEMBER] if method in getattr(view, "by_member", ()) else []
     lacking = [_LACKING] if method == "GET" and getattr(view, "of_members", None) is not None else []
@@ -146,7 +153,7 @@ def _unsaid(view: Any, method: str) -> list[Any]:
 
 
 def _names(declared: list[Any]) -> set[str]:
-    """A serializer stands for a parameter for each of its fields."""
+    """Return the names of query parameters. A serializer declares one parameter per field."""
     names: set[str] = set()
     for one in declared:
         if isinstance(one, OpenApiParameter):

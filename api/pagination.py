@@ -1,5 +1,8 @@
-"""Pages of lists. Rows of the database come by cursor, which neither skips nor repeats a row when new ones arrive
-meanwhile, and costs the same on page 1,000 as on page 1; what a broker lists comes by page number, with a count."""
+"""Pagination of lists, by cursor for database rows and by page number for brokers' lists.
+
+A cursor neither skips nor repeats a row when new rows arrive, and page 1,000 costs the same as page 1. Page
+numbers come with a total count.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +15,39 @@ from rest_framework.response import Response
 from api.document_serializers import to_plain
 
 PAGE_SIZE = 100
+"""Default rows per page."""
 MAX_PAGE_SIZE = 1_000
+"""Maximum rows per page."""
 
 
 class NumberedPagination(PageNumberPagination):
-    """`?page=2&page_size=100`: 100 rows a page, up to 1,000."""
+    """Pagination by number, `?page=2&page_size=100`: 100 rows per page by default, at most 1,000."""
 
     page_size = PAGE_SIZE
     page_size_query_param = "page_size"
     max_page_size = MAX_PAGE_SIZE
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """One page, for the document."""
+        """Return the OpenAPI schema of one page."""
         return _page_schema(schema, {"count": {"type": "integer"}})
 
 
 class RowCursorPagination(CursorPagination):
-    """`?cursor=…&page_size=100`, in the order of the query set; `next` and `previous` are whole addresses."""
+    """Pagination by cursor, `?cursor=…&page_size=100`, in the query set's order.
+
+    `next` and `previous` are complete URLs.
+    """
 
     page_size = PAGE_SIZE
     page_size_query_param = "page_size"
     max_page_size = MAX_PAGE_SIZE
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """One page, for the document."""
+        """Return the OpenAPI schema of one page."""
         return _page_schema(schema, {})
 
     def get_ordering(self, request: Any, queryset: QuerySet[Any], view: Any) -> tuple[str, ...]:
-        """The query set's own order, with the key last, so that it is one order only."""
+        """Return the query set's ordering, with the primary key last so that the order is total."""
         asked = queryset.query.order_by or queryset.model._meta.ordering
         names = [_name(one) for one in asked]
         down = bool(names) and names[0].startswith("-")
@@ -48,21 +56,21 @@ class RowCursorPagination(CursorPagination):
 
 
 class _MembersPagination(BasePagination):
-    """Pages of what every member of a group says; `missing` has those whose part isn't in it."""
+    """Pagination of a group's data. `missing` lists the members whose part the page lacks."""
 
     def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> Any:
-        """The page; the view knows who couldn't be asked."""
+        """Return one page of rows, and remember the view, which knows the missing members."""
         self._view = view
         return super().paginate_queryset(queryset, request, view)
 
     def get_paginated_response(self, data: Any) -> Response:
-        """With them."""
+        """Return the response with `missing` added."""
         made = super().get_paginated_response(data)
         made.data["missing"] = to_plain(self._view.missing())
         return made
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """One page, for the document."""
+        """Return the OpenAPI schema of one page, with `missing`."""
         found = super().get_paginated_response_schema(schema)
         missing = {
             "type": "array",
@@ -77,11 +85,11 @@ class _MembersPagination(BasePagination):
 
 
 class MembersNumberedPagination(_MembersPagination, NumberedPagination):
-    """By number: what members are asked for."""
+    """Pagination by number of data that the members are asked for."""
 
 
 class MembersCursorPagination(_MembersPagination, RowCursorPagination):
-    """By cursor: what members have stored."""
+    """Pagination by cursor of data that the members have stored."""
 
 
 def _page_schema(rows: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

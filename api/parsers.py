@@ -1,4 +1,4 @@
-"""JSON bodies, of so many levels and no more."""
+"""JSON parser of request bodies with a limit on nesting."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 
 MOST_LEVELS = 64
-"""Of objects and lists within each other: far more than a policy has, far less than what recursion takes."""
+"""Maximum nesting of objects and lists.
+
+Policies need far fewer levels; Python's recursion limit allows far more.
+"""
 
 
 class BoundedJSONParser(JSONParser):
-    """DRF's. Raises ParseError for what is nested deeper, too."""
+    """JSON parser of DRF that raises ParseError for a value nested deeper than `MOST_LEVELS`."""
 
     def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
-        """The body's value."""
+        """Return the value of a request's body. Raises ParseError."""
         try:
             made = super().parse(stream, media_type, parser_context)
         except RecursionError:

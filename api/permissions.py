@@ -1,10 +1,13 @@
-"""Asks console/services/access.py, before every API view, for what the view declares.
+"""Permission check before every API view, from what the view declares.
 
     class DisconnectView(APIView):
-        needs = {"POST": Permission.ACT_ON_CLIENTS}     # by method; Open.OWN_ACCOUNT and Open.EVERYONE need no role
-        scope = {"client": "name"}                      # the URL's `name` is the client that it is about
+        # By method; PublicAccess.OWN_ACCOUNT and PublicAccess.EVERYONE need no role.
+        needs = {"POST": Permission.ACT_ON_CLIENTS}
+        # The URL's `name` is the client that the request is about.
+        scope = {"client": "name"}
 
-What a request is about may also stand in its body or in a row: such a view asks again, with `allow`, once it knows.
+A request may also name its subject in the body or in a database row. Such a view calls `check_permission`
+once it knows the subject.
 """
 
 from __future__ import annotations
@@ -22,10 +25,14 @@ from console.services.actors import actor_of
 
 
 class DeclaredPermission(BasePermission):
-    """The permission class of every view."""
+    """DRF permission class of every view."""
 
     def has_permission(self, request: Any, view: Any) -> bool:
-        """DRF asks this before every view. Raises OperatorError not_allowed."""
+        """Return whether the caller may use the view: False for an anonymous caller that must log in.
+
+        Raises:
+            OperatorError: `not_allowed`: the account lacks the declared permission.
+        """
         need = declared_need(view, request.method)
         if need is PublicAccess.EVERYONE:
             return True
@@ -42,7 +49,10 @@ class DeclaredPermission(BasePermission):
 
 
 def declared_need(view: Any, method: str) -> Need:
-    """What a method of a view needs. A view that doesn't declare it can be read; changing is for administrators."""
+    """Return the permission or public access that a view's method declares.
+
+    Undeclared: reading needs `VIEW`, and changing needs `MANAGE_ACCESS` (administrators).
+    """
     needs: Mapping[str, Need] = getattr(view, "needs", {})
     asked = "GET" if method in SAFE_METHODS else method
     default = Permission.VIEW if asked == "GET" else Permission.MANAGE_ACCESS
@@ -52,6 +62,10 @@ def declared_need(view: Any, method: str) -> Need:
 def check_permission(
     request: Any, permission: Permission, *, client: str = "", topic: str = "", instance: str = ""
 ) -> None:
-    """Ask for what a view learns from the body or from a row. Raises OperatorError not_allowed."""
+    """Require a permission for a subject that the view read from the body or a row.
+
+    `instance` defaults to the request's `?instance=`, then to the session's instance. Raises OperatorError
+    `not_allowed`.
+    """
     about = instance or request.query_params.get("instance") or current_instance.instance_name()
     access.require_permission(actor_of(request), permission, instance=about, client=client, topic=topic)

@@ -1,4 +1,7 @@
-"""Errors as problem+json (RFC 9457). The table of codes says each one's status and whether to try again."""
+"""Error responses as problem+json (RFC 9457).
+
+The error code table gives each code's status and retry delay.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ CONTENT_TYPE = "application/problem+json"
 
 
 def exception_handler(problem: Exception, context: dict[str, Any]) -> Response | None:
-    """DRF's exception handler. None lets Django answer 500 and log the traceback."""
+    """Return the problem response for an exception of a view (DRF's exception handler).
+
+    None for an unknown exception: Django then answers 500 and logs the traceback.
+    """
     if isinstance(problem, SluiceError):
         return _ours(problem)
     if isinstance(problem, Http404):
@@ -29,7 +35,8 @@ def exception_handler(problem: Exception, context: dict[str, Any]) -> Response |
     elif isinstance(problem, PermissionDenied):
         problem = exceptions.PermissionDenied()
     if isinstance(problem, OverflowError | RecursionError):
-        # Whatever computes with what was sent: a year 9999 in another zone, a number past the database's, a text of 10,000 brackets.
+        # Raised by any computation on request values: a year 9999 in another time zone, a number beyond the
+        # database's range, a text of 10,000 brackets.
         logger.warning("a request's value is out of range", exc_info=problem)
         return problem_body(
             HTTPStatus.BAD_REQUEST, "bad_request", "A moment, a number or a nesting is out of range."
@@ -40,6 +47,7 @@ def exception_handler(problem: Exception, context: dict[str, Any]) -> Response |
 
 
 def _ours(problem: SluiceError) -> Response:
+    """Return the response for an error of Sluice, with its status and retry delay from the code table."""
     entry = error_code_entry(problem.code)
     answer = problem_body(entry.http_status, problem.code, problem.sentence, problem.fix, problem.details)
     if wait_ms := problem.details.get("retry_after_ms") or entry.retry_after_ms:
@@ -48,6 +56,7 @@ def _ours(problem: SluiceError) -> Response:
 
 
 def _drf(problem: exceptions.APIException) -> Response:
+    """Return the response for an exception of DRF."""
     status, details, sentence = HTTPStatus(problem.status_code), {}, ""
     if isinstance(problem, exceptions.ValidationError):
         code, details = "bad_request", {"fields": problem.detail}
@@ -63,7 +72,7 @@ def _drf(problem: exceptions.APIException) -> Response:
 
 
 def problem_body(status: HTTPStatus, code: str, detail: str, fix: str = "", details: Any = None) -> Response:
-    """One problem: RFC 9457's members, and our code, fix and details beside them."""
+    """Return a problem response: the members of RFC 9457, and `code`, `fix` and `details`."""
     return Response(
         problem_json(status, code, detail, fix, details), status=int(status), content_type=CONTENT_TYPE
     )
@@ -72,7 +81,7 @@ def problem_body(status: HTTPStatus, code: str, detail: str, fix: str = "", deta
 def problem_json(
     status: HTTPStatus, code: str, detail: str, fix: str = "", details: Any = None
 ) -> dict[str, Any]:
-    """The problem's JSON."""
+    """Return the JSON object of a problem."""
     return {
         "type": f"urn:sluice:problem:{code}",
         "title": status.phrase,

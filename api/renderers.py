@@ -1,4 +1,4 @@
-"""Lists as CSV: `?format=csv` or `Accept: text/csv`."""
+"""CSV renderer of lists: `?format=csv` or `Accept: text/csv`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from rest_framework.renderers import BaseRenderer
 from broker_core.safe_text import to_csv
 
 MAX_ROWS = 100_000
-"""Rows of one CSV answer; narrow the filter for more."""
+"""Maximum rows of a CSV answer. Narrow the filter to get the others."""
 
 
 class CsvRenderer(BaseRenderer):
-    """The whole filtered list, not one page: the first line names the columns, nested values are JSON."""
+    """Renderer of the whole filtered list as CSV, with a header row.
+
+    Nested values are JSON. Pagination does not apply.
+    """
 
     media_type = "text/csv"
     format = "csv"
@@ -25,16 +28,16 @@ class CsvRenderer(BaseRenderer):
     def render(
         self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None
     ) -> bytes:
-        """Rows as CSV; an error as its own JSON."""
+        """Return rows as CSV, or a problem document as JSON."""
         if not isinstance(data, list):
             return orjson.dumps(data, default=str)
         return (
             rows_to_csv(data).encode() or b"\r\n"
-        )  # DRF takes an empty body for no answer, and leaves its kind out
+        )  # DRF treats an empty body as no content and omits the content type
 
 
 def rows_to_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the rows as CSV, with the columns of the first."""
+    """Return rows as CSV text. The first row's keys are the columns."""
     listed = iter(rows)
     first = next(listed, None)
     if first is None:

@@ -1,4 +1,4 @@
-"""WebSocket addresses of the web process."""
+"""WebSocket addresses of the web process: the live feed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells drf-spectacular how API tokens are sent, so that /api/v1/schema says it."""
+"""OpenAPI document at /api/v1/schema, and its description of API tokens."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from console.access.rights import PublicAccess
 
 
 class SchemaView(ApiView, SpectacularAPIView):
-    """The OpenAPI document, for everyone who is logged in."""
+    """OpenAPI document of this API. Every logged-in account may read it."""
 
     permission_classes = [DeclaredPermission]
     needs = {"GET": PublicAccess.OWN_ACCOUNT}
 
 
 class TokenScheme(OpenApiAuthenticationExtension):
-    """`Authorization: Bearer slc_…`."""
+    """drf-spectacular extension that describes `Authorization: Bearer slc_…`."""
 
     target_class = "api.auth.TokenAuthentication"
     name = "apiToken"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
-        """The OpenAPI security scheme."""
+        """Return the OpenAPI security scheme of API tokens."""
         return {"type": "http", "scheme": "bearer", "bearerFormat": "slc_<prefix>_<secret>"}

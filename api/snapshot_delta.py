@@ -1,6 +1,7 @@
-"""The difference between two snapshots of a broker, and its application: what a page holds after it is the newer one's JSON.
+"""Deltas between two snapshots of a broker.
 
-Deltas are what the live feed sends after its first snapshot. Pure, so that the law can be tested on any two snapshots.
+The live feed sends deltas after its first snapshot. Law: applying `make_delta(old, new)` to the JSON of
+`old` gives the JSON of `new`. Pure functions, so that tests can check the law on any two snapshots.
 """
 
 from __future__ import annotations
@@ -13,13 +14,20 @@ from broker_core.documents.base import Document
 from broker_core.documents.instance import Snapshot
 
 Held = dict[str, Any]
-"""What a page holds: {"at": ms, "status": {...}, "clients": [{"name": …, …}]}; clients are sorted by name here."""
+"""Snapshot as a page has it: `{"at": ms, "status": {...}, "clients": [{"name": …, …}]}`.
+
+Clients are sorted by name.
+"""
 Delta = dict[str, Any]
-"""{"at": ms, "status": changed fields, "changed": [name and changed fields], "removed": [names]}; empty parts left out."""
+"""Delta: `{"at": ms, "status": {...}, "changed": [...], "removed": [...]}`.
+
+`status` has changed fields. `changed` has one object per client with its name and changed fields. `removed`
+has names. Empty parts are omitted.
+"""
 
 
 def make_delta(old: Snapshot, new: Snapshot) -> Delta:
-    """What changed. A client that is new comes whole."""
+    """Return the delta from `old` to `new`. A new client is included with all its fields."""
     made: Delta = {"at": new.at}
     if status := _changed(old.status, new.status):
         made["status"] = status
@@ -39,7 +47,7 @@ def make_delta(old: Snapshot, new: Snapshot) -> Delta:
 
 
 def apply_delta(held: Held, change: Delta) -> Held:
-    """What a page holds after a delta, as it came over the wire."""
+    """Return a page's snapshot after a delta received over the wire."""
     clients = {client["name"]: client for client in held["clients"]}
     for fields in change.get("changed", ()):
         clients[fields["name"]] = {**clients.get(fields["name"], {}), **fields}

@@ -1,29 +1,33 @@
-"""Requests that the web process has not received whole: how many an address may have, and what bodies may
-hold in memory."""
+"""Limits on unfinished requests and buffered bodies of the web process, per address and in total."""
 
 from __future__ import annotations
 
 from typing import Final, Protocol
 
 MAX_PER_ADDRESS: Final = 128
-"""Connections of one address (of IPv6, of a network of 64 bits) that wait for a request or send one."""
+"""Maximum connections of one address that wait for a request or send one.
+
+For IPv6 a /64 network counts as one address.
+"""
 MAX_TOGETHER: Final = 1_024
+"""Maximum connections of all addresses that wait for a request or send one."""
 BODY_BYTES_PER_ADDRESS: Final = 16 * 1024 * 1024
-"""Bodies of one address that are in memory, until their requests are answered."""
+"""Maximum body bytes of one address in memory. A body counts until its request is answered."""
 BODY_BYTES_TOGETHER: Final = 64 * 1024 * 1024
+"""Maximum body bytes of all addresses in memory."""
 
 
 class RequestConnection(Protocol):
-    """A connection whose request is not whole yet."""
+    """Connection whose request is not yet complete."""
 
     def make_room(self) -> None:
-        """Close the connection: another one needs its place. `leave` was called before."""
+        """Close the connection to free a slot for another. `leave` was called before."""
 
 
 class UnfinishedRequests:
-    """Connections that wait for a request or send one, and the bytes of bodies, by address.
+    """Registry of connections that wait for a request or send one, and of body bytes, by address.
 
-    An empty address has no share of its own: a trusted proxy carries the requests of many.
+    The empty address has no limit of its own, because a trusted proxy carries requests of many addresses.
     """
 
     def __init__(self) -> None:
@@ -35,7 +39,8 @@ class UnfinishedRequests:
     def enter(self, address: str, connection: RequestConnection) -> None:
         """Count a connection.
 
-        Beyond a bound the oldest one of the address, or of the address with most, is closed.
+        If a limit is exceeded, the oldest connection is closed: that of this address, or of the address
+        with most connections.
         """
         self._connections.setdefault(address, {})[connection] = None
         self._connection_count += 1
@@ -45,7 +50,10 @@ class UnfinishedRequests:
             self._close_oldest(max(self._connections, key=lambda one: len(self._connections[one])))
 
     def leave(self, address: str, connection: RequestConnection) -> None:
-        """Stop counting a connection: its request is whole, or it is closed. Does nothing the second time."""
+        """Stop counting a connection, because its request is complete or it was closed.
+
+        Does nothing for a connection that is not counted.
+        """
         of_address = self._connections.get(address, {})
         if connection in of_address:
             del of_address[connection]
@@ -54,7 +62,7 @@ class UnfinishedRequests:
                 del self._connections[address]
 
     def hold_body(self, address: str, nbytes: int) -> bool:
-        """Count bytes of a body if there is room for them; return whether there was."""
+        """Count `nbytes` of a body if both limits allow it. Returns whether they do."""
         held = self._body_bytes.get(address, 0) + nbytes
         if (address and held > BODY_BYTES_PER_ADDRESS) or self._all_body_bytes + nbytes > BODY_BYTES_TOGETHER:
             return False
@@ -63,7 +71,7 @@ class UnfinishedRequests:
         return True
 
     def release_body(self, address: str, nbytes: int) -> None:
-        """Stop counting bytes of a body that `hold_body` counted."""
+        """Stop counting `nbytes` that `hold_body` counted."""
         self._all_body_bytes -= nbytes
         left = self._body_bytes.get(address, 0) - nbytes
         if left > 0:

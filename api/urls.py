@@ -1,4 +1,4 @@
-"""Addresses under /api/v1/."""
+"""URL patterns of the REST API, below /api/v1/."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""The web process: daphne with bounds on requests, in plain HTTP or with TLS. Started by the supervisor.
+"""Web process: daphne with bounds on requests, over plain HTTP or TLS. The supervisor starts it.
 
     python -m api.web_server HOST PORT console.project.asgi:application [CERTIFICATE KEY]
 
-daphne's own `-e ssl:…` wants the chain in a file without its first certificate, and Twisted would ask at a terminal for a
-key's passphrase. Here the files are those of a transport: one chain, a key without a passphrase, TLS 1.2 or newer.
+daphne's own `-e ssl:…` needs the chain in a file without its first certificate, and Twisted would prompt on
+the terminal for a key's passphrase. This module takes the same files as a transport: one chain, a key
+without a passphrase, TLS 1.2 or newer.
 """
 
 from __future__ import annotations
@@ -24,22 +25,25 @@ from broker_core.errors import OperatorError
 from broker_core.safe_text import escape_line
 
 MAX_FEED_MESSAGE_BYTES: Final = 64 * 1024
-"""Largest message that a browser sends on the live feed."""
+"""Maximum bytes of a message that a browser sends on the live feed."""
 BACKLOG: Final = 1_024
-"""Connections that the kernel holds until they are accepted. Beyond it a browser's first packet is dropped and
-sent again after 1, 3 and 7 s; with Twisted's 50 a few hundred connections at once were enough."""
+"""Maximum connections that wait in the kernel to be accepted.
+
+Beyond it the kernel drops a browser's first packet, which is sent again after 1, 3 and 7 s. Twisted's
+default of 50 was exceeded by a few hundred simultaneous connections.
+"""
 
 
 class EscapingAccessLog(AccessLogGenerator):
-    """daphne's access log; a request's line holds whatever a stranger sent."""
+    """Access log of daphne that escapes the request line, which a stranger controls."""
 
     def write_entry(self, host: Any, date: Any, request: str, *args: Any, **more: Any) -> None:
-        """Write one line."""
+        """Write one log line with the request escaped."""
         super().write_entry(host, date, escape_line(request), *args, **more)
 
 
 class WebServer(Server):
-    """daphne's server with bounded requests. Raises OperatorError bad_certificate when it is made."""
+    """daphne's server with bounded requests. The constructor raises OperatorError `bad_certificate`."""
 
     def __init__(
         self, application: Any, host: str, port: int, tls: TlsSettings | None = None, **options: Any
@@ -54,17 +58,17 @@ class WebServer(Server):
         super().__init__(
             application,
             endpoints=["own"],
-            websocket_timeout=-1,  # the live feed has no age limit
+            websocket_timeout=-1,  # the live feed's WebSockets have no age limit
             websocket_max_message_size=MAX_FEED_MESSAGE_BYTES,
             websocket_max_frame_size=MAX_FEED_MESSAGE_BYTES,
             **options,
         )
         self.endpoints: list[
             Any
-        ] = []  # daphne would make its own out of texts; it only insists that there be one
+        ] = []  # daphne would create endpoints from strings; it only requires one to be given
 
     def run(self) -> None:
-        """Listen and serve until a signal."""
+        """Listen and serve until the process receives a signal."""
         reactor.callWhenRunning(self._listen)
         super().run()
 
@@ -77,7 +81,7 @@ class WebServer(Server):
 
 
 def main() -> None:
-    """Serve the console until stopped."""
+    """Serve the console until the process is stopped. Reads its arguments from `sys.argv`."""
     host, port, path, *files = sys.argv[1:]
     application = import_by_path(path)
     try:

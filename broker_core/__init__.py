@@ -1,4 +1,4 @@
-"""The engine of Sluice: record batches, journal, subscriptions, slow clients. No Django, no Spark.
+"""Broker core of Sluice: record batches, journal, subscriptions, slow clients. No Django and no Spark.
 
-Each room imports those below it only: docs/architecture.md. The time is passed in as a `Clock`.
+A package imports only packages below it; docs/architecture.md has the order. Time is passed in as a `Clock`.
 """

@@ -1,6 +1,6 @@
-"""The newest work of this process's event loop, for the report of a stall. One per process, as the loop is.
+"""Newest work of the process's event loop, for reports of stalls. There is one record per process and loop.
 
-Setting an attribute is all that it costs: nothing here reads a clock or keeps what it was given alive.
+Recording costs one attribute assignment. No code here reads a clock or keeps the recorded objects alive.
 """
 
 from __future__ import annotations
@@ -9,22 +9,26 @@ from typing import Final, Literal
 
 
 class LoopActivity:
-    """The newest command, the newest group of records and the newest periodic work; `latest` names the newest
-    of the three."""
+    """Newest command, newest delivered records and newest periodic task.
+
+    `latest` names the newest of the three.
+    """
 
     __slots__ = ("chore", "client", "command", "first", "last", "latest")
 
     def __init__(self) -> None:
         self.latest: Literal["", "command", "batch", "chore"] = ""
+        """Class of the newest command."""
         self.command: type[object] | None = None
         self.client = ""
-        """The client that sent the command."""
+        """Client that sent the command."""
         self.first = self.last = 0
-        """Sequences of the group that was delivered last."""
+        """First and last sequence of the records that were delivered last."""
         self.chore = ""
+        """Name of the newest periodic task."""
 
     def describe(self) -> str:
-        """Return the three as one line, the newest first: `command Subscribe of board; records 7 to 9; tick`."""
+        """Return the three as one line, newest first: `command Subscribe of board; records 7 to 9; tick`."""
         parts = {
             "command": f"command {self.command.__name__} of {self.client or 'a client before its logon'}"
             if self.command is not None

@@ -1,13 +1,14 @@
-"""Bookmarks: a record's identity and position, and the places a replay can start from.
+"""Bookmarks: the identity and position of a record, and the positions from which a replay can start.
 
-Text forms, as clients send and get them (AMPS's words, seed 002):
+Text forms, as clients send and receive them (terms of AMPS, seed 002):
 
-    0                        EPOCH: the oldest record there is
-    0|1|                     NOW: nothing that is there already
-    <origin>|<sequence>|     after the record that instance <origin> accepted as number <sequence>
-    20261121T134500[.f][Z]   a moment, UTC, with up to nine digits of a second: from the first record accepted at or after it
-    several, by commas       resumes exactly, per origin; of one origin the oldest counts
-    [a:b] (a:b) [a:b) (a:b]  a range of any of these: from a to b, with "[" or "]" including them
+    0                        EPOCH: the oldest record of the log
+    0|1|                     NOW: only records that are accepted later
+    <origin>|<sequence>|     after the record with number <sequence> that the instance <origin> accepted
+    20261121T134500[.f][Z]   a time in UTC, with up to nine decimals: from the first record accepted at or
+    after it
+    several, with commas     resumes exactly, per origin; for one origin the oldest counts
+    [a:b] (a:b) [a:b) (a:b]  a range of any of these: from a to b; "[" and "]" include the end
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ NOW_TEXT = "0|1|"
 MAX_SEQUENCE = 2**63 - 1
 _NS_DIGITS = 9
 MAX_BOOKMARK_TEXT = 4_096
-"""Characters of a bookmark or a list of them."""
+"""Maximum characters of a bookmark or a list of bookmarks."""
 
 
 class Bookmark(NamedTuple):
-    """Which instance accepted a record, and as which number."""
+    """Identity of a record: the instance that accepted it, and its number there."""
 
     origin: str
     sequence: int
@@ -37,21 +38,21 @@ class Bookmark(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """From the oldest record."""
+    """Start at the oldest record of the log."""
 
 
 class Now(NamedTuple):
-    """Only what comes."""
+    """Start at the end of the log: only new records."""
 
 
 class AfterBookmarks(NamedTuple):
-    """After these records, of one origin or of several."""
+    """Start after these records, of one origin or of several."""
 
     bookmarks: tuple[Bookmark, ...]
 
 
 class AtTime(NamedTuple):
-    """From the first record accepted at or after this time, in nanoseconds UTC."""
+    """Start at the first record accepted at or after this time, in ns UTC."""
 
     at: int
 
@@ -60,7 +61,10 @@ Start = Epoch | Now | AfterBookmarks | AtTime
 
 
 class BookmarkRange(NamedTuple):
-    """From one point to another. A list of bookmarks begins at its oldest record and ends at its newest."""
+    """Range from one position to another.
+
+    A list of bookmarks begins at its oldest record and ends at its newest.
+    """
 
     begin: Start
     begin_included: bool
@@ -69,9 +73,10 @@ class BookmarkRange(NamedTuple):
 
 
 def parse_bookmark(text: str) -> Start | BookmarkRange:
-    """Where a client wants a replay to start, or from where to where.
+    """Parse the text of a bookmark or a range.
 
-    Raises ClientError bad_bookmark, which says what was wrong with it.
+    Raises:
+        ClientError: `bad_bookmark`, with the reason.
     """
     if len(text) > MAX_BOOKMARK_TEXT:
         raise _bad(text[:40], f"it is longer than {MAX_BOOKMARK_TEXT} characters")
@@ -125,7 +130,10 @@ def _parse_moment(text: str) -> int:
 
 
 def format_moment(at: int) -> str:
-    """A time in ns UTC as a bookmark, with all of its nanoseconds: `[T:T]` finds what was accepted then."""
+    """Return a time in ns UTC as a bookmark, with all nanoseconds.
+
+    The range `[T:T]` finds the records that were accepted at that time.
+    """
     seconds, rest = divmod(at, 10**_NS_DIGITS)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{rest:0{_NS_DIGITS}}Z"
 
@@ -134,12 +142,17 @@ def _bad(text: str, why: str) -> ClientError:
     return ClientError(
         "bad_bookmark",
         f"{text[:80]!r} isn't a bookmark: {why}.",
-        "Use 0 (the start), 0|1| (now), a bookmark from a message, a moment like 20261121T134500Z, or a range [a:b).",
+        "Use 0 (the start), 0|1| (now), a bookmark from a message, a moment like 20261121T134500Z, "
+        "or a range [a:b).",
     )
 
 
 def bookmark_sequence(text: str, instance: str) -> int | None:
-    """The record of this instance that a bookmark stands after; None when it names none. Raises ClientError bad_bookmark."""
+    """Return the sequence in the log of `instance` that a bookmark follows, or None if it names none.
+
+    Raises:
+        ClientError: `bad_bookmark`.
+    """
     start = parse_bookmark(text)
     known = start.bookmarks if isinstance(start, AfterBookmarks) else ()
     return next((one.sequence for one in known if one.origin == instance), None)

@@ -1,7 +1,8 @@
-"""A whole broker: the engine, its listeners, the control socket and the one-second tick, started and stopped in order.
+"""Broker: starts and stops the engine, listeners, the control socket and the one-second tick in order.
 
-Start: lock and recover the journal, remove what dead spools left, listen, serve control.
-Stop: listen no more, tell the clients, finish the journal, close control last, so that the control plane can see it.
+Start: lock and recover the journal, remove the files of earlier spools, listen, serve control requests. Stop:
+close the listeners, notify clients, finish the journal, and close control last, so that the control plane can
+observe the stop.
 """
 
 from __future__ import annotations
@@ -75,14 +76,14 @@ from broker_core.transports.listeners import ListenerFactory, ListenerManager
 log = structlog.get_logger("sluice.broker")
 TICK_S = TICK_MS / 1_000
 FRONTIER_INTERVAL_TICKS = 60
-"""Ticks between two looks at whether the stored policy's frontier is old."""
+"""Number of ticks between two checks of whether the frontier in the stored policy is outdated."""
 BROKEN = os.EX_IOERR
-"""The exit code of a broker whose log takes nothing more."""
+"""Exit code of a broker whose log accepts no more records."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerPaths:
-    """Where an instance keeps its files."""
+    """Paths of an instance's files."""
 
     journal: Path
     archive: Path
@@ -91,12 +92,12 @@ class BrokerPaths:
 
     @classmethod
     def in_home(cls, home: Path, instance: str) -> BrokerPaths:
-        """The usual places below the data directory."""
+        """Return the default paths below the data directory."""
         return cls(home / "journal", home / "archive", home / "spool", home / "run" / f"{instance}.sock")
 
 
 class Broker:
-    """One running instance. `on_tick(snapshot)` is awaited once a second, for whoever reports to the control plane."""
+    """Running broker of one instance, or of one member of a group."""
 
     def __init__(
         self,
@@ -114,14 +115,25 @@ class Broker:
         policy_file: PolicyFile | None = None,
         set_back: SetBack | None = None,
     ) -> None:
-        """Open the journal of an instance and make ready to serve it.
+        """Open the journal of an instance and prepare to serve it. `start` opens the listeners.
 
-        `roots`: the policy names directories below these alone, and none that overlaps one of `reserved`.
-        `member`: of a group, whose log it shares. `link`: where control planes on other machines come in.
-        `ports_apart`: transports listen so far above the ports that the policy says. `link_secrets`: the file
-        that has what links to other sites prove themselves with. `policy_file`: where each policy is stored
-        when it is in force. `set_back`: the database lacks `policy`, which stays in force until an operator
-        has decided. Raises OperatorError outside_roots, and as `Journal.open`.
+        Args:
+            policy: Policy to start with.
+            paths: Paths of the instance's files.
+            websocket: Creates listeners for WebSocket transports.
+            known: What the control plane knows of the log, to detect a lost or replaced one.
+            files: File system of the journal. Tests replace it.
+            roots: Directories below which the policy may name directories.
+            reserved: Paths that directories of the policy must not overlap.
+            member: Member of a group, whose log the broker shares. None: a standalone broker.
+            link: Address and certificate of the control link for control planes on other machines.
+            ports_apart: Number that is added to the ports of the policy's transports.
+            link_secrets: File with the credentials of links to other sites.
+            policy_file: Stores each policy that is in force.
+            set_back: Says that the database lacks `policy`, which stays in force until an operator decides.
+
+        Raises:
+            OperatorError: `outside_roots`, or an error of `Journal.open`.
         """
         self.paths = paths
         self._roots, self._reserved = roots, reserved
@@ -137,7 +149,7 @@ class Broker:
             files=files,
             stopwatch=clock.seconds,
         )
-        # Only the holder of the journal's lock may touch files of this instance's name.
+        # The lock of the journal must be held before files of this instance's name are touched.
         remove_leftover_spools(paths.spool, policy.instance.name)
         confirmations = SyncReplication(member.settings.member if member is not None else "", journal, clock)
         make_log: CommitLogFactory = LocalCommitLog
@@ -158,14 +170,14 @@ class Broker:
             member.exchange(NoticeExchange(names.wanted, names.send_all, names.next_message, names.receive))
         self.engine.on_broken = self._broken
         self.on_broken: Callable[[SluiceError], None] = abort_process
-        """What is done when the log takes nothing more; those who run a broker in a process of theirs may do otherwise."""
+        """Called when the log accepts no more records. A program that embeds a broker may replace it."""
         self.member = member.settings.member if member is not None else ""
-        """Its name in a group."""
+        """Name of the member in its group; "" for a standalone broker."""
         self.statistics = StatusCollector(self.engine, self.member)
         self.statistics.ended = exit_report.read_exit_report(paths.control)
         self.statistics.problems = self.list_problems
         self.stalls = self.statistics.stalls = StallHistory()
-        """Of the event loop; written by a `LoopMonitor`, where the process has one."""
+        """Stalls of the event loop. A `LoopMonitor` writes them, if the process has one."""
         self._stall_published = 0
         self._listeners = ListenerManager(self.engine, websocket, ports_apart)
         self.links = SiteLinkManager(self.engine, link_secrets)
@@ -177,16 +189,24 @@ class Broker:
         self._stored_frontier = 0
         self._set_back = set_back
         self.policy_stored_at = 0
-        """When the policy in force was last stored on this disk, ms UTC; 0 while it isn't."""
+        """Time in ms UTC at which the policy in force was last stored on this disk; 0: not stored."""
         self.on_shut_down: Callable[[], None] | None = None
-        """How an action ends the process; set by whoever runs it."""
+        """Ends the process when an action requests it. Set by the code that runs the broker."""
 
     async def start(
         self,
         on_tick: Callable[[Snapshot], Awaitable[None]] | None = None,
         stage: StagedRevision | None = None,
     ) -> None:
-        """Listen and tick, with `stage` in force. Raises OperatorError port_taken, and nothing stays open."""
+        """Open the listeners and start the tick.
+
+        Args:
+            on_tick: Awaited with the snapshot of each second, for reports to the control plane.
+            stage: Staged revision that is in force from the start.
+
+        Raises:
+            OperatorError: `port_taken`; everything is closed again.
+        """
         try:
             await self.engine.recover_positions()
             await self._listen(self.engine.policy)
@@ -197,7 +217,7 @@ class Broker:
         try:
             await self.check_spool_directories(self.engine.policy)
         except OperatorError as problem:
-            # Nothing may ever have to be written there, and who is offlined is told if it has.
+            # Not fatal: perhaps no spool is ever needed there. If one is, the affected clients are notified.
             log.error("spool_path_unusable", why=problem.sentence, fix=problem.fix)
         exit_report.delete_exit_report(self.paths.control)
         self.engine.spawn(self.engine.settle.run())
@@ -215,7 +235,10 @@ class Broker:
             await self.apply(self.engine.policy, stage)
 
     def addresses(self) -> dict[str, str]:
-        """Return where clients find this broker, by transport. The host's name stands for all addresses."""
+        """Return the address of each enabled transport, by name.
+
+        The host's name replaces the address of a transport that listens on all addresses.
+        """
         return {
             one.name: one.address(socket.gethostname(), self._listeners.port_of(one))
             for one in self.engine.policy.transports
@@ -223,15 +246,19 @@ class Broker:
         }
 
     def _broken(self, error: SluiceError) -> None:
+        """Write the exit report, then call `on_broken`. Called when the log accepts no more records."""
         exit_report.write_exit_report(self.paths.control, error, self.engine.clock.now_ns())
         self.on_broken(error)
 
     def _change(self, change: SyncModeChange) -> None:
+        """Publish the downgrade or upgrade of a member or link as an event of the broker."""
         self.engine.events.add(self.engine.clock.now_ns(), BROKER_NAME, event_name(change), change.sentence)
 
     def list_problems(self) -> list[ProblemEntry]:
-        """Return the problems of the group and of the links. Every page, alert, metric and health check reads
-        these."""
+        """Return the current problems of the policy, the group and the links.
+
+        All pages, alerts, metrics and health checks use this list.
+        """
         now_ms = self.engine.clock.now_ns() // 1_000_000
         of_group = group_problems(self._member.status(), now_ms) if self._member is not None else []
         of_policy = []
@@ -241,17 +268,20 @@ class Broker:
 
     @property
     def revision(self) -> int:
-        """Revision in force: the staged one while there is one."""
+        """Revision in force; the staged revision if there is one."""
         stage = self.engine.guard.stage
         return stage.document.revision if stage is not None else self.engine.policy.revision
 
     @property
     def is_set_back(self) -> bool:
-        """Whether the broker keeps a policy that the database lacks."""
+        """Whether the broker runs a policy that the database lacks."""
         return self._set_back is not None
 
     async def keep_policy(self, database_revision: int) -> None:
-        """Keep the policy in force, which the database lacks, until an operator has decided; report that."""
+        """Keep the policy in force, although the database lacks it, until an operator decides.
+
+        Reports that.
+        """
         known = self._set_back
         if known is not None and known.database_revision == database_revision:
             return
@@ -263,13 +293,13 @@ class Broker:
         await self._store_policy()
 
     async def follow_database(self) -> None:
-        """Report that the database has the policy in force."""
+        """Record that the database has the policy in force."""
         if self._set_back is not None:
             self._set_back = None
             await self._store_policy()
 
     def _handlers(self) -> dict[type[Request[Any]], Handler]:
-        """Who answers which request of the control plane."""
+        """Return the handler of each request of the control plane."""
         return build_request_table(
             InstanceRequests(self.engine, self.statistics, lambda: self.on_shut_down),
             ClientRequests(self.engine, self.statistics),
@@ -289,8 +319,10 @@ class Broker:
     async def _apply_ordered(
         self, policy: PolicyDocument, stage: StagedRevision | None, *, decided: bool
     ) -> None:
-        """Apply a policy of the console. Raises OperatorError policy_set_back for one that an operator has to
-        decide about first, and as `apply`.
+        """Apply a policy that the console sent.
+
+        Raises:
+            OperatorError: `policy_set_back`, if an operator must decide first; otherwise as `apply`.
         """
         offered = stage.document.revision if stage is not None else policy.revision
         if not decided and self._set_back is not None:
@@ -301,10 +333,14 @@ class Broker:
         await self.follow_database()
 
     async def apply(self, policy: PolicyDocument, stage: StagedRevision | None = None) -> None:
-        """Put a revision in force without a restart: limits at once, transports started and stopped as it says. One that can't be is
-        refused whole, and told of in the status."""
+        """Apply a revision without a restart.
+
+        Limits take effect immediately, and transports are started and stopped. A revision that cannot be
+        applied is rejected as a whole, and reported in the status.
+        """
         try:
-            if stage is not None:  # before its first decision: a broker that is killed may not count anew
+            # Store the brake first: a broker killed after a decision must not count from zero again.
+            if stage is not None:
                 await self._store_policy(RolloutBrake(stage))
             await self._put_in_force(policy, stage)
         except SluiceError as problem:
@@ -317,18 +353,21 @@ class Broker:
 
     @property
     def lacks_stored_policy(self) -> bool:
-        """Whether the disk refused the policy in force."""
+        """Whether the policy in force could not be stored on the disk."""
         return self._policy_file is not None and not self.policy_stored_at
 
     async def _store_policy(self, brake: RolloutBrake | None = None, *, stopped: bool = False) -> None:
-        """Store the policy in force, and how far the log is durable, for a start without the database.
+        """Store the policy in force and the durable frontier, for a start without the database.
 
-        `brake` is that of a stage which is about to be in force. `stopped`: nothing is carried out any more.
-        A disk that refuses is logged and reported; the policy is in force all the same.
+        A failing disk is logged and reported; the policy is in force nevertheless.
+
+        Args:
+            brake: Brake of a staged revision that is about to be in force.
+            stopped: Whether no more decisions are carried out.
         """
         if self._policy_file is None:
             return
-        async with self._storing_policy:  # two at once could leave the older one
+        async with self._storing_policy:  # two concurrent writes could leave the older policy
             engine, now = self.engine, self.engine.clock.now_ns() // 1_000_000
             frontier = engine.frontier.durable
             stored = StoredPolicy(
@@ -353,7 +392,7 @@ class Broker:
             self.policy_stored_at, self._stored_frontier = now, frontier
 
     async def _store_frontier(self) -> None:
-        """Store the policy again when the log has grown, or when the disk refused it before."""
+        """Store the policy again if the log has grown, or if the disk rejected the last attempt."""
         if not self.policy_stored_at or self.engine.frontier.durable != self._stored_frontier:
             await self._store_policy()
 
@@ -372,7 +411,11 @@ class Broker:
         )
 
     async def check_spool_directories(self, policy: PolicyDocument) -> None:
-        """Try to write where the policy wants spools. OperatorError bad_spool_path, outside_roots."""
+        """Check that spools can be written to the directories of a policy.
+
+        Raises:
+            OperatorError: `bad_spool_path` or `outside_roots`.
+        """
         self._refuse_misplaced(policy)
         pools = (policy.pool, *(transport.pool for transport in policy.transports))
         named = {pool.message_disk_path or str(self.paths.spool) for pool in pools}
@@ -398,10 +441,12 @@ class Broker:
         ]
 
     async def _tick(self, on_tick: Callable[[Snapshot], Awaitable[None]] | None) -> None:
+        """Run the periodic tasks once a second."""
         for number in itertools.count(1):
             await asyncio.sleep(TICK_S)
             try:
-                # Before what may fail: leases, resume points and kept positions don't depend on anybody's statistics.
+                # Leases, resume points and positions come first: they must not depend on statistics and
+                # reports, which can fail.
                 LAST.latest, LAST.chore = "chore", "tick"
                 self.engine.tick()
                 self._publish_stalls()
@@ -413,11 +458,12 @@ class Broker:
                 if number % FRONTIER_INTERVAL_TICKS == 0:
                     await self._store_frontier()
             except Exception:
-                # The tick judges slow clients; one failure, such as a Redis that is away, must not end it.
+                # The tick judges slow clients. A single failure, such as Redis being unreachable, must not
+                # end it.
                 log.exception("tick_failed")
 
     def _publish_stalls(self) -> None:
-        """Publish stalls that have ended since the last tick as events of the broker."""
+        """Publish stalls that ended since the last tick as events of the broker."""
         for one in self.stalls.entries:
             if one.over and one.pid == os.getpid() and one.at > self._stall_published:
                 self._stall_published = one.at
@@ -425,7 +471,7 @@ class Broker:
                 self.engine.events.add(self.engine.clock.now_ns(), BROKER_NAME, "event_loop_stalled", state)
 
     async def stop(self) -> None:
-        """Stop in order. Nothing that was acknowledged is lost."""
+        """Stop in order. No acknowledged record is lost."""
         if self._ticking is not None:
             self._ticking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -434,21 +480,24 @@ class Broker:
         await self._listeners.close()
         await self.links.close()
         await self.engine.close()
-        if ticked:  # a policy that no start has come to an end with isn't stored
+        if ticked:  # only a broker that started completely stores its policy
             await self._store_policy(stopped=True)
         await self.control.close()
         log.info("broker_stopped", instance=self.engine.instance)
 
 
 def _allowance_use(brake: RolloutBrake | None, *, stopped: bool) -> AllowanceUse | None:
-    """Return the use of a rollout's allowance as it is stored: all of it while a decision may still be made."""
+    """Return the use of a rollout's allowance for storage; all of it while decisions are possible."""
     if brake is None:
         return None
     return AllowanceUse(revision=brake.revision, decisions=brake.made if stopped else brake.reserved)
 
 
 def abort_process(error: SluiceError) -> None:
-    """At once and without a last act: nothing that this process still believes may be answered or written."""
+    """End the process immediately, without cleanup.
+
+    The state of the process is no longer reliable, so it must not answer or write. Only logs are flushed.
+    """
     logging.shutdown()
     logs.flush_logs()
     sys.stdout.flush()
@@ -457,12 +506,16 @@ def abort_process(error: SluiceError) -> None:
 
 
 def journal_options(policy: PolicyDocument) -> JournalOptions:
-    """JournalSize and PreallocatedJournalFiles."""
+    """Return the journal options of a policy: JournalSize and PreallocatedJournalFiles."""
     return JournalOptions(policy.instance.journal_size, policy.instance.preallocated_files)
 
 
 def check_access(policy: PolicyDocument) -> None:
-    """Raise what is wrong with users, entitlements, destinations and certificates before anything of a revision is in force."""
+    """Check users, entitlements, destinations and certificates before any part of a revision is in force.
+
+    Raises:
+        OperatorError: `bad_policy` or `bad_certificate`.
+    """
     AccessPolicy(policy)
     if problems := destination_problems(policy):
         raise bad_policy_error(problems)
@@ -472,7 +525,11 @@ def check_access(policy: PolicyDocument) -> None:
 
 
 def host_memory() -> int:
-    """Memory of this machine, in bytes."""
+    """Return the memory of this machine in bytes.
+
+    Raises:
+        OperatorError: `no_memory_figure`.
+    """
     with open("/proc/meminfo", encoding="ascii") as lines:
         for line in lines:
             if line.startswith("MemTotal:"):
@@ -481,6 +538,6 @@ def host_memory() -> int:
 
 
 def memory_ulimit() -> int | None:
-    """The resident memory this process may use, in bytes (`ulimit -m`); None when there is no limit."""
+    """Return the limit on this process's resident memory in bytes (`ulimit -m`), or None."""
     soft, _ = resource.getrlimit(resource.RLIMIT_RSS)
     return None if soft == resource.RLIM_INFINITY else soft

@@ -1,7 +1,8 @@
-"""CRC32C (Castagnoli) of all that is written and sent: `crc32c(data)`, and `crc32c(more, before)` to go on from a checksum.
+"""Checksums of all stored and sent data.
 
-Takes whatever has a buffer, without a copy, and uses the processor's own instructions. Commands have sixteen bits for theirs:
-`crc16` (XMODEM's), 75 ns for one of 80 bytes.
+`crc32c(data)` is CRC32C (Castagnoli); `crc32c(more, before)` continues from a checksum. It accepts any buffer
+without a copy and uses CPU instructions. Commands have 16 bits for their checksum: `crc16` (XMODEM) takes 75
+ns for 80 bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Time, and the only reader of it. Everything else is given a `Clock`, or the numbers."""
+"""Clocks. Only this module reads the time; other code receives a `Clock` or times as numbers."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What tells the time: `SYSTEM` in a broker, one set by hand in tests."""
+    """Source of time: `SYSTEM` in a broker, a manual clock in tests."""
 
     def now_ns(self) -> int:
-        """Wall-clock time in nanoseconds UTC: what records and decisions carry. It may jump."""
+        """Return wall-clock time in ns UTC, for records and decisions. It may jump."""
 
     def monotonic_ns(self) -> int:
-        """A clock that never jumps, in nanoseconds: for durations alone."""
+        """Return monotonic time in nanoseconds, for durations only."""
 
     def monotonic_ms(self) -> int:
-        """The same clock in milliseconds."""
+        """Return monotonic time in milliseconds."""
 
     def seconds(self) -> float:
-        """The same clock in seconds."""
+        """Return monotonic time in seconds."""
 
 
 class SystemClock:
-    """The machine's clock."""
+    """Clock of the machine."""
 
     def now_ns(self) -> int:
         return time.time_ns()
@@ -40,7 +40,7 @@ class SystemClock:
 
 SYSTEM = SystemClock()
 
-# For those who aren't given a clock.
+# Functions for code without an injected clock.
 now_ns = SYSTEM.now_ns
 monotonic_ns = SYSTEM.monotonic_ns
 monotonic_ms = SYSTEM.monotonic_ms
@@ -48,5 +48,5 @@ seconds = SYSTEM.seconds
 
 
 def thread_cpu_seconds() -> float:
-    """CPU time that the calling thread has taken, in seconds: what its work costs, however long it waited for a core."""
+    """Return the CPU time of the calling thread in seconds, without time spent waiting for a core."""
     return time.thread_time()

@@ -1,16 +1,16 @@
-"""The error tree: every failure has a stable code, a sentence, and what to do.
+"""Error classes: every failure has a stable code, a sentence, and advice.
 
     SluiceError
-    ├── ClientError      the peer's fault: bad frames, filters, bookmarks; or it was acted on
-    ├── OperatorError    configuration or an operator's request that can't be carried out
-    └── JournalError     ours: the disk, the log
+    ├── ClientError      the peer's fault: bad frames, filters or bookmarks; or an action against the peer
+    ├── OperatorError    configuration, or an operator's request that cannot be carried out
+    └── JournalError     the broker's own failure: the disk or the log
 
-Codes are stable words, all of them in `error_codes`; texts may change.
+All codes are in `error_codes`; texts may change.
 
-A code that isn't there is a programming error. The error is raised all the same, with that code, and Python's warning
-UnknownErrorCodeWarning is given once for each place that made one: a broker must not stumble over the name of what went wrong.
-The tests make that warning an error, and read the source for codes that no test meets. What a peer said is another
-matter: a newer broker may know more codes, so `received` takes any.
+Raising an unknown code is a programming error. The error is raised with that code nevertheless, because a
+broker must not fail over the name of a failure. Python issues UnknownErrorCodeWarning once per source line.
+The tests turn the warning into an error, and search the source for unknown codes. Errors from a peer may have
+any code, because a newer broker may know more: use `from_dict` for them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,18 @@ from broker_core.error_codes import CODES
 
 
 class UnknownErrorCodeWarning(UserWarning):
-    """An error was made with a code that isn't in the table."""
+    """Warning about an error with a code that is not in the table."""
 
 
 class SluiceError(Exception):
-    """Base of all of Sluice's errors. Constructed with a code, a sentence, what to do, and details that are JSON."""
+    """Base class of all errors of Sluice.
+
+    Attributes:
+        code: Stable code from `error_codes`.
+        sentence: Explanation for people.
+        fix: Advice for people; "" without any.
+        details: Further values, as JSON.
+    """
 
     def __init__(self, code: str, sentence: str, fix: str = "", **details: Any) -> None:
         super().__init__(f"{code}: {sentence}")
@@ -46,35 +53,35 @@ class SluiceError(Exception):
     def from_dict(
         cls, code: str, sentence: str, fix: str = "", details: Mapping[str, Any] | None = None
     ) -> Self:
-        """An error as somebody else told it: another process, or a broker that may know more codes than this one."""
+        """Return an error that another process or broker reported. Its code may be unknown here."""
         error = cls.__new__(cls)
         Exception.__init__(error, f"{code}: {sentence}")
         error.code, error.sentence, error.fix, error.details = code, sentence, fix, dict(details or {})
         return error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors cross process borders (Spark workers, Celery); the default would lose the keyword details.
+        # Errors are pickled between processes (Spark workers, Celery). The default would lose the details.
         return (_received, (type(self), self.code, self.sentence, self.fix, self.details))
 
     def as_dict(self) -> dict[str, Any]:
-        """The error as sent to clients and the console: code, message, fix, details."""
+        """Return the error as clients and the console receive it: code, message, fix and details."""
         return {"code": self.code, "message": self.sentence, "fix": self.fix, "details": self.details}
 
 
 def _received(
     kind: type[SluiceError], code: str, sentence: str, fix: str, details: dict[str, Any]
 ) -> SluiceError:
-    # A function, since Twisted replaces how bound methods are pickled, and can't do it with those of classes.
+    # A module function, because Twisted changes how bound methods are pickled and fails for class methods.
     return kind.from_dict(code, sentence, fix, details)
 
 
 class ClientError(SluiceError):
-    """The peer sent something that can't be done, or was acted on by a policy or an operator."""
+    """Error of a peer: it sent an invalid request, or a policy or an operator acted on it."""
 
 
 class OperatorError(SluiceError):
-    """A setting or an operator's request can't be carried out."""
+    """Error of configuration, or of an operator's request that cannot be carried out."""
 
 
 class JournalError(SluiceError):
-    """The transaction log can't do what was asked: disk full, damage, or the records are gone."""
+    """Error of the transaction log: a full disk, damage, or missing records."""

@@ -1,7 +1,8 @@
-r"""A record's headers: what its publisher says of it besides the body, as lines `name:value` with LF at the end of each.
+r"""Headers of a record: properties that its publisher sends beside the body.
 
-The lines are those of STOMP 1.2, escaped (`\n` `\r` `\c` `\\`), so that a delivery over STOMP joins them as they are. A record
-that was published natively has none.
+They are stored as lines `name:value`, each ended by LF. The lines are those of STOMP 1.2, with its escapes
+(`\n` `\r` `\c` `\\`), so that a delivery over STOMP sends them unchanged. A record that was published with
+the native protocol has no headers.
 """
 
 from __future__ import annotations
@@ -13,15 +14,22 @@ _PLAIN = {"n": "\n", "r": "\r", "c": ":", "\\": "\\"}
 
 
 def escape(text: str) -> str:
-    """A name or a value as it stands in a line."""
+    """Return a name or value with the escapes of a header line."""
     return text if text.isalnum() else text.translate(_ESCAPED)
 
 
 def unescape(text: str, known: str = "nrc\\") -> str:
-    """The name or value that stands so in a line. ValueError for an escape that isn't one of the `known`."""
+    """Return the name or value of an escaped text.
+
+    `known` lists the characters that may follow a backslash.
+
+    Raises:
+        ValueError: Another escape occurs.
+    """
     if "\\" not in text:
         return text
-    # A run of backslashes begins where an escape does, so the first two of it are one. What is left between is looked for at once.
+    # Backslashes pair up from the left, so split at escaped backslashes first, then replace the other escapes
+    # in the remaining parts.
     parts = text.split("\\\\") if "\\" in known else [text]
     for sign in known:
         if sign != "\\":
@@ -34,12 +42,16 @@ def unescape(text: str, known: str = "nrc\\") -> str:
 
 
 def encode(headers: Iterable[tuple[str, str]]) -> bytes:
-    """The lines of these headers."""
+    """Return the lines of these headers."""
     return "".join([f"{escape(name)}:{escape(value)}\n" for name, value in headers]).encode()
 
 
 def decode(lines: bytes) -> dict[str, str]:
-    """The headers in a record's lines; {} when they aren't such lines, as those of a foreign batch may be."""
+    """Return the headers of a record's lines.
+
+    Of several headers with one name, the first counts. Returns {} for invalid lines, which a foreign batch
+    may have.
+    """
     found: dict[str, str] = {}
     try:
         for line in lines.decode().split("\n")[:-1]:

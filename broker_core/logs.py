@@ -1,13 +1,15 @@
-"""The process's log, so that it never costs anything else: a pipe that nobody reads, or a fault that lasts.
+"""Log of a broker process. Neither a stalled reader nor a repeated failure can block or flood it.
 
-* What is written to stdout and stderr goes into a queue of 1 MiB each, and a thread writes it on. When the queue is full, lines
-  are dropped and counted, and the count is said as soon as there is room. The loop never waits for a reader.
-* A traceback has no values: among them are passwords and what messages say, and of a client with a thousand subscriptions
-  they are thousands of lines.
-* Of one kind of line 20 are written a minute. Those over it are counted, and the next one that is written says how many.
+* Lines to stdout and stderr enter a queue of 1 MiB each, and a thread writes them. If the queue is full,
+  lines are dropped and counted, and the count is logged when there is room. The event loop never waits for a
+  reader.
+* A traceback has no values of variables: they could contain passwords and message bodies, and thousands of
+  lines for a client with a thousand subscriptions.
+* At most 20 lines of one kind are written per minute. Further ones are counted, and the next written line has
+  the count.
 
-`logging.handlers.QueueListener` holds its handler's lock while it writes, and joins its thread at the end: with a pipe that
-nobody reads the process would never end. Here the end waits a second.
+`logging.handlers.QueueListener` is not used: it holds its handler's lock while it writes, and joins its
+thread at the end. With a stalled reader the process would never end. Here the end waits for one second.
 """
 
 from __future__ import annotations
@@ -28,16 +30,20 @@ from broker_core.clock import SYSTEM, Clock
 from broker_core.safe_text import escape_block, escape_event
 
 MAX_BYTES: Final = 1024 * 1024
-"""Of lines that wait for the reader of one pipe."""
+"""Maximum bytes of lines that wait for the reader of one pipe."""
 MAX_ALIKE: Final = 20
+"""Maximum number of lines of one kind per window."""
 WINDOW_S: Final = 60.0
+"""Length of the window in seconds."""
 MAX_KINDS: Final = 1_000
+"""Maximum number of kinds that are counted. All counters are cleared when there are more."""
 END_S: Final = 1.0
+"""Seconds that the end of the process waits for the reader."""
 _LEFT_OUT: Final = "left_out"
 
 
 class LogPipe(io.TextIOBase):
-    """A text file whose `write` never waits: a thread passes it on to the descriptor."""
+    """Text file whose `write` never waits: a thread writes the text to the file descriptor."""
 
     def __init__(self, fd: int, most_bytes: int = MAX_BYTES) -> None:
         self._fd = fd
@@ -47,11 +53,11 @@ class LogPipe(io.TextIOBase):
         self._untold = 0
         self._changed = Condition()
         self.dropped = 0
-        """Lines, since the start."""
+        """Number of lines dropped since the start."""
         Thread(target=self._run, name=f"log {fd}", daemon=True).start()
 
     def write(self, text: str) -> int:
-        """Take a line, or drop it: there is no error, as nobody could be told."""
+        """Queue a line, or drop it if the queue is full. Raises no error, because no log could report it."""
         line = text.encode(errors="replace")
         with self._changed:
             if self._nbytes + len(line) > self._most_bytes:
@@ -76,7 +82,10 @@ class LogPipe(io.TextIOBase):
         return os.isatty(self._fd)
 
     def flush_within(self, seconds: float = END_S) -> bool:
-        """Wait until all is written, at most so long; whether it is. For the end of the process."""
+        """Wait until all lines are written, at most `seconds`.
+
+        Returns whether they are. Call it when the process ends.
+        """
         with self._changed:
             return self._changed.wait_for(lambda: not self._nbytes, seconds)
 
@@ -100,22 +109,28 @@ class LogPipe(io.TextIOBase):
                 rest = rest[os.write(self._fd, rest) :]
             except BlockingIOError:
                 select([], [self._fd], [])
-            except OSError:  # the reader has gone, or the disk is full
+            except OSError:  # the reader closed the pipe, or the disk is full
                 with self._changed:
                     self.dropped += 1
                 return
 
 
 class RepeatedLineFilter:
-    """Lets 20 lines of a kind through in a minute, and counts the others. A kind is what the code says, without its values."""
+    """Filter that passes at most 20 lines of a kind per minute and counts the others.
+
+    The kind of a line is its text in the source, without values.
+    """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self._clock = clock
         self._kinds: dict[str, tuple[float, int]] = {}
-        """Of each kind, when its minute began, and how many there were in it."""
+        """Start of the current minute and number of lines in it, by kind."""
 
     def report_suppressed(self, kind: str) -> int | None:
-        """How many of its kind were left out before this line; None when it is left out itself."""
+        """Return how many lines of this kind were suppressed before this one.
+
+        None: suppress this line, too.
+        """
         now = self._clock.seconds()
         since, number = self._kinds.get(kind, (now, 0))
         before = 0
@@ -129,15 +144,15 @@ class RepeatedLineFilter:
     def __call__(
         self, logger: object, method: str, event: MutableMapping[str, Any]
     ) -> MutableMapping[str, Any]:
-        """As a processor of structlog."""
+        """Filter an event, as a processor of structlog."""
         before = self.report_suppressed(str(event["event"]))
         if before is None:
             raise structlog.DropEvent
         return {**event, _LEFT_OUT: before} if before else event
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """As a filter of the standard library's handlers: asyncio, Twisted and Django log by that."""
-        # Without arguments the text may have its values in it already.
+        """Filter a record of the standard library's logging, which asyncio, Twisted and Django use."""
+        # Without arguments, the text may already contain values, so the line number identifies the kind.
         before = self.report_suppressed(f"{record.name} {record.msg if record.args else record.lineno}")
         if before:
             record.msg = f"{record.msg} ({_LEFT_OUT}={before})"
@@ -145,7 +160,11 @@ class RepeatedLineFilter:
 
 
 def install_logging() -> None:
-    """For the process of a broker, before it logs anything: stdout, stderr, structlog and the root's handlers."""
+    """Install non-blocking, rate-limited logging in a broker process.
+
+    Replaces stdout, stderr and the configuration of structlog, and adds a filter to the root's handlers. Call
+    it before the first log line.
+    """
     before = sys.stdout, sys.stderr
     sys.stdout = output = LogPipe(1)
     sys.stderr = LogPipe(2)
@@ -163,14 +182,14 @@ def install_logging() -> None:
 
 
 def _write_traceback(stream: TextIO, problem: Any) -> None:
-    """Write a traceback as indented lines: the text of an exception may hold anything."""
+    """Write a traceback as indented, escaped lines: an exception's text may contain any characters."""
     text = io.StringIO()
     structlog.dev.plain_traceback(text, problem)
     stream.write(escape_block(text.getvalue()))
 
 
 def flush_logs() -> None:
-    """Before the process ends: what was logged is written, if somebody reads it."""
+    """Wait for the log's reader before the process ends, at most one second per stream."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, LogPipe):
             stream.flush_within()

@@ -1,4 +1,4 @@
-"""What the broker calls itself and its own topics, and what instances and clients may be called."""
+"""Names of the broker and its own topics, and the rules for names of instances and clients."""
 
 from __future__ import annotations
 
@@ -6,54 +6,72 @@ from functools import lru_cache
 from typing import Final
 
 OWN: Final = "$"
-"""Topics that start with it are the broker's own: nobody else publishes there, and only patterns that start so match."""
+"""Prefix of the broker's own topics.
+
+Only the broker publishes to them, and only patterns with it match them.
+"""
 BROKER_NAME: Final = "$SLUICE"
-"""The publisher of the broker's own records. No client may be called so."""
+"""Publisher of the broker's own records. No client may have this name."""
 EVENTS_PREFIX: Final = f"{BROKER_NAME}."
-"""Of the topics that the broker publishes to. They are always journaled."""
+"""Prefix of the topics that the broker publishes to. They are always journaled."""
 CLIENTS_TOPIC: Final = f"{EVENTS_PREFIX}clients"
-"""What happens to clients, and samples of them."""
+"""Topic of events and samples of clients."""
 DECISIONS_TOPIC: Final = f"{EVENTS_PREFIX}decisions"
+"""Topic of decisions about clients."""
 LEDGER_TOPIC: Final = f"{EVENTS_PREFIX}ledger"
-"""What subscriptions have lost."""
+"""Topic of losses of subscriptions."""
 KEPT_TOPIC: Final = f"{EVENTS_PREFIX}kept"
-"""Of a group: what each member keeps for clients that are away."""
+"""Topic of a group on which each member publishes the positions that it stores for absent clients."""
 TRAFFIC_TOPIC: Final = f"{EVENTS_PREFIX}traffic"
-"""A look each second at each client for whom something waits."""
+"""Topic of samples, taken each second, of clients with waiting messages."""
 
 SITE_PREFIX: Final = "site."
-"""A client called so and by another instance's name is that instance's link: what it publishes keeps the sequences that it has
-there. Only a user whose `clients` say so may be one."""
+"""Prefix of clients that are links of other instances.
+
+The rest of the client name is that instance's name. Its records keep the sequences that they have there. Only
+a user whose `clients` permit it may log on with such a name.
+"""
 LINK_PREFIX: Final = "link."
-"""A client called so and by a destination's name is the broker's own: it carries records to that destination."""
+"""Prefix of the broker's own link clients.
+
+The rest of the name is the destination to which it forwards records.
+"""
 MAX_ORIGIN: Final = 64 - len(SITE_PREFIX)
-"""Characters of an instance's name that links leave room for."""
+"""Maximum characters of an instance's name, so that a link's client name fits MAX_NAME."""
 
 NAME_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 MAX_NAME = 64
-"""Characters of a client's or an instance's name."""
+"""Maximum characters of a client's or an instance's name."""
 
 
 @lru_cache(maxsize=65_536)
 def is_name(text: str) -> bool:
-    """Whether a client or an instance may be called so: 1 to 64 letters, digits, dots, dashes, underscores; not dots alone,
-    which lead elsewhere in addresses and paths."""
+    """Return whether a text is a valid name of a client or an instance.
+
+    A name has 1 to 64 letters, digits, dots, dashes and underscores. Dots alone are invalid: they have a
+    meaning in addresses and paths.
+    """
     return 0 < len(text) <= MAX_NAME and NAME_CHARACTERS.issuperset(text) and text.strip(".") != ""
 
 
 def link_client_name(instance: str) -> str:
-    """As whom an instance publishes what it carries to another."""
+    """Return the client name with which an instance publishes forwarded records to another instance."""
     return f"{SITE_PREFIX}{instance}"
 
 
 def publisher_origin(publisher: str) -> str:
-    """The instance that accepted what a publisher of that name brought: its publisher sequences are that instance's sequences. ""
-    for anybody who isn't a link."""
+    """Return the instance that accepted the records of a link's client, or "" for other publishers.
+
+    The publisher sequences of a link are the sequences of that instance.
+    """
     return publisher.removeprefix(SITE_PREFIX) if publisher.startswith(SITE_PREFIX) else ""
 
 
 def name_matches(pattern: str, name: str) -> bool:
-    """Whether a client's name fits a pattern in which `*` stands for any run of characters. "" fits nothing."""
+    """Return whether a client's name matches a pattern in which `*` stands for any characters.
+
+    "" matches nothing.
+    """
     if not pattern:
         return False
     first, *others = pattern.split("*")

@@ -1,4 +1,4 @@
-"""Modes of Sluice's files: directories 0700 and files 0600, for the user that runs Sluice alone."""
+"""File modes of Sluice: directories 0700 and files 0600, for the user that runs Sluice only."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Final
 
 PRIVATE_UMASK: Final = 0o077
-"""Umask of every process of Sluice: journals, database and lake hold what no other user of the machine may
-read."""
+"""Umask of all processes of Sluice: other users of the machine must not read journals, database and lake."""
 OTHERS: Final = 0o007
+"""Permission bits of users outside the file's group."""
 
 
 def tighten(path: Path) -> None:
-    """Take a file's or directory's rights away from its group and from others, where it belongs to this user.
+    """Remove the permissions of the group and of others from a file or directory that belongs to this user.
 
-    A link is left alone. Raises PermissionError when others have rights that this user may not take away.
+    Symbolic links are not changed.
+
+    Raises:
+        PermissionError: Others have permissions that this user may not remove.
     """
     found = path.lstat()
     mode = stat.S_IMODE(found.st_mode)
@@ -26,17 +29,17 @@ def tighten(path: Path) -> None:
     if os.geteuid() in (0, found.st_uid):
         path.chmod(mode & ~PRIVATE_UMASK)
     elif mode & OTHERS:
-        # A volume's owner may be another user than the one that is let in by its group (fsGroup); others
-        # never are.
+        # A volume may belong to another user and admit this one by its group (fsGroup in Kubernetes). So
+        # permissions of the group are accepted there, those of others are not.
         raise PermissionError(
             f"{path} is open to other users (mode {mode:04o}) and belongs to user {found.st_uid}."
         )
 
 
 def tighten_trees(roots: Iterable[Path]) -> list[str]:
-    """Tighten everything below some directories; return a sentence for each path that can't be.
+    """Tighten everything below some directories. Returns a sentence for each path that cannot be tightened.
 
-    Links aren't followed.
+    Symbolic links are not followed.
     """
     problems = []
     for root in roots:
@@ -45,7 +48,7 @@ def tighten_trees(roots: Iterable[Path]) -> list[str]:
                 try:
                     tighten(path)
                 except FileNotFoundError:
-                    continue  # removed meanwhile by a process that runs
+                    continue  # removed meanwhile by a running process
                 except PermissionError as problem:
                     problems.append(str(problem))
     return problems

@@ -1,7 +1,8 @@
-"""Sizes and intervals as people write them: `512MiB`, `2GB`, `250ms`, `1.5h`; one number and one unit, in any case.
+"""Sizes and intervals as text: `512MiB`, `2GB`, `250ms`, `1.5h`; one number and one unit, in any case.
 
-The one reader of them: of rates, conflation and what a client asks for, and of the console's forms. Sizes are those of
-SI and IEC: KB is 1,000 bytes and KiB 1,024; K, M, G and T alone are 1,024's, as operators of servers write memory.
+Rates, conflation, clients' commands and the console's forms all use this parser. Units of sizes are those of
+SI and IEC: KB is 1,000 bytes and KiB is 1,024. K, M, G and T alone are powers of 1,024, as is usual for
+memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ BYTES: Final = {
     "k": 1_024, "m": 1_024**2, "g": 1_024**3, "t": 1_024**4,
     "kib": 1_024, "mib": 1_024**2, "gib": 1_024**3, "tib": 1_024**4,
 }  # fmt: skip
-"""Bytes of a size's unit."""
+"""Bytes of each unit of sizes."""
 NS_PER_MS: Final = 1_000_000
 _S: Final = 1_000 * NS_PER_MS
 NANOSECONDS: Final = {
@@ -29,17 +30,23 @@ NANOSECONDS: Final = {
     "d": 86_400 * _S,
     "w": 604_800 * _S,
 }
-"""Nanoseconds of an interval's unit."""
+"""Nanoseconds of each unit of intervals."""
 MAX_DIGITS: Final = 18
+"""Maximum digits of a number."""
 SHORTEST_NS: Final = NS_PER_MS
+"""Shortest interval that a client may request, in nanoseconds."""
 LONGEST_NS: Final = NANOSECONDS["d"]
+"""Longest interval that a client may request, in nanoseconds."""
 
 
 def split_unit(text: str) -> tuple[Fraction, str]:
-    """The number at the beginning, and the unit after it in small letters; "" when there is none.
+    """Split a text into its number and its unit in lower case; "" without a unit.
 
-    A number is a plain decimal of 18 digits at most, taken exactly: `2`, `.5`, `1.25`, `1,500`. A comma that doesn't divide thousands
-    is refused, since it may be meant as a point. Raises ValueError.
+    The number is an exact decimal of at most 18 digits: `2`, `.5`, `1.25`, `1,500`. A comma that does not
+    separate thousands is refused, because it may be meant as a decimal point.
+
+    Raises:
+        ValueError: The text does not begin with such a number.
     """
     bare = text.strip()
     digits = bare.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -58,12 +65,20 @@ def _without_commas(whole: str) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: `1.5GiB` is 1610612736, a number without a unit is bytes. Raises ValueError."""
+    """Return a size in bytes. `1.5GiB` is 1610612736; a number without a unit is bytes.
+
+    Raises:
+        ValueError: The text is not a size.
+    """
     return _scaled(text, BYTES)
 
 
 def parse_interval(text: str) -> int:
-    """Nanoseconds: `30s` is 30,000,000,000. Raises ValueError, also without a unit."""
+    """Return an interval in nanoseconds. `30s` is 30,000,000,000.
+
+    Raises:
+        ValueError: The text is not an interval, or has no unit.
+    """
     return _scaled(text, NANOSECONDS)
 
 
@@ -75,7 +90,13 @@ def _scaled(text: str, units: dict[str, int]) -> int:
 
 
 def parse_client_interval(text: str, field: str) -> int:
-    """Nanoseconds of an interval that a client asks for, from 1ms to 24h. ClientError bad_interval, which names the field."""
+    """Return an interval that a client requested in nanoseconds, from 1 ms to 24 h.
+
+    `field` is the field of the command, for the error.
+
+    Raises:
+        ClientError: `bad_interval`.
+    """
     try:
         interval = parse_interval(text)
     except ValueError:
@@ -91,12 +112,12 @@ def parse_client_interval(text: str, field: str) -> int:
 
 
 def format_size(nbytes: int) -> str:
-    """A number of bytes in the largest unit that writes it exactly: 10000000 is 10MB."""
+    """Return a number of bytes in the largest unit that expresses it exactly: 10000000 is 10MB."""
     return _written(nbytes, BYTES, ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "KB")) or str(nbytes)
 
 
 def format_interval(ns: int) -> str:
-    """Nanoseconds, whole milliseconds of them, in the largest unit that writes them exactly."""
+    """Return an interval in the largest unit that expresses it exactly, with a precision of milliseconds."""
     return _written(ns, NANOSECONDS, ("d", "h", "min", "s")) or f"{ns // NS_PER_MS}ms"
 
 

@@ -1,9 +1,8 @@
-"""The one place where text from outside is made safe for a terminal, a log, a line of JSON, a CSV cell or a
-mail header.
+"""Escaping of external text for terminals, logs, JSON lines, CSV cells and mail headers.
 
-A body, a name or a reason may hold newlines, which forge records of line-oriented output, escape sequences,
-which drive a terminal, and the first characters of a formula. Everything that prints, logs or exports goes
-through here.
+A body, a name or a reason may contain newlines, escape sequences and beginnings of spreadsheet formulas.
+Newlines forge records of line-oriented output, and escape sequences control a terminal. All code that prints,
+logs or exports such text must use this module.
 """
 
 from __future__ import annotations
@@ -21,54 +20,68 @@ import orjson
 _CONTROLS: Final = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
-"""C0, DEL and C1, line and paragraph separators, marks that reorder or annotate text, byte-order marks, and
-halves of surrogate pairs."""
+"""Characters that must be escaped in text.
+
+C0, DEL and C1 controls, line and paragraph separators, marks that reorder or annotate text, byte-order marks,
+and halves of surrogate pairs.
+"""
 _LETTERS: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _JSON_CONTROLS: Final = re.compile(
     rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xaf]"
     rb"|\xef\xbb\xbf|\xef\xbf[\xb9-\xbb]"
 )
+"""The same characters in UTF-8, as valid JSON may contain them."""
 _FORMULA: Final = re.compile(r"[\t\r]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
-"""A spreadsheet takes a cell that begins so for a formula. Some leave out whitespace first, and some read
-full-width signs."""
+"""Beginnings of a cell that spreadsheets take for a formula.
+
+Some spreadsheets ignore leading whitespace, and some accept full-width signs.
+"""
 _LATER_FORMULA: Final = re.compile(r";(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
-"""Spreadsheets whose list separator is a semicolon, as in German, split cells there, quoted or not."""
+"""Formula after a semicolon.
+
+Spreadsheets whose list separator is a semicolon, as in German, split cells there, quoted or not.
+"""
 _INDENT: Final = "  "
 
 
 def escape_line(text: str) -> str:
-    """Return a text as one line without control characters: a newline is shown as `\\n`, ESC as `\\x1b`."""
+    r"""Return a text as one line without control characters: a newline becomes `\n`, ESC becomes `\x1b`."""
     return text if text.isascii() and text.isprintable() else _CONTROLS.sub(_escaped, text)
 
 
 def escape_bytes(body: bytes) -> bytes:
-    """Return a body as one line for a terminal; bytes that aren't UTF-8 are shown as `\\x…`."""
+    r"""Return a body as one line for a terminal. Bytes that are not UTF-8 become `\x…`."""
     return escape_line(body.decode(errors="backslashreplace")).encode()
 
 
 def escape_block(text: str) -> str:
     """Return a text of several lines, each escaped.
 
-    Lines after the first are indented, so that none looks like a record.
+    Lines after the first are indented, so that none can be mistaken for a record.
     """
     return f"\n{_INDENT}".join(map(escape_line, text.rstrip("\n").split("\n")))
 
 
 def escape_json(text: bytes) -> bytes:
-    """Return valid JSON as one line: whitespace outside strings is a space, control characters in strings are
-    `\\u…`."""
+    r"""Return valid JSON as one line.
+
+    Whitespace outside strings becomes a space, and control characters in strings become `\u…`.
+    """
     return _JSON_CONTROLS.sub(_escaped_json, text) if _JSON_CONTROLS.search(text) else text
 
 
 def to_json_line(document: Any) -> bytes:
-    """Return a value as one line of JSON, with its newline. A `Fragment` in it must be valid JSON."""
+    """Return a value as one line of JSON, with a newline. A `Fragment` in it must be valid JSON."""
     return escape_json(orjson.dumps(document, default=str)) + b"\n"
 
 
 def to_csv_cell(value: Any) -> Any:
-    """Return one CSV cell: None is empty, nested values are JSON, texts are one line and no formula.
+    r"""Return the content of one CSV cell.
 
-    A formula behind a semicolon is defused too: by an apostrophe; in JSON the semicolon becomes `\\u003b`.
+    None becomes "", numbers and booleans are unchanged, nested values become JSON, and other values one line
+    of text.
+
+    Formulas are defused by an apostrophe, also after a semicolon. In JSON the semicolon becomes `\u003b`.
     """
     if value is None or isinstance(value, bool | int | float):
         return "" if value is None else value
@@ -81,41 +94,41 @@ def to_csv_cell(value: Any) -> Any:
 
 
 def to_csv(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as CSV, each on a line of its own."""
+    """Return rows as CSV, one line each."""
     text = io.StringIO()
     csv.writer(text).writerows([to_csv_cell(value) for value in row] for row in rows)
     return text.getvalue()
 
 
 def to_mail_header(text: str, most: int = 150) -> str:
-    """Return a text as a mail header: one line, spaces for whitespace, at most so many characters."""
+    """Return a text as a mail header: one line of at most `most` characters, with single spaces."""
     return escape_line(" ".join(text.split()))[:most]
 
 
 def say(text: str, stream: TextIO | None = None, *, flush: bool = True) -> None:
-    """Print one line, escaped, to standard output or to another stream."""
+    """Print one escaped line to standard output or another stream."""
     print(escape_line(text), file=stream or sys.stdout, flush=flush)
 
 
 def say_block(text: str, stream: TextIO | None = None) -> None:
-    """Print several lines of a text of our own, each escaped."""
+    """Print several lines of trusted text, each escaped."""
     for line in text.split("\n"):
         say(line, stream)
 
 
 def write_bytes(line: bytes) -> None:
-    """Write a line of data that was made safe for where it goes, and flush it."""
+    """Write a line to standard output and flush it. The caller must have escaped it for its destination."""
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 
 
 def escape_event(logger: object, method: str, event: Mapping[str, Any]) -> dict[str, Any]:
-    """Escape the texts of a log event, as a processor of structlog."""
+    """Escape the keys and values of a log event, as a processor of structlog."""
     return {escape_line(key): _event_value(value) for key, value in event.items()}
 
 
 class EscapingFormatter(logging.Formatter):
-    """Formats a record of the standard library's logging as one line, and a traceback as indented lines."""
+    """Logging formatter that writes a record as one escaped line, and a traceback as indented lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return escape_line(super().formatMessage(record))
@@ -131,7 +144,7 @@ def _event_value(value: Any) -> Any:
     if isinstance(value, bool | int | float) or value is None:
         return value
     if isinstance(value, tuple | BaseException):
-        return value  # exc_info, which its formatter escapes
+        return value  # exc_info: its formatter escapes it
     return escape_line(value if isinstance(value, str) else repr(value))
 
 

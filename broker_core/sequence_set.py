@@ -1,4 +1,4 @@
-"""Intervals of sequences, apart from each other: what of a stretch of the log is done, or is still to be brought."""
+"""Sets of sequences, stored as intervals, for example the processed records of a part of the log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ import numpy.typing as npt
 
 
 class SequenceSet:
-    """Intervals in ascending order, joined where they touch. `most` of them at most; None: no bound of their own."""
+    """Set of sequences, stored as disjoint intervals in ascending order."""
 
     __slots__ = ("_firsts", "_lasts", "_most")
 
     def __init__(self, of: Iterable[tuple[int, int]] = (), most: int | None = None) -> None:
+        """Create a set.
+
+        Args:
+            of: Intervals, as pairs of first and last sequence.
+            most: Maximum number of intervals. None: no limit.
+        """
         self._firsts: list[int] = []
         self._lasts: list[int] = []
         self._most = most
@@ -29,16 +35,19 @@ class SequenceSet:
 
     @property
     def first(self) -> int:
-        """The first that is noted; 0 for none."""
+        """First sequence; 0 if the set is empty."""
         return self._firsts[0] if self._firsts else 0
 
     @property
     def last(self) -> int:
-        """The last that is noted; 0 for none."""
+        """Last sequence; 0 if the set is empty."""
         return self._lasts[-1] if self._lasts else 0
 
     def add(self, first: int, last: int) -> bool:
-        """Note these; False when there are too many intervals to note them."""
+        """Add the sequences `first` to `last`.
+
+        Returns False, without a change, if there are too many intervals.
+        """
         start, stop = bisect_left(self._lasts, first - 1), bisect_right(self._firsts, last + 1)
         if start == stop and self._most is not None and len(self) >= self._most:
             return False
@@ -48,7 +57,7 @@ class SequenceSet:
         return True
 
     def remove(self, first: int, last: int) -> None:
-        """Note nothing from `first` to `last` any more."""
+        """Remove the sequences `first` to `last`."""
         start, stop = bisect_left(self._lasts, first), bisect_right(self._firsts, last)
         if start >= stop:
             return
@@ -58,12 +67,12 @@ class SequenceSet:
         self._lasts[start:stop] = [other for _, other in kept]
 
     def remove_upto(self, sequence: int) -> None:
-        """Note nothing up to there any more."""
+        """Remove all sequences up to and including `sequence`."""
         if self._firsts and self._firsts[0] <= sequence:
             self.remove(self._firsts[0], sequence)
 
     def gaps_between(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """What of `first` to `last` isn't noted."""
+        """Iterate over the intervals of `first` to `last` that are not in the set."""
         for start, stop in self:
             if start > first:
                 yield first, min(start - 1, last)
@@ -74,7 +83,7 @@ class SequenceSet:
             yield first, last
 
     def contains(self, sequences: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """For each sequence whether it is noted."""
+        """Return for each sequence whether it is in the set."""
         if not self._firsts:
             return np.zeros(len(sequences), np.bool_)
         firsts, lasts = np.array(self._firsts, np.uint64), np.array(self._lasts, np.uint64)
@@ -84,7 +93,7 @@ class SequenceSet:
 
 
 def to_intervals(sequences: npt.NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
-    """Ascending sequences as intervals."""
+    """Return ascending sequences as intervals."""
     if len(sequences):
         cuts = np.flatnonzero(np.diff(sequences) > 1) + 1
         yield from zip(

@@ -1,7 +1,7 @@
-"""File `<instance>.stalls.json` beside the control socket: the newest stalls of a broker's event loop.
+"""Stall file `<instance>.stalls.json` beside the control socket: newest stalls of the event loop.
 
-The thread that reports them writes it. The next process reads it, and so does a console on the same machine
-while the broker doesn't answer.
+The thread that reports stalls writes it. The next process reads it, and so does a console on the same machine
+while the broker does not answer.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from broker_core.documents.stalls import StallEntry, Stalls
 
 
 def stalls_path(control: Path) -> Path:
-    """Return the file's path, by the control socket's."""
+    """Return the path of the stall file that belongs to a control socket."""
     return control.with_suffix(".stalls.json")
 
 
 def read_stalls(path: Path) -> list[StallEntry]:
-    """Return the stalls that were stored; none where the file is missing or can't be read."""
+    """Return the stored stalls; none if the file is missing or invalid."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Stalls).stalls
     except (OSError, msgspec.MsgspecError):
@@ -29,7 +29,7 @@ def read_stalls(path: Path) -> list[StallEntry]:
 
 
 def write_stalls(path: Path, stalls: Sequence[StallEntry]) -> None:
-    """Replace the file whole. A disk that refuses it is passed over: the log has them too."""
+    """Replace the stall file atomically. A failing disk is ignored, because the log has the stalls, too."""
     with suppress(OSError):
         scratch = path.with_suffix(".tmp")
         scratch.write_bytes(msgspec.json.encode(Stalls(stalls=list(stalls))))
@@ -37,8 +37,10 @@ def write_stalls(path: Path, stalls: Sequence[StallEntry]) -> None:
 
 
 def lasting_stall(control: Path) -> StallEntry | None:
-    """Return the stall that the broker at a control socket is in; None where it is in none, or its process
-    has ended."""
+    """Return the stall in which the broker at a control socket is now.
+
+    None: it is not in a stall, or its process has ended.
+    """
     newest = next(reversed(read_stalls(stalls_path(control))), None)
     if newest is None or newest.over or not Path(f"/proc/{newest.pid}").exists():
         return None

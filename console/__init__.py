@@ -1,4 +1,5 @@
-"""The control plane: what operators decide, what brokers report, and the pages and services between the two.
+"""Control plane: operators' configuration, brokers' reports, and the pages and services between them.
 
-views and tasks call services (writes) and queries (reads); services call broker_link; models know nobody above them.
+Views and tasks call services (writes) and queries (reads). Services call broker_link. Models import none of
+these.
 """

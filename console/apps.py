@@ -1,4 +1,4 @@
-"""The Django app that holds the control plane's models, pages and commands."""
+"""Django app of the control plane."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.db.models.signals import post_migrate
 
 
 class ConsoleConfig(AppConfig):
-    """The console: models, services, pages, management commands."""
+    """Control plane: models, services, pages, management commands."""
 
     name = "console"
     label = "console"
@@ -15,7 +15,7 @@ class ConsoleConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks and what listens to logins."""
+        """Register system checks and login signals, and install the audit log's triggers after migrations."""
         from console import checks  # noqa: F401
         from console.models import append_only
         from console.web import login_audit  # noqa: F401

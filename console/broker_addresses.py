@@ -1,4 +1,7 @@
-"""Which brokers this process can reach, and where: its own by its Unix socket, others as SLUICE_BROKERS lists them. Pure."""
+"""Addresses of the brokers that this process can reach: its own Unix socket, others from SLUICE_BROKERS.
+
+Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,16 @@ from broker_core.names import is_name
 from console.queue_names import CHORES_QUEUE, USUAL_QUEUE, journal_queue
 
 MAX_BROKERS = 64
+"""Maximum brokers in SLUICE_BROKERS."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """One broker: a member of a group, or ("") a broker by itself. `path` is its control socket's; else it is dialled at `host`."""
+    """Address of one broker.
+
+    `member` is "" for a broker without a group. `path` is its control socket on this machine; without it
+    the broker is reached at `host` and `port` over TLS.
+    """
 
     instance: str
     member: str
@@ -25,35 +33,35 @@ class BrokerAddress:
 
     @property
     def name(self) -> str:
-        """As people call it: orders, or orders/a."""
+        """Name of the broker: orders, or orders/a."""
         return format_broker_name(self.instance, self.member)
 
     @property
     def endpoint(self) -> str:
-        """Where it is."""
+        """Path of the socket, or HOST:PORT."""
         return str(self.path) if self.path is not None else f"{self.host}:{self.port}"
 
 
 def format_broker_name(instance: str, member: str) -> str:
-    """As people call a broker: orders, or orders/a."""
+    """Return a broker's name: orders, or orders/a."""
     return f"{instance}/{member}" if member else instance
 
 
 def queue_for_broker(address: BrokerAddress) -> str:
-    """The queue of what is done to a broker's journal: its worker is on the broker's machine."""
+    """Return the Celery queue of tasks on a broker's journal. Its worker runs on the broker's machine."""
     return CHORES_QUEUE if address.path is not None else journal_queue(address.name)
 
 
 def queues_known(addresses: Sequence[BrokerAddress]) -> list[str]:
-    """The queues that workers must serve for an installation that reaches these brokers."""
+    """Return the Celery queues that workers must serve for these brokers."""
     remote = [queue_for_broker(one) for one in addresses if one.path is None]
     return [USUAL_QUEUE, CHORES_QUEUE, *dict.fromkeys(remote)]
 
 
 def read_addresses(texts: Sequence[str], run: Path) -> tuple[BrokerAddress, ...]:
-    """What SLUICE_BROKERS says: orders/a=tls://HOST:PORT, or unix:PATH; `unix:` alone is the socket in `run`.
+    """Return the addresses in SLUICE_BROKERS: `orders/a=tls://HOST:PORT` or `orders/a=unix:PATH`.
 
-    Raises OperatorError bad_control_link.
+    `unix:` without a path means the socket in `run`. Raises OperatorError `bad_control_link`.
     """
     made = tuple(_read(text.strip(), run) for text in texts if text.strip())
     if len(made) > MAX_BROKERS:

@@ -1,7 +1,7 @@
-"""The port to running brokers: the control protocol, one JSON object a line each way, over a Unix socket or TLS.
+"""Requests to running brokers: the control protocol, JSON objects one per line, over a Unix socket or TLS.
 
-A link opens a connection for each call: calls are few, and a broker that was restarted is then met without a word. One that can't be
-reached over the network is asked again after a while only, so that nobody waits for it twice in a row.
+Each call opens a connection. Calls are rare, and a restarted broker needs no special handling. After a
+network failure the next attempt is delayed, so that callers do not wait for the same broker repeatedly.
 """
 
 from __future__ import annotations
@@ -34,44 +34,58 @@ from console import group_answers
 from console.broker_addresses import MAX_BROKERS, BrokerAddress
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""10,000 clients with subscriptions come to some 8 MB; more than this is not an answer of ours."""
+"""Maximum bytes of an answer.
+
+10,000 clients with subscriptions need about 8 MB; more is not a broker's answer.
+"""
 MAX_TOKEN_FILE = 64 * 1024
+"""Maximum bytes of the token file."""
 DAY_S = 86_400
 CONNECT_S = 2.0
-"""For the way to another machine, and for the proof of who is there."""
+"""Seconds to connect to another machine and verify its certificate and token."""
 LEAST_WAIT_S, MAX_WAIT_S = 0.5, 10.0
-"""Between two tries at a broker that can't be reached over the network: doubled from the one to the other."""
+"""Minimum and maximum seconds between two attempts to reach a broker over the network. The delay doubles."""
 ASKED_AT_ONCE = 16
+"""Maximum brokers asked in parallel."""
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class BrokerUnavailable(OperatorError):
-    """The broker doesn't answer: broker_away, it isn't running or is too busy; broker_failed, it ended while it was
-    asked, or its answer can't be read, and it may have done what it was asked. Over the link also: broker_unproven, broker_other,
-    control_refused, bad_control_link."""
+    """Error of a broker that does not answer.
+
+    `broker_away`: it is not running, or too busy. `broker_failed`: it ended during the request, or its
+    answer is invalid; it may have carried out the request. Over the network also `broker_unproven`,
+    `broker_other`, `control_refused` and `bad_control_link`.
+    """
 
 
 class BrokerUnreachable(BrokerUnavailable):
-    """The same, and it wasn't asked for anything: whoever else can do it may."""
+    """Error of a broker that did not receive the request, so another broker may be asked instead."""
 
 
 class RequestChannel(Protocol):
-    """What calls a broker, or all that carry an instance."""
+    """Channel for requests to a broker, or to all brokers that carry an instance."""
 
     def call(self, request: Request[T], *, timeout_s: float | None = None) -> T:
-        """Ask; `timeout_s` bounds the whole call. Raises the broker's own error, or BrokerUnavailable."""
+        """Send a request and return the answer within `timeout_s`.
+
+        Raises the broker's error, or BrokerUnavailable.
+        """
 
 
 class BrokerLink:
-    """Calls one broker. Each call raises the broker's own error, or BrokerUnavailable."""
+    """Channel to one broker."""
 
     def __init__(self, place: BrokerAddress | Path, timeout_s: float | None = None) -> None:
         self.address = BrokerAddress(place.stem, "", place) if isinstance(place, Path) else place
         self.timeout_s = settings.SLUICE_CONTROL_TIMEOUT_S if timeout_s is None else timeout_s
 
     def call(self, request: Request[T], *, timeout_s: float | None = None) -> T:
-        """Ask the broker for something; returns its answer. `timeout_s` bounds the whole call."""
+        """Send a request and return the broker's answer.
+
+        `timeout_s` limits the whole call. Raises the broker's own error, or BrokerUnavailable.
+        """
         allowed = timeout_s or self.timeout_s
         if self.address.path is not None:
             return self._asked(request, allowed)
@@ -88,6 +102,7 @@ class BrokerLink:
         return answer
 
     def _asked(self, request: Request[T], allowed: float) -> T:
+        """Send the request on a new connection and return the decoded answer."""
         line, deadline = msgspec.json.encode(request) + b"\n", time.monotonic() + allowed
         with contextlib.closing(self._proven(deadline)) as connection:
             try:
@@ -105,7 +120,7 @@ class BrokerLink:
         return made
 
     def _proven(self, deadline: float) -> socket.socket:
-        """A connection at whose other end the broker is. Raises BrokerUnreachable."""
+        """Return a connection to the broker, whose identity was verified. Raises BrokerUnreachable."""
         try:
             if self.address.path is None:
                 return self._over_tls(deadline)
@@ -127,9 +142,11 @@ class BrokerLink:
             raise self._unreached(f"can't be reached: {problem.strerror or problem}") from problem
 
     def _patience_s(self, deadline: float) -> float:
+        """Return the seconds for connecting."""
         return CONNECT_S if self.address.path is None else self.timeout_s
 
     def _over_tls(self, deadline: float) -> socket.socket:
+        """Return a TLS connection on which the broker accepted this console's token."""
         own, context, token = self.address, _context(), _token_for(self.address)
         until = min(deadline, time.monotonic() + CONNECT_S)
         connection = socket.create_connection((own.host, own.port), _left(until))
@@ -147,20 +164,27 @@ class BrokerLink:
         return connection
 
     def _refuse_other(self, told: Welcome) -> None:
+        """Raise BrokerUnreachable `broker_other` for another release, or another broker than configured."""
         own = self.address
         if told.protocol != PROTOCOL:
             raise BrokerUnreachable(
-                "broker_other", f"The broker {own.name} speaks release {told.protocol} of the link, and this console {PROTOCOL}.",
-                "Run the same release of Sluice on both machines.", instance=own.name,
-            )  # fmt: skip
+                "broker_other",
+                f"The broker {own.name} speaks release {told.protocol} of the link, "
+                f"and this console {PROTOCOL}.",
+                "Run the same release of Sluice on both machines.",
+                instance=own.name,
+            )
         if (told.instance, told.member) != (own.instance, own.member):
             named = BrokerAddress(told.instance, told.member).name
             raise BrokerUnreachable(
-                "broker_other", f"At {own.endpoint} isn't {own.name} but {named}.",
-                "Mend SLUICE_BROKERS here, or SLUICE_INSTANCE and SLUICE_GROUP_MEMBER there.", instance=own.name,
-            )  # fmt: skip
+                "broker_other",
+                f"At {own.endpoint} isn't {own.name} but {named}.",
+                "Mend SLUICE_BROKERS here, or SLUICE_INSTANCE and SLUICE_GROUP_MEMBER there.",
+                instance=own.name,
+            )
 
     def _result(self, line: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+        """Return the result in an answer, or raise its error."""
         try:
             answer = _ANSWERS.decode(line)
             if answer.ok:
@@ -172,9 +196,11 @@ class BrokerLink:
         error = answer.error
         if error.get("code") == "control_refused":
             raise BrokerUnreachable(
-                "control_refused", f"The broker {self.address.name} doesn't know this console's token.",
-                str(error.get("fix", "")), instance=self.address.name,
-            )  # fmt: skip
+                "control_refused",
+                f"The broker {self.address.name} doesn't know this console's token.",
+                str(error.get("fix", "")),
+                instance=self.address.name,
+            )
         raise OperatorError.from_dict(
             str(error.get("code", "internal_error")),
             str(error.get("message", "The broker refused.")),
@@ -183,6 +209,7 @@ class BrokerLink:
         )
 
     def _unreached(self, why: str) -> BrokerUnreachable:
+        """Return the error for a broker that was not reached, with its exit report if there is one."""
         name, path = self.address.name, self.address.path
         words = exit_report.read_exit_report(path) if path is not None else None
         if words is not None:
@@ -193,7 +220,9 @@ class BrokerLink:
         )
 
     def _stalled(self, why: str) -> BrokerUnavailable | None:
-        """Return the error for a broker on this machine whose event loop stands still, as it has stored it."""
+        """Return the error for a local broker whose event loop is stalled, according to its stall file;
+        else None.
+        """
         stall = lasting_stall(self.address.path) if self.address.path is not None else None
         if stall is None:
             return None
@@ -203,26 +232,36 @@ class BrokerLink:
         return BrokerUnavailable("broker_away", sentence, text.fix, instance=name, cause=stall.cause)
 
     def _away(self, why: str) -> BrokerUnavailable:
+        """Return the error for a broker that did not answer in time."""
         name = self.address.name
         return BrokerUnavailable(
             "broker_away", f"The broker {name} {why}.", self._where_to_look(), instance=name
         )
 
     def _where_to_look(self) -> str:
+        """Return the advice for a broker that does not answer."""
         if self.address.path is not None:
             return "See whether it runs (`manage.py runbroker`, or `make up`) and look at its log."
-        return f"See whether it runs on its machine, listens at {self.address.endpoint} (SLUICE_CONTROL_LISTEN), and can be reached."
+        return (
+            f"See whether it runs on its machine, listens at {self.address.endpoint} "
+            "(SLUICE_CONTROL_LISTEN), and can be reached."
+        )
 
     def _unproven(self, why: str) -> BrokerUnreachable:
+        """Return the error for a broker whose certificate is invalid."""
         return BrokerUnreachable(
-            "broker_unproven", f"What answers at {self.address.endpoint} doesn't prove to be {self.address.name}: {why}.",
-            "Renew it there, in place of the files that SLUICE_CONTROL_CERTIFICATE and SLUICE_CONTROL_KEY name; the broker takes it up by itself."
+            "broker_unproven",
+            f"What answers at {self.address.endpoint} doesn't prove to be {self.address.name}: {why}.",
+            "Renew it there, in place of the files that SLUICE_CONTROL_CERTIFICATE and SLUICE_CONTROL_KEY "
+            "name; the broker takes it up by itself."
             if "expired" in why
-            else f"Its certificate must name {self.address.host} and be of an authority in {settings.SLUICE_BROKERS_CA} (SLUICE_BROKERS_CA).",
+            else f"Its certificate must name {self.address.host} and be of an authority in "
+            f"{settings.SLUICE_BROKERS_CA} (SLUICE_BROKERS_CA).",
             instance=self.address.name,
-        )  # fmt: skip
+        )
 
     def _failed(self, why: str) -> BrokerUnavailable:
+        """Return the error for a broker that ended during a request or sent an invalid answer."""
         fix = "Look at its log, and whether what was asked for was done."
         name = self.address.name
         return BrokerUnavailable("broker_failed", f"The broker {name} {why}.", fix, instance=name)
@@ -230,7 +269,7 @@ class BrokerLink:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAnswer(Generic[T]):
-    """What one broker said: an answer, or why there is none."""
+    """Answer of one broker, or the error."""
 
     address: BrokerAddress
     answer: T | None = None
@@ -238,20 +277,26 @@ class BrokerAnswer(Generic[T]):
 
     @property
     def member(self) -> str:
-        """Of a group, who said it."""
+        """Member that answered; "" for a broker without a group."""
         return self.address.member
 
 
 class GroupLink:
-    """Calls the members of a group: all at once, and makes one answer of theirs (`group_answers`)."""
+    """Channel to the members of a group.
+
+    It asks them in parallel and merges the answers (`group_answers`).
+    """
 
     def __init__(self, links: Sequence[BrokerLink]) -> None:
         self._links = links
 
     def call(self, request: Request[T], *, timeout_s: float | None = None) -> T:
-        """Raises as a broker alone would: what no member could do, or BrokerUnavailable when none that might have can be asked."""
+        """Send a request to the members that it concerns; return the merged answer.
+
+        Raises a member's error if none succeeded, but BrokerUnavailable if any member was unavailable.
+        """
         if isinstance(request, group_answers.ANY_ONE):
-            return self._first(cast("Request[T]", request), timeout_s)  # narrowed to a union
+            return self._first(cast("Request[T]", request), timeout_s)  # mypy narrows the type to a union
         addresses = [link.address for link in self._links]
         told = ask_brokers(addresses, group_answers.request_for_member(request), timeout_s=timeout_s)
         answers = [one.answer for one in told if one.answer is not None]
@@ -264,7 +309,10 @@ class GroupLink:
         return made
 
     def _first(self, request: Request[T], timeout_s: float | None) -> T:
-        """The first that can be reached does it. One that may have done it already leaves nothing to another."""
+        """Return the answer of the first reachable member.
+
+        If a member may have carried out the request, its error is raised and no other member is asked.
+        """
         away: BrokerUnreachable | None = None
         for link in self._links:
             try:
@@ -276,13 +324,14 @@ class GroupLink:
 
 
 _unreached: ContextVar[dict[BrokerAddress, SluiceError] | None] = ContextVar("unreached", default=None)
+"""Members that did not answer, collected for the current context."""
 
 
 @contextmanager
 def collect_unreachable() -> Iterator[dict[BrokerAddress, SluiceError]]:
-    """Note the members whose part is missing in answers of all members, and why, as they are asked.
+    """Collect the members that did not answer requests to all members, with the errors.
 
-    An outer block notes them too.
+    Enclosing blocks collect them too.
     """
     found: dict[BrokerAddress, SluiceError] = {}
     outer = _unreached.get()
@@ -296,13 +345,14 @@ def collect_unreachable() -> Iterator[dict[BrokerAddress, SluiceError]]:
 
 
 def _note_unreached(told: Sequence[BrokerAnswer[Any]]) -> None:
+    """Add the members that did not answer to those collected by `collect_unreachable`."""
     noted = _unreached.get()
     if noted is not None:
         noted.update({one.address: one.error for one in told if one.error is not None})
 
 
 def addresses_of(instance_name: str) -> tuple[BrokerAddress, ...]:
-    """The brokers that carry an instance: as SLUICE_BROKERS lists them, else the one on this machine."""
+    """Return the brokers that carry an instance: from SLUICE_BROKERS, else the one on this machine."""
     listed = tuple(one for one in settings.SLUICE_BROKERS if one.instance == instance_name)
     return listed or (
         BrokerAddress(instance_name, "", settings.SLUICE_RUN_DIRECTORY / f"{instance_name}.sock"),
@@ -310,26 +360,31 @@ def addresses_of(instance_name: str) -> tuple[BrokerAddress, ...]:
 
 
 def members_of(instance_name: str) -> tuple[str, ...]:
-    """The names of an instance's members; ("",) for a broker by itself."""
+    """Return the names of an instance's members; ("",) for a broker without a group."""
     return tuple(one.member for one in addresses_of(instance_name))
 
 
 def is_on_this_machine(instance_name: str, member: str = "") -> bool:
-    """Whether the broker (of a group the member's, or the first) is on this machine, with its files."""
+    """Return whether the broker (in a group `member`, or the first) and its files are on this machine."""
     found = addresses_of(instance_name)
     return next((one for one in found if one.member == member), found[0]).path is not None
 
 
 def link_to(instance_name: str, member: str = "") -> RequestChannel:
-    """The link to an instance, of a group to all its members; or to one of them. Raises OperatorError unknown_member."""
+    """Return a channel to an instance: in a group to all members, or to `member`.
+
+    Raises OperatorError `unknown_member`.
+    """
     found = addresses_of(instance_name)
     if member and member != _here(instance_name):
         found = tuple(one for one in found if one.member == member)
         if not found:
             raise OperatorError(
-                "unknown_member", f"{instance_name} has no member {member[:80]!r} here.",
-                f"Members: {', '.join(filter(None, members_of(instance_name))) or 'it is no group'} (SLUICE_BROKERS).",
-            )  # fmt: skip
+                "unknown_member",
+                f"{instance_name} has no member {member[:80]!r} here.",
+                f"Members: {', '.join(filter(None, members_of(instance_name))) or 'it is no group'} "
+                "(SLUICE_BROKERS).",
+            )
     elif member:
         own = tuple(one for one in found if one.member == member)
         found = own or found[:1]
@@ -339,7 +394,7 @@ def link_to(instance_name: str, member: str = "") -> RequestChannel:
 def ask_brokers(
     addresses: Sequence[BrokerAddress], request: Request[T], *, timeout_s: float | None = None
 ) -> list[BrokerAnswer[T]]:
-    """What each of these brokers says, in their order; they are asked at once."""
+    """Ask brokers in parallel; return their answers in the same order."""
 
     def one(address: BrokerAddress) -> BrokerAnswer[T]:
         try:
@@ -353,32 +408,35 @@ def ask_brokers(
 def ask_all_brokers(
     instance_name: str, request: Request[T], *, timeout_s: float | None = None
 ) -> list[BrokerAnswer[T]]:
-    """What each broker of an instance says, in the order of the list."""
+    """Ask all brokers of an instance in parallel; return their answers in the configured order."""
     return ask_brokers(addresses_of(instance_name), request, timeout_s=timeout_s)
 
 
 def _here(instance_name: str) -> str:
-    """The member that runs on this machine, by what this process was told of itself."""
+    """Return the member that runs on this machine according to SLUICE_GROUP; "" if there is none."""
     group = settings.SLUICE_GROUP
     return group.member if group is not None and group.instance == instance_name else ""
 
 
 class _RetryDelays:
-    """Who can't be reached, why, and when it is tried again. Of this process."""
+    """Brokers that this process could not reach, with the error and the time of the next attempt.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._away: dict[BrokerAddress, tuple[float, float, BrokerUnavailable]] = {}
 
     def check(self, address: BrokerAddress) -> None:
-        """Raise what was raised last, until it is time to try again."""
+        """Raise the last error of a broker until its next attempt is due."""
         with self._lock:
             until, _, away = self._away.get(address, (0.0, 0.0, None))
         if away is not None and time.monotonic() < until:
             raise BrokerUnreachable.from_dict(away.code, away.sentence, away.fix, away.details)
 
     def record_failure(self, address: BrokerAddress, away: BrokerUnavailable) -> None:
-        """Wait longer each time; the log is told when it changes."""
+        """Double the delay of a broker. Logs the first failure, and failures with another code."""
         with self._lock:
             known = self._away.get(address)
             wait = min(known[1] * 2, MAX_WAIT_S) if known is not None else LEAST_WAIT_S
@@ -387,23 +445,24 @@ class _RetryDelays:
             logger.warning("%s: %s %s", away.code, away.sentence, away.fix)
 
     def record_success(self, address: BrokerAddress) -> None:
-        """It is there."""
+        """Remove a broker's delay. Logs that it answers again."""
         with self._lock:
             known = self._away.pop(address, None)
         if known is not None:
             logger.info("The broker %s answers again.", address.name)
 
     def clear(self) -> None:
-        """Try everybody at once again."""
+        """Remove all delays."""
         with self._lock:
             self._away.clear()
 
 
 _waits = _RetryDelays()
+"""Retry delays of this process."""
 
 
 class _LineSocket:
-    """Sends, and reads lines. The deadline holds for all of it, however slowly bytes drip in."""
+    """Socket that sends bytes and reads lines. One deadline covers all calls, however slowly bytes arrive."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection, self._deadline = connection, deadline
@@ -414,6 +473,10 @@ class _LineSocket:
         self._connection.sendall(data)
 
     def read(self) -> bytes:
+        """Read one line.
+
+        Raises TimeoutError at the deadline, ConnectionAbortedError for an answer that is too long.
+        """
         looked = 0
         while (end := self._held.find(b"\n", looked)) < 0:
             looked = len(self._held)
@@ -430,6 +493,7 @@ class _LineSocket:
 
 
 def _left(deadline: float) -> float:
+    """Return the seconds until a monotonic deadline. Raises TimeoutError when it has passed."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -438,23 +502,33 @@ def _left(deadline: float) -> float:
 
 @cache
 def _askers() -> ThreadPoolExecutor:
+    """Return the thread pool that asks several brokers in parallel."""
     return ThreadPoolExecutor(min(ASKED_AT_ONCE, MAX_BROKERS), "ask-broker")
 
 
 def _context() -> ssl.SSLContext:
-    """TLS that believes SLUICE_BROKERS_CA alone. Raises BrokerUnavailable bad_control_link."""
+    """Return a TLS context that trusts only SLUICE_BROKERS_CA.
+
+    Raises BrokerUnreachable `bad_control_link`.
+    """
     path = settings.SLUICE_BROKERS_CA
     try:
         return _context_of(path, Path(path).stat().st_mtime_ns)
-    except (OSError, ValueError) as problem:  # an SSLError is an OSError
+    except (OSError, ValueError) as problem:  # SSLError is a subclass of OSError
         raise BrokerUnreachable(
-            "bad_control_link", f"The authority of the brokers, {path or 'SLUICE_BROKERS_CA'}, can't be used: {problem}.",
-            "Name a PEM file with the certificate of whoever signed the brokers' certificates, or with those themselves (SLUICE_BROKERS_CA).",
-        ) from None  # fmt: skip
+            "bad_control_link",
+            f"The authority of the brokers, {path or 'SLUICE_BROKERS_CA'}, can't be used: {problem}.",
+            "Name a PEM file with the certificate of whoever signed the brokers' certificates, "
+            "or with those themselves (SLUICE_BROKERS_CA).",
+        ) from None
 
 
 @cache
 def _context_of(path: str, stamp: int) -> ssl.SSLContext:
+    """Return the TLS context for a file.
+
+    `stamp`, its modification time, makes the cache load a changed file.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(path)
@@ -462,28 +536,29 @@ def _context_of(path: str, stamp: int) -> ssl.SSLContext:
 
 
 _ends: dict[BrokerAddress, tuple[int, float]] = {}
-"""When brokers' certificates end, s UTC, as they were shown last; and when the log was told that it is soon."""
+"""Expiry of each broker's certificate as last seen (s UTC), and the time of the last warning in the log."""
 
 
 def certificate_expiry(address: BrokerAddress) -> int | None:
-    """s UTC; None where none was shown to this process."""
+    """Return the expiry of a broker's certificate in s UTC; None if this process has not seen one."""
     return _ends.get(address, (None, 0.0))[0]
 
 
 def expires_soon(seconds: int, now: float) -> bool:
-    """Whether somebody should renew it."""
+    """Return whether a certificate should be renewed: fewer than `WARN_DAYS` days remain."""
     return seconds - now < WARN_DAYS * DAY_S
 
 
 def _note_end(address: BrokerAddress, connection: ssl.SSLSocket) -> None:
+    """Remember the expiry of a broker's certificate. Logs a warning once a day if it expires soon."""
     shown = connection.getpeercert() or {}
     ends, now = int(ssl.cert_time_to_seconds(str(shown["notAfter"]))), time.time()
     _, told = _ends.get(address, (0, 0.0))
     if expires_soon(ends, now) and now - told >= DAY_S:
         told = now
         logger.warning(
-            "certificate_expires: the certificate of %s ends at %s. Renew it on its machine, in place of its files (SLUICE_CONTROL_CERTIFICATE);"
-            " the broker takes it up by itself.",
+            "certificate_expires: the certificate of %s ends at %s. Renew it on its machine, in place of "
+            "its files (SLUICE_CONTROL_CERTIFICATE); the broker takes it up by itself.",
             address.name,
             time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ends)),
         )
@@ -491,7 +566,10 @@ def _note_end(address: BrokerAddress, connection: ssl.SSLSocket) -> None:
 
 
 def _token_for(address: BrokerAddress) -> str:
-    """Out of the file that SLUICE_BROKERS_TOKENS names: a line for each broker, its name and its token."""
+    """Return a broker's token from the file SLUICE_BROKERS_TOKENS, which has lines of name and token.
+
+    Raises BrokerUnreachable `bad_control_link` or `control_refused`.
+    """
     path = Path(settings.SLUICE_BROKERS_TOKENS or "SLUICE_BROKERS_TOKENS")
     try:
         status = path.stat()
@@ -500,27 +578,32 @@ def _token_for(address: BrokerAddress) -> str:
         lines = [line.split() for line in path.read_text("utf-8").splitlines()]
     except (OSError, ValueError) as problem:
         raise BrokerUnreachable(
-            "bad_control_link", f"The file of tokens {path} can't be used: {problem}.",
-            "Name a file that its owner alone may read, with `orders/a TOKEN` on each line (SLUICE_BROKERS_TOKENS).",
-        ) from None  # fmt: skip
+            "bad_control_link",
+            f"The file of tokens {path} can't be used: {problem}.",
+            "Name a file that its owner alone may read, with `orders/a TOKEN` on each line "
+            "(SLUICE_BROKERS_TOKENS).",
+        ) from None
     for words in lines:
         if len(words) == 2 and words[0] == address.name:
             return words[1]
     raise BrokerUnreachable(
-        "control_refused", f"There is no token for the broker {address.name} in {path}.",
-        f"Make one with `manage.py controltoken`, and put a line `{address.name} TOKEN` there.", instance=address.name,
-    )  # fmt: skip
+        "control_refused",
+        f"There is no token for the broker {address.name} in {path}.",
+        f"Make one with `manage.py controltoken`, and put a line `{address.name} TOKEN` there.",
+        instance=address.name,
+    )
 
 
 class _WireAnswer(msgspec.Struct, frozen=True):
-    """What comes back: a result, or an error as `SluiceError.as_dict` tells it."""
+    """Answer on the wire: a result, or an error in the form of `SluiceError.as_dict`."""
 
     ok: bool
     result: msgspec.Raw = msgspec.Raw(b"null")
     error: dict[str, Any] | None = None
 
 
-# All are made here, by the one thread that imports this: msgspec shows a type that one thread is still reading to others, which crash.
+# Created here, by the single thread that imports this module. While one thread inspects a type, msgspec
+# exposes it unfinished to other threads, which crash.
 _WELCOMES = msgspec.json.Decoder(Welcome)
 _ANSWERS = msgspec.json.Decoder(_WireAnswer)
 _RESULTS: dict[type[Request[Any]], msgspec.json.Decoder[Any]] = {

@@ -1,4 +1,4 @@
-"""System checks: what would stop Sluice later is said at start, with what to do."""
+"""Django system checks of the configuration. They report problems at start that would stop Sluice later."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from broker_core.config.document import overlap
 from broker_core.errors import OperatorError
 from broker_core.names import is_name
 
-# A Unix socket's path has 108 bytes on Linux, with the closing zero.
+# Linux limits the path of a Unix socket to 108 bytes, with the terminating zero.
 MAX_SOCKET_PATH = 107
 
 
 @register()
 def check_instance_name(**kwargs: Any) -> list[CheckMessage]:
-    """The instance's name must be one that brokers take."""
+    """Check that brokers accept the instance's name."""
     if is_name(settings.SLUICE_INSTANCE):
         return []
     return [
@@ -36,7 +36,7 @@ def check_instance_name(**kwargs: Any) -> list[CheckMessage]:
 
 @register()
 def check_socket_path(**kwargs: Any) -> list[CheckMessage]:
-    """The control socket's path must fit what the system allows."""
+    """Check that the control socket's path is not too long for the operating system."""
     path = settings.SLUICE_RUN_DIRECTORY / f"{settings.SLUICE_INSTANCE}.sock"
     if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
         return []
@@ -51,7 +51,7 @@ def check_socket_path(**kwargs: Any) -> list[CheckMessage]:
 
 @register()
 def check_home_writable(**kwargs: Any) -> list[CheckMessage]:
-    """The data directory must be writable."""
+    """Check that the data directory is writable."""
     if os.access(settings.SLUICE_HOME, os.W_OK | os.X_OK):
         return []
     return [
@@ -65,7 +65,7 @@ def check_home_writable(**kwargs: Any) -> list[CheckMessage]:
 
 @register()
 def check_web_certificate(**kwargs: Any) -> list[CheckMessage]:
-    """The console's certificate must be there, and fit its key."""
+    """Check that the console's certificate exists and matches its key."""
     if settings.SLUICE_WEB_TLS is None:
         return []
     try:
@@ -77,7 +77,7 @@ def check_web_certificate(**kwargs: Any) -> list[CheckMessage]:
 
 @register()
 def check_oidc(**kwargs: Any) -> list[CheckMessage]:
-    """What a login at a provider needs must be installed where one is configured."""
+    """Check that the packages for logins at an identity provider are installed if one is configured."""
     if not settings.SLUICE_OIDC_ISSUER or all(map(find_spec, ("authlib", "requests"))):
         return []
     return [
@@ -91,14 +91,19 @@ def check_oidc(**kwargs: Any) -> list[CheckMessage]:
 
 @register()
 def check_directories(**kwargs: Any) -> list[CheckMessage]:
-    """Directories of the environment must not overlap each other, nor what is served, run or logged."""
+    """Check that configured directories do not overlap each other, nor directories that are served, run or
+    logged.
+    """
     places = {
         name: Path(getattr(settings, name))
         for name in (
-            "SLUICE_JOURNAL_DIRECTORY", "SLUICE_ARCHIVE_DIRECTORY", "SLUICE_SPOOL_DIRECTORY",
-            "SLUICE_LAKE_DIRECTORY", "SLUICE_JOBS_DIRECTORY",
+            "SLUICE_JOURNAL_DIRECTORY",
+            "SLUICE_ARCHIVE_DIRECTORY",
+            "SLUICE_SPOOL_DIRECTORY",
+            "SLUICE_LAKE_DIRECTORY",
+            "SLUICE_JOBS_DIRECTORY",
         )
-    }  # fmt: skip
+    }
     reserved = settings.SLUICE_RESERVED_DIRECTORIES
     pairs = [(name, path, other) for name, path in places.items() for other in reserved]
     pairs += [

@@ -1,4 +1,4 @@
-"""Closed lists of words with their labels and colours, in one place for models, API and pages."""
+"""Enumerations with labels and colours, shared by models, API and pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker_core.documents.jobs import JOB_OPTIONS
 
 
 class TransportKind(models.TextChoices):
-    """What a transport speaks."""
+    """Protocol of a transport."""
 
     TCP = "tcp", "TCP"
     WEBSOCKET = "websocket", "WebSocket"
@@ -22,7 +22,7 @@ class TransportKind(models.TextChoices):
 
 
 class PolicyEntryKind(models.TextChoices):
-    """The lists of a policy document that hold entries of one kind."""
+    """Lists of a policy document whose entries are stored as `PolicyEntry`."""
 
     XAP = "xap", "XAP"
     ACTIVEMQ = "activemq", "ActiveMQ"
@@ -33,14 +33,14 @@ class PolicyEntryKind(models.TextChoices):
 
 
 class ResumeFrom(models.TextChoices):
-    """Where a STOMP client goes on that a policy dropped."""
+    """Position from which a STOMP client continues after a policy disconnected it."""
 
     NOW = "now", "With what comes, told what it missed"
     LAST_ACKED = "last-acked", "With what it hadn’t acknowledged"
 
 
 class Authentication(models.TextChoices):
-    """What clients must show when they log on to a transport."""
+    """Credentials that a transport requires at the logon."""
 
     NONE = "none", "Nothing"
     TOKEN = "token", "A token"
@@ -49,7 +49,7 @@ class Authentication(models.TextChoices):
 
 
 class RolloutState(models.TextChoices):
-    """How a staged rollout stands."""
+    """State of a staged rollout."""
 
     RUNNING = "running", "Running"
     PUBLISHED = "published", "In force everywhere"
@@ -58,7 +58,7 @@ class RolloutState(models.TextChoices):
 
 
 class RunKind(models.TextChoices):
-    """What a run does."""
+    """Type of a run."""
 
     ARCHIVE = "archive", "Archive journals"
     COMPRESS = "compress", "Compress journals"
@@ -68,7 +68,7 @@ class RunKind(models.TextChoices):
 
 
 class RunState(models.TextChoices):
-    """Where a run stands. `lost`: its worker went away; the run may be asked for again."""
+    """State of a run. `lost`: its worker disappeared; the run may be repeated."""
 
     APPROVAL = "approval", "Awaiting approval"
     WAITING = "waiting", "Waiting"
@@ -80,22 +80,24 @@ class RunState(models.TextChoices):
 
 
 class MissedRunPolicy(models.TextChoices):
-    """What becomes of firings that were due while nothing ran."""
+    """Handling of firings that were due while no scheduler ran."""
 
     SKIP = "skip", "Skip them"
     RUN_ONCE = "run_once", "Run once, for the newest"
 
 
 ACTIVE_RUN_STATES = (RunState.WAITING, RunState.RUNNING)
+"""States of runs that have not ended and need no approval."""
 JOURNAL_ACTIONS = (RunKind.ARCHIVE, RunKind.COMPRESS, RunKind.REMOVE)
+"""Runs that change journal files."""
 LONG_STEPS = (RunKind.PIPELINE, "webhook")
-"""Steps that wait for other hosts, or work for hours."""
+"""Steps that wait for other hosts, or take hours."""
 JOURNAL_FILES = "journal"
-"""What each of them has for itself: one moves the file that another has just planned with."""
+"""Lock that the journal actions share: one could move the files that another has planned with."""
 
 
 class PendingChangeKind(models.TextChoices):
-    """What a tray may hold."""
+    """Type of a pending change."""
 
     POLICY = "policy", "Change the policy"
     DISCONNECT = "disconnect", "Disconnect"
@@ -125,7 +127,7 @@ class PendingChangeKind(models.TextChoices):
 
 
 class AlertSubject(models.TextChoices):
-    """What an alert is about."""
+    """Subject of an alert rule."""
 
     STALLED = "stalled", "a client is stalled"
     ASKS = "asks", "a client is stalled, flapping or falling behind"
@@ -135,7 +137,7 @@ class AlertSubject(models.TextChoices):
 
 
 class MessageState(models.TextChoices):
-    """What became of a message that tells of an alert."""
+    """State of an alert's message."""
 
     WAITING = "waiting", "Waiting"
     SENT = "sent", "Sent"
@@ -143,7 +145,7 @@ class MessageState(models.TextChoices):
 
 
 class ActorKind(models.TextChoices):
-    """What kind of actor did something."""
+    """Type of an actor in the audit log."""
 
     PERSON = "person", "Person"
     TOKEN = "token", "API token"
@@ -153,7 +155,7 @@ class ActorKind(models.TextChoices):
 
 
 class AuditResult(models.TextChoices):
-    """How an attempt ended."""
+    """Result of an attempt in the audit log."""
 
     DONE = "done", "Done"
     DENIED = "denied", "Denied"
@@ -161,7 +163,7 @@ class AuditResult(models.TextChoices):
 
 
 class Theme(models.TextChoices):
-    """Colours of the console."""
+    """Colour theme of the console."""
 
     AUTO = "auto", "As the system"
     LIGHT = "light", "Light"
@@ -169,7 +171,7 @@ class Theme(models.TextChoices):
 
 
 class Clock(models.TextChoices):
-    """By which clock moments are told."""
+    """Time zone in which moments are shown."""
 
     BROWSER = "browser", "The browser"
     UTC = "utc", "UTC"
@@ -177,14 +179,14 @@ class Clock(models.TextChoices):
 
 
 class Density(models.TextChoices):
-    """How high rows are."""
+    """Height of table rows."""
 
     COMPACT = "compact", "Compact"
     COMFORTABLE = "comfortable", "Comfortable"
 
 
 class ScopeKind(models.TextChoices):
-    """What is sampled beside clients."""
+    """Subject of resource samples."""
 
     INSTANCE = "instance", "Instance"
     TRANSPORT = "transport", "Transport"
@@ -192,7 +194,10 @@ class ScopeKind(models.TextChoices):
 
 
 class Permission(models.TextChoices):
-    """What somebody may do. Every address of the API and the console names one (see console/services/access.py)."""
+    """Permission of an account.
+
+    Every address of the API and the console declares one (console/services/access.py).
+    """
 
     VIEW = "view", "See clients, decisions, policies, journals and runs"
     READ_MESSAGES = "read_messages", "Read the messages of topics"
@@ -206,7 +211,7 @@ class Permission(models.TextChoices):
 
 
 class Role(models.TextChoices):
-    """A name for a set of permissions; a grant gives a role to somebody, everywhere or within a scope."""
+    """Named set of permissions. A grant gives an account a role, everywhere or within a scope."""
 
     VIEWER = "viewer", "Viewer"
     OPERATOR = "operator", "Operator"
@@ -225,8 +230,10 @@ ROLE_PERMISSIONS: dict[str, frozenset[Permission]] = {
     Role.APPROVER: frozenset({_P.VIEW, _P.APPROVE, _P.READ_AUDIT}),
     Role.ADMINISTRATOR: frozenset(_P),
 }
+"""Permissions of each role."""
 
-# What a token may be made to do. Managing people takes a person with a password: a leaked token must not make accounts.
+# Permissions that a token may have. Managing access needs a person with a password, so that a leaked token
+# can't create accounts.
 TOKEN_PERMISSIONS = tuple(one for one in Permission if one != Permission.MANAGE_ACCESS)
 
 RUN_STATE_COLOURS = {
@@ -238,18 +245,20 @@ RUN_STATE_COLOURS = {
     RunState.CANCELLED: "yellow",
     RunState.LOST: "orange",
 }
+"""Colour of each run state."""
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 class PipelineJobs(Sequence[tuple[str, str]]):
-    """All jobs as choices, the operator's own among them: modules in SLUICE_JOBS_DIRECTORY, looked up whenever somebody asks.
+    """All pipeline jobs as choices: built-in ones, and custom ones.
 
-    What options an own job takes is known to the job alone.
+    Custom jobs are modules in SLUICE_JOBS_DIRECTORY, listed at each use. Only a custom job itself knows its
+    options.
     """
 
     def names(self) -> list[str]:
-        """Built in, then own ones by name."""
+        """Return the names of the built-in jobs, then of the custom ones, sorted."""
         directory = Path(settings.SLUICE_JOBS_DIRECTORY)
         files = sorted(directory.glob("*.py")) if directory.is_dir() else []
         own = [

@@ -1,4 +1,4 @@
-"""The instance that somebody looks at: the one that was chosen in their session, else this installation's own."""
+"""Instance that a request concerns: the one selected in its session, else this installation's own."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Protocol
 from django.conf import settings
 
 KEY = "instance"
-"""Where a session has it."""
+"""Session key of the selected instance."""
 
 
 class Session(Protocol):
-    """Django's, as far as it is needed here. It is read when it is asked."""
+    """Interface of Django's session that this module needs. The session is loaded only when it is read."""
 
     def get(self, key: str, default: Any, /) -> Any: ...
 
@@ -23,19 +23,19 @@ _session: ContextVar[Session | None] = ContextVar("session", default=None)
 
 
 def instance_name() -> str:
-    """Of the request that is being answered; elsewhere the installation's own."""
+    """Return the instance of the current request; outside requests the installation's own."""
     session = _session.get()
     return instance_chosen_in(session) if session is not None else str(settings.SLUICE_INSTANCE)
 
 
 def instance_chosen_in(session: Session) -> str:
-    """What a session chose."""
+    """Return the instance selected in a session, else the installation's own."""
     return str(session.get(KEY, "") or settings.SLUICE_INSTANCE)
 
 
 @contextmanager
 def use_instance_of(session: Session) -> Iterator[None]:
-    """While a request of that session is answered."""
+    """Use a session's instance for the duration of its request (context manager)."""
     before = _session.set(session)
     try:
         yield

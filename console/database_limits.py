@@ -1,4 +1,4 @@
-"""Limits on how long a process waits for the database: for a lock, and for one statement."""
+"""Limits on the time that a process waits for the database: for a lock, and for one statement."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from django.db.backends.signals import connection_created
 from broker_core.errors import OperatorError
 
 LOCK_TIMEOUT_S: Final = 4
+"""Maximum seconds to wait for a lock."""
 STATEMENT_TIMEOUT_S: Final = 30
+"""Maximum seconds of one statement."""
 _UID: Final = "sluice-database-limits"
 
 
 def limit_waits(*, statements: bool = True) -> None:
-    """Bound the waits of every connection that this process opens from now on.
+    """Limit the waits of every connection that this process opens from now on.
 
-    A locked table is then an error after LOCK_TIMEOUT_S. `statements=False`: statements may take as long as
-    they need, as those of migrations do.
+    A locked table then raises an error after LOCK_TIMEOUT_S. With `statements=False`, as for migrations,
+    statements have no limit.
     """
 
     def bound(connection: Any, **_: Any) -> None:
@@ -26,15 +28,15 @@ def limit_waits(*, statements: bool = True) -> None:
 
     for database in connections.settings.values():
         if database["ENGINE"] == "django.db.backends.sqlite3":
-            # Already while it opens: switching to the write-ahead log waits for a lock.
+            # Opening a connection may wait for a lock: switching to the write-ahead log needs one.
             database.setdefault("OPTIONS", {})["timeout"] = LOCK_TIMEOUT_S
     connection_created.connect(bound, weak=False, dispatch_uid=_UID)
 
 
 def limit_lock_waits() -> None:
-    """Bound how long connections that this process opens from now on wait for a lock of PostgreSQL.
+    """Limit the waits for locks of PostgreSQL, for connections that this process opens from now on.
 
-    SQLite's wait is in its settings.
+    The limit of SQLite is in the settings.
     """
 
     def bound(connection: Any, **_: Any) -> None:
@@ -44,14 +46,14 @@ def limit_lock_waits() -> None:
 
 
 def set_limits(connection: Any, lock_s: float, statement_s: float) -> None:
-    """Bound the waits of one open connection of PostgreSQL; 0 is no limit. Raises DatabaseError.
+    """Limit the waits of an open PostgreSQL connection; 0 means no limit. Does nothing for other databases.
 
-    For SQLite there is `timeout` in its settings.
+    SQLite has `timeout` in its settings. Raises DatabaseError.
     """
     if connection.vendor != "postgresql":
         return
     with connection.cursor() as cursor:
-        # Not by `options` of the connection: PgBouncer refuses connections that have them.
+        # Not with the connection's `options`: PgBouncer refuses connections that have them.
         cursor.execute(
             "SELECT set_config('lock_timeout', %s, false), set_config('statement_timeout', %s, false)",
             [f"{int(lock_s * 1_000)}ms", f"{int(statement_s * 1_000)}ms"],
@@ -59,7 +61,7 @@ def set_limits(connection: Any, lock_s: float, statement_s: float) -> None:
 
 
 def database_error(problem: BaseException) -> OperatorError:
-    """Return the named error for what the database's driver raised."""
+    """Return the OperatorError for an exception of the database driver."""
     text = _first_line(problem)
     words, state = text.lower(), _sqlstate(problem)
     if state == "55P03" or "lock timeout" in words or "is locked" in words:
@@ -89,12 +91,12 @@ def database_error(problem: BaseException) -> OperatorError:
 
 
 def _first_line(problem: BaseException) -> str:
-    """Return what a driver says, without the statement that PostgreSQL quotes from the second line on."""
+    """Return a driver's message, without the statement that PostgreSQL quotes from the second line on."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     return " ".join(lines if not any(line.startswith("LINE ") for line in lines) else lines[:1]).rstrip(".")
 
 
 def _sqlstate(problem: BaseException) -> str:
-    """PostgreSQL's five characters for what went wrong; "" where there are none."""
+    """Return PostgreSQL's five-character SQLSTATE; "" if there is none."""
     cause = problem.__cause__ if isinstance(problem, DatabaseError) else problem
     return str(getattr(cause, "sqlstate", None) or "")

@@ -1,7 +1,7 @@
-"""One answer of the members of a group, out of what each said. Pure.
+"""Merging of the answers of a group's members into one. Pure functions.
 
-Clients, rates and what is used are each member's own, and are added up. The log is everybody's: sequences are the newest of any.
-What concerns one client is answered by the members that have it.
+Clients, rates and resource usage belong to each member and are added. The log is shared, so the newest
+sequence of any member counts. Requests about one client are answered by the members that have it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ ANY_ONE: Final = (
     requests.ListJournals,
     requests.PlanJournals,
 )
-"""Requests that the first member does that can be reached: what it has, all have; or it must be done once."""
+"""Requests that the first reachable member carries out.
+
+Every member has the data, or the request must be carried out only once.
+"""
 OF_ALL: Final = (
     requests.GetStatus,
     requests.GetSnapshot,
@@ -56,17 +59,20 @@ OF_ALL: Final = (
     requests.ListReplays,
     requests.PreviewPolicy,
 )
-"""Requests whose answer is every member's part: it lacks something when one can't be reached."""
+"""Requests whose answer combines all members. It is incomplete if a member can't be reached."""
 ONE_BY_NAME: Final = (
     requests.SwapJournal,
     requests.RemoveJournals,
     requests.ShutDown,
 )
-"""Requests that are about one member's files or process: whoever asks says which."""
+"""Requests about one member's files or process. The caller must name the member."""
 
 
 def request_for_member(request: Request[T]) -> Request[T]:
-    """What each is asked, when all are: of a page, everything up to its end. Raises OperatorError unknown_member."""
+    """Return the request to send to each member when all are asked.
+
+    A page of clients is requested from its start to the page's end. Raises OperatorError `unknown_member`.
+    """
     if isinstance(request, ONE_BY_NAME):
         raise OperatorError(
             "unknown_member",
@@ -76,12 +82,12 @@ def request_for_member(request: Request[T]) -> Request[T]:
     if isinstance(request, requests.PageClients):
         most = min(request.offset + request.limit, requests.MAX_CLIENTS)
         page = structs.replace(request, offset=0, limit=most)
-        return cast("Request[T]", page)  # T is what pages are answered with
+        return cast("Request[T]", page)  # T is the answer's type of page requests
     return request
 
 
 def merge_answers(request: Request[Any], answers: Sequence[Any]) -> Any:
-    """The answers of at least one as one."""
+    """Return one answer for the members' answers, of which there must be at least one."""
     if len(answers) == 1 and not isinstance(request, requests.PageClients):
         return answers[0]
     made = _MERGES.get(type(request))
@@ -89,7 +95,11 @@ def merge_answers(request: Request[Any], answers: Sequence[Any]) -> Any:
 
 
 def merge_status(_: object, parts: Sequence[InstanceStatus]) -> InstanceStatus:
-    """Of all members: `member` is "", and the revision the oldest that one of them runs. Pools stay apart: each member has its own."""
+    """Return the combined status of all members.
+
+    `member` is "", and `revision` is the oldest that a member runs. Pools are not merged, because each
+    member has its own.
+    """
     first = parts[0]
     return structs.replace(
         first,
@@ -122,7 +132,9 @@ def merge_status(_: object, parts: Sequence[InstanceStatus]) -> InstanceStatus:
 
 
 def _database(parts: Sequence[InstanceStatus]) -> DatabaseEntry | None:
-    """Return the entry of the first member with a problem, with the member's name, and the sums of all."""
+    """Return the entry of the first member with a problem, with the member's name and the sums of all
+    members.
+    """
     entries = [(one.member, one.database) for one in parts if one.database is not None]
     if not entries:
         return None
@@ -136,10 +148,10 @@ def _database(parts: Sequence[InstanceStatus]) -> DatabaseEntry | None:
 
 
 def problems(parts: Sequence[InstanceStatus]) -> list[ProblemEntry]:
-    """Merge the problems that the brokers of an instance report, the severe first.
+    """Merge the problems that the brokers of an instance report, severe ones first.
 
-    A member's own report replaces what others say of it. A problem that several report has the earliest
-    beginning.
+    A member's own report replaces what others report about it. A problem reported several times has the
+    earliest start.
     """
     found: dict[tuple[str, str], ProblemEntry] = {}
     spoken = {part.member for part in parts if part.member and _has_own_problem(part)}
@@ -158,7 +170,7 @@ def _has_own_problem(part: InstanceStatus) -> bool:
 
 
 def merge_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
-    """Of all members."""
+    """Return one snapshot for the snapshots of all members."""
     if len(parts) == 1:
         return parts[0]
     told = [one.replays for one in parts if one.replays is not None]
@@ -171,7 +183,10 @@ def merge_snapshots(parts: Sequence[Snapshot]) -> Snapshot:
 
 
 def _once(parts: Sequence[Sequence[ClientEntry]]) -> list[ClientEntry]:
-    """Everybody. Of a client that hopped, and that one member hasn't missed yet, the newer connection."""
+    """Return all clients once.
+
+    A client that moved to another member may still be listed by the old one; the newer connection counts.
+    """
     found: dict[str, ClientEntry] = {}
     for one in chain.from_iterable(parts):
         known = found.get(one.name)
@@ -181,7 +196,7 @@ def _once(parts: Sequence[Sequence[ClientEntry]]) -> list[ClientEntry]:
 
 
 def _page(asked: requests.PageClients, parts: Sequence[ClientsPage]) -> ClientsPage:
-    """`parts` are everything up to the page's end, filtered by each."""
+    """Return the requested page. `parts` have each member's matching clients up to the page's end."""
     found = clients.sort_clients(
         _once([one.clients for one in parts]), asked.sort or client_columns.DEFAULT_SORT
     )
@@ -191,7 +206,7 @@ def _page(asked: requests.PageClients, parts: Sequence[ClientsPage]) -> ClientsP
 
 
 def _transports(parts: Sequence[InstanceStatus]) -> list[TransportEntry]:
-    """By name, with the addresses of the first member that has it."""
+    """Return the transports by name, with the addresses of the first member that has each."""
     found: dict[str, TransportEntry] = {}
     for one in chain.from_iterable(part.transports for part in parts):
         known = found.get(one.name)
@@ -218,7 +233,7 @@ def _stalls(parts: Sequence[Stalls]) -> Stalls:
 
 
 def _delay(parts: Sequence[LatencyEntry]) -> LatencyEntry | None:
-    """The worst member's: medians of several can't be made one."""
+    """Return the worst member's latencies, since medians of several members can't be merged."""
     if not parts:
         return None
     return LatencyEntry(
@@ -229,6 +244,7 @@ def _delay(parts: Sequence[LatencyEntry]) -> LatencyEntry | None:
 
 
 def _effect(_: object, parts: Sequence[PolicyEffect]) -> PolicyEffect:
+    """Return the added effects of a policy preview."""
     lists, counts = (
         ("touched", "acted_on", "cut_off", "unrecorded"),
         (
@@ -253,12 +269,19 @@ def _all(_: object, parts: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def _durables(_: object, parts: Sequence[Sequence[DurableEntry]]) -> list[DurableEntry]:
-    """Every member knows every one: of each, what the member says whose client uses it, else who heard of it last."""
+    """Return each durable subscription once, although every member knows all.
+
+    The report of the member with the connected client counts, else the most recent one.
+    """
     return _best(parts, lambda one: (one.client, one.name), lambda one: (one.connected, one.seen_at))
 
 
 def _replays(parts: Sequence[Sequence[ReplayEntry]]) -> list[ReplayEntry]:
-    """The same: where its client is, else where it is over, else where it has come furthest."""
+    """Return each managed replay once.
+
+    The report of the member with the connected client counts, else that of an ended replay, else the
+    greatest progress.
+    """
     return _best(
         parts,
         lambda one: one.name,
@@ -269,6 +292,7 @@ def _replays(parts: Sequence[Sequence[ReplayEntry]]) -> list[ReplayEntry]:
 def _best(
     parts: Sequence[Sequence[T]], key: Callable[[T], Any], knowing: Callable[[T], tuple[Any, ...]]
 ) -> list[T]:
+    """Return one entry per key: the one with the greatest value of `knowing`."""
     found: dict[Any, T] = {}
     for one in chain.from_iterable(parts):
         known = found.get(key(one))
@@ -291,4 +315,7 @@ _MERGES: Final[dict[type[Request[Any]], Callable[[Any, Any], Any]]] = {
     requests.PreviewPolicy: _effect,
     requests.ApplyPolicy: lambda _, parts: RunningRevision(revision=min(one.revision for one in parts)),
 }
-"""Others concern one client, durable subscription or replay: the first that has it answers."""
+"""Functions that merge answers, by request.
+
+Other requests concern one client, durable subscription or replay: the first answer counts.
+"""

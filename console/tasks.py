@@ -1,4 +1,4 @@
-"""Celery's tasks: wrappers over services, so that the same work can be done and tested without a queue."""
+"""Celery tasks. They only call services, so that the same work can be run and tested without a queue."""
 
 from __future__ import annotations
 
@@ -26,13 +26,18 @@ from console.services.actions import scheduler
 
 @shared_task(name="console.tasks.execute_run")
 def execute_run(run_id: str) -> None:
-    """Carry out a run."""
+    """Execute a run."""
     execution.execute_run(run_id)
 
 
 @shared_task(name="console.tasks.run_minute_jobs")
 def run_minute_jobs() -> None:
-    """Each minute: start what is due, find lost runs, tell brokers that run another revision, take in new hours of the lake, forget old samples, note used tokens."""
+    """Run the periodic jobs of each minute.
+
+    Runs: start due ones, mark lost ones. Policies: notify brokers that run another revision. History: roll
+    up samples, import new hours from the lake, delete old samples, losses, audit events and alerts. Tokens:
+    store their last use.
+    """
     now = timezone.now()
     runs.mark_lost_runs(now)
     scheduler.start_due_runs(now)
@@ -48,25 +53,28 @@ def run_minute_jobs() -> None:
 
 @shared_task(name="console.tasks.evaluate_alerts")
 def evaluate_alerts() -> None:
-    """Every ten seconds: open and close alerts."""
+    """Open and close alerts, every 10 seconds."""
     alerts.evaluate_alerts(timezone.now())
 
 
 @shared_task(name="console.tasks.send_alerts")
 def send_alerts() -> None:
-    """Every ten seconds: send what is due of alerts. Other hosts are called, so chores don't wait for it."""
+    """Send due messages of alerts, every 10 seconds. Sending calls other hosts, so it has its own task."""
     alerts.send_due_messages(timezone.now())
 
 
 @shared_task(name="console.tasks.pulse")
 def pulse(queue: str) -> None:
-    """Every ten seconds in each queue: note that it moves."""
+    """Record that a queue progresses, every 10 seconds in each queue."""
     note_pulse(redis_connection(), queue)
 
 
 @shared_task(bind=True, name=audit_export.TASK, max_retries=audit_export.MAX_TRIES - 1)
 def export_audit(self: Any, event_id: int) -> None:
-    """Send an audit event to the log host and the webhook; again after 5 s, 10 s, … when one can't be reached."""
+    """Send an audit event to the log host and the webhook.
+
+    If a host can't be reached, the task is retried after 5 s, 10 s, and so on.
+    """
     try:
         audit_export.export_event(event_id)
     except audit_export.FAILURES as problem:

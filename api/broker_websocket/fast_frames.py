@@ -1,8 +1,9 @@
-"""Messages that came whole and in one frame, cut from what was read in one step each.
+"""Fast path for WebSocket messages that arrive complete in one masked binary frame.
 
-Nearly everything that a program sends is such a frame. Autobahn takes each through a dozen calls, four copies and a Deferred, which was
-more than parsing and storing the batch in it. So those that RFC 6455 (5.2) leaves no question about are cut here; whatever else comes,
-text, control frames, parts of messages, what is too large or against the rules, is left to Autobahn, which knows what to say of it.
+Nearly all messages of programs are such frames. Autobahn handles each with a dozen calls, four copies and a
+Deferred, which cost more than parsing and storing the batch. This module parses the frames that are
+unambiguous by RFC 6455 (5.2). Autobahn gets all others, with its error handling: text, control frames,
+fragments, frames that are too large or invalid.
 """
 
 from __future__ import annotations
@@ -12,25 +13,35 @@ from typing import Final, NamedTuple
 from websockets.utils import apply_mask
 
 BINARY_AND_LAST: Final = 0x82
+"""First byte of a frame that is binary and the last of its message (FIN bit and opcode 2)."""
 MASKED: Final = 0x80
+"""Bit of the second byte: the payload is masked."""
 MASK_BYTES: Final = 4
+"""Bytes of the mask before the payload."""
 
 
 class WholeMessage(NamedTuple):
-    """A message without its mask, and where the next begins."""
+    """Unmasked message, and the index in the buffer at which the next frame begins."""
 
     message: bytes
     end: int
 
 
 class IncompleteMessage(NamedTuple):
-    """Such a message begins, and isn't there as a whole."""
+    """Message whose frame header has arrived, but not all of its payload.
+
+    `end` is the index at which it will end.
+    """
 
     end: int
 
 
 def parse_whole_message(data: bytes, at: int, limit: int) -> WholeMessage | IncompleteMessage | None:
-    """The message that begins at `at`, of `limit` bytes at most; None when it isn't one of a single masked binary frame."""
+    """Return the message whose frame begins at index `at` of `data`.
+
+    None when the fast path does not apply: another kind of frame, an incomplete header, or more than
+    `limit` bytes.
+    """
     if len(data) - at < 2 or data[at] != BINARY_AND_LAST or not data[at + 1] & MASKED:
         return None
     length, body = data[at + 1] & ~MASKED, at + 2

@@ -1,4 +1,4 @@
-"""A WebSocket transport of the broker: daphne with the `consumer` of this room."""
+"""Listener of a WebSocket transport: the server of this package with its consumer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from broker_core.engine.engine import Engine
 from broker_core.protocols.stomp.message_frames import MessageTailCache
 
 _ANSWER = b"This is a Sluice transport: connect with a WebSocket.\n"
+"""Body of the 426 response to a request that is not a WebSocket handshake."""
 
 
 class WebSocketListener(BackpressureServer):
-    """Listens for clients of a WebSocket transport, of the native protocol's or of STOMP's."""
+    """Listener of one WebSocket transport, for the native protocol or STOMP."""
 
     def __init__(self, engine: Engine, settings: TransportSettings) -> None:
         tails = MessageTailCache(engine.instance)

@@ -1,12 +1,15 @@
-"""Twisted's reactor on uvloop: the one place where what the two don't agree on is put right.
+"""Twisted's reactor on uvloop, with a fix for connections whose error uvloop hides.
 
-uvloop closes its handle of a socket that libuv reports an error of, after one last call of the reader (`UVPoll._fatal_error`),
-and tells nobody. Twisted's reader may have got data by that call, because what a peer had sent before its reset is still there
-to be read. Then it waits for a handle that never calls again: the connection is never lost, everything of it stays in memory, and
-the next thing that is written raises `RuntimeError: … UVPoll … the handler is closed`. So whoever has read while its socket has an
-error is entered anew, and reads on to the end, as with any other reactor.
+When libuv reports an error of a socket, uvloop calls the reader once more, closes its handle and notifies
+no one (`UVPoll._fatal_error`). Twisted's reader may have read data in that call, because the bytes that a
+peer sent before its reset can still be read. It then waits for a handle that never calls again. The
+connection is never reported as lost, its objects stay in memory, and the next write raises `RuntimeError: …
+UVPoll … the handler is closed`.
 
-Connections whose peers nobody knows yet are read from when their turn at the door comes (`broker_core.connections.admission`).
+The fix: if the socket has an error after a read, its reader is registered again. It then reads to the end,
+as with any other reactor.
+
+Connections that have not logged on are read one after the other (`broker_core.connections.admission`).
 """
 
 from __future__ import annotations
@@ -34,25 +37,31 @@ from broker_core.connections.admission import ACCEPTED_A_TURN, GUEST_READ_BYTES,
 
 
 class UvloopReactor(AsyncioSelectorReactor):
-    """asyncio's, which loses every connection that is lost, and lets strangers wait at the door."""
+    """asyncio reactor of Twisted that reports every lost connection.
 
-    _readers: dict[Any, int]  # Twisted's annotation has classes as keys; they are descriptors
+    It also reads connections before their logon in the order of a `PreLogonReadQueue`.
+    """
+
+    _readers: dict[Any, int]  # Twisted's annotation has classes as keys; the keys are descriptors
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._standing: dict[Connection, Callable[[], None]] = {}
-        """Who waits for its turn, with what makes it leave the line."""
+        """Connections that wait to be read, each with a callback that removes it from the
+        queue.
+        """
 
     def read_in_turns(self, connection: Connection, door: PreLogonReadQueue) -> None:
-        """Read from it when its turn comes, until `read_normally` or its close."""
+        """Read a connection in the queue's order, until `read_normally` is called or it is closed."""
         connection.bufferSize = GUEST_READ_BYTES
         self._move(connection, door)
 
     def read_normally(self, connection: Connection) -> None:
-        """Read from it as from any other."""
+        """Read a connection whenever data arrives."""
         self._move(connection, None)
 
     def _move(self, connection: Any, door: PreLogonReadQueue | None) -> None:
+        """Read a connection in the queue's order, or normally if `door` is None."""
         reads = connection in self._readers
         self.removeReader(connection)
         connection.door = door
@@ -60,8 +69,9 @@ class UvloopReactor(AsyncioSelectorReactor):
             self.addReader(connection)
 
     def _readOrWrite(self, selectable: Any, read: bool) -> None:
+        """Handle an event of a socket, and register its reader again if it has an error after a read."""
         if isinstance(selectable, Port):
-            selectable.numberAccepts = ACCEPTED_A_TURN  # Twisted's own number is 100 and grows
+            selectable.numberAccepts = ACCEPTED_A_TURN  # Twisted's own limit is 100 and grows
         super()._readOrWrite(selectable, read)
         if (
             read
@@ -72,11 +82,13 @@ class UvloopReactor(AsyncioSelectorReactor):
             self._asyncioEventloop.call_soon(self._enter_anew, selectable)
 
     def _enter_anew(self, reader: Any) -> None:
-        if reader in self._readers:  # else it was lost, or stopped reading, meanwhile
+        """Register a reader again, so that it gets a working uvloop handle."""
+        if reader in self._readers:  # it may have been lost, or have stopped reading, meanwhile
             self.removeReader(reader)
             self.addReader(reader)
 
     def addReader(self, reader: Any) -> None:
+        """Start reading: by the queue if the connection has one, else by the event loop."""
         door = getattr(reader, "door", None)
         if door is not None:
             if reader not in self._readers:
@@ -89,6 +101,7 @@ class UvloopReactor(AsyncioSelectorReactor):
             self._lose(reader)
 
     def removeReader(self, reader: Any) -> None:
+        """Stop reading, and leave the queue."""
         if getattr(reader, "door", None) is None:
             super().removeReader(reader)
             return
@@ -97,11 +110,13 @@ class UvloopReactor(AsyncioSelectorReactor):
             leave()
 
     def _stand(self, reader: Any, door: PreLogonReadQueue) -> None:
+        """Wait in the queue for the next read."""
         descriptor, heard = self._readers[reader], partial(self._heard, reader)
         self._standing[reader] = partial(door.remove_reader, descriptor, heard)
         door.add_reader(descriptor, heard)
 
     def _heard(self, reader: Any) -> None:
+        """Read once because it is the connection's turn, then wait again."""
         del self._standing[reader]
         callWithLogger(reader, self._readOrWrite, reader, True)
         if reader in self._readers and reader not in self._standing and reader.door is not None:
@@ -114,19 +129,26 @@ class UvloopReactor(AsyncioSelectorReactor):
             self._lose(writer)
 
     def _lose(self, selectable: Any) -> None:
-        """Its handle was closed in this very turn: the socket had an error."""
+        """Report a connection as lost whose uvloop handle was closed in this event-loop iteration."""
         why = Failure(error.ConnectionLost())
         self._asyncioEventloop.call_soon(self._disconnectSelectable, selectable, why.value, False)
 
 
 def _failed(connection: Any) -> bool:
-    """Whether its socket has an error. Asking takes the error away; the end of what can be read stays."""
+    """Return whether a connection's socket has an error.
+
+    Reading SO_ERROR clears the error; data that can still be read, and its end, stay.
+    """
     return bool(connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
 
 
 def install(loop: asyncio.AbstractEventLoop) -> None:
-    """Make it the process's reactor, on a loop that somebody else runs. Before anything imports `twisted.internet.reactor`."""
-    # Until a log begins Twisted keeps the last 65,536 lines, each with whom it is about.
+    """Install the reactor of the process on an event loop that another component runs.
+
+    Must be called before any import of `twisted.internet.reactor`.
+    """
+    # Until logging begins, Twisted keeps the last 65,536 log events, each with the objects that it is
+    # about.
     levels = LogLevelFilterPredicate(defaultLogLevel=LogLevel.error)
     globalLogBeginner.beginLoggingTo(
         [FilteringLogObserver(STDLibLogObserver(), [levels])],  # type: ignore[list-item]  # zope's

@@ -1,17 +1,19 @@
-"""daphne with back-pressure in both directions, for the data plane's WebSocket transports.
+"""daphne with back-pressure in both directions, for the broker's WebSocket transports.
 
-daphne 4.2 as it is hands every send to Twisted, which buffers without limit, and queues incoming messages without
-limit (measured: 2.8 GB in five seconds for a client that doesn't read). Here:
+daphne 4.2 passes every send to Twisted, which buffers without limit, and queues incoming messages without
+limit (measured: 2.8 GB in five seconds for a client that does not read). Here:
 
-* out: the WebSocket protocol is the transport's streaming producer. `await send()` waits until the kernel has taken
-  what was sent, so that what waits for a peer that doesn't read is in its outbox, and one message at most is here, or
-  a few small ones.
-* in: when the application has INCOMING_HIGH messages or INCOMING_BYTES waiting, no more are cut from what was read, and the
-  transport stops reading from the socket. So a client's thousands of small messages take many turns of the loop.
-* what is held of messages that aren't whole, or that the application hasn't taken, counts with what TCP transports hold of frames
-  (`anteroom`), and so does a request for a WebSocket, whose connection is a guest of the anteroom too.
-* what a connection was made of before its logon is free when it is lost, without waiting for Python's collector.
-* connections have no age limit (daphne's default closes healthy subscriptions after a day).
+* Outgoing: the WebSocket protocol is the transport's streaming producer. `await send()` returns once the
+  kernel has the message. A stalled client's backlog therefore stays in its outbox, with at most one large
+  message or a few small ones here.
+* Incoming: when INCOMING_HIGH messages or INCOMING_BYTES wait for the application, parsing stops and the
+  transport stops reading from the socket. A client's thousands of small messages are so spread over many
+  event-loop iterations.
+* Incomplete messages, and messages that the application has not consumed, count towards the limit that TCP
+  transports have for frames (`anteroom`). So does a handshake, whose connection is pending there too.
+* Objects of a connection before its logon are freed when it is lost, without waiting for Python's garbage
+  collector.
+* Connections have no age limit (daphne's default closes healthy subscriptions after a day).
 """
 
 from __future__ import annotations
@@ -44,44 +46,57 @@ from broker_core.protocols.native import BEFORE_LOGON, FRAME_HEADER_SIZE, MAX_FR
 from broker_core.transports import tcp_connection
 
 INCOMING_HIGH = 16
-"""Messages waiting for the application before the socket is no longer read."""
+"""Messages waiting for the application at which the transport stops reading from the socket."""
 INCOMING_LOW = 4
+"""Messages waiting for the application at which the transport reads again."""
 INCOMING_BYTES = 256 * 1024
-"""Of them; or one message, however large it is. As much as a TCP transport reads at once."""
+"""Bytes of waiting messages at which the transport stops reading. One message may be larger.
+
+A TCP transport reads as much in one read.
+"""
 reactor: Any = _reactor
 READ_BYTES = 256 * 1024
-"""Read at once after the logon, as by a TCP transport; Twisted's own is 64 KiB, and each read costs a turn of the loop."""
+"""Maximum bytes of one read after the logon, as on a TCP transport.
+
+Twisted's default is 64 KiB, and each read costs an event-loop iteration.
+"""
 PART_BYTES = 64
-"""What a part of a message takes besides its bytes."""
+"""Memory overhead of one message fragment, in bytes."""
 GATHERED_BYTES = 4 * 1024
-"""Less is written with others at the end of the turn: text clients get a message for each record. So much may lie here before it
-is waited for."""
+"""Writes below this size are sent together at the end of the event-loop iteration.
+
+Text clients get a message for each record. The producer is paused once this many bytes are buffered.
+"""
 MAX_REASON = 123
-"""Bytes of text in a close frame (RFC 6455, 5.5)."""
+"""Maximum bytes of text in a close frame (RFC 6455, 5.5)."""
 REQUEST_TIMEOUT_S = 10
-"""How long a peer may be silent while it asks for its WebSocket."""
+"""Seconds that a peer may be silent during the handshake."""
 
 
 @implementer(IPushProducer)
 class BackpressureProtocol(WebSocketProtocol):
-    """A WebSocket connection that tells its application when the peer doesn't read."""
+    """WebSocket connection that makes its application wait for a peer that does not read."""
 
     asked = False
-    """Whether it was given the request that it begins with."""
+    """Whether the protocol has received the handshake request."""
     failed = False
-    """Whether the peer broke the rules of WebSockets, and was told so."""
+    """Whether the peer violated RFC 6455 and was sent a close frame."""
 
     received_bytes = 0
     """Bytes read since the connection became a WebSocket."""
     message_start = 0
-    """How many of them had come when the last message was whole."""
+    """Value of `received_bytes` when the last message was complete."""
 
-    # Of autobahn, which has no annotations.
+    # Attributes of Autobahn, which has no annotations.
     message_data: list[bytes]
     frame_data: list[bytes]
     closeHandshakeTimeoutCall: Any
 
     def onConnect(self, request: Any) -> Any:
+        """Initialise the state of the WebSocket.
+
+        Until the logon, messages are limited to `BEFORE_LOGON` bytes and one frame header.
+        """
         self.room = SingleWaiterEvent(is_open=True)
         self.reading, self.resuming, self.known = True, False, False
         self.partial = 0
@@ -91,8 +106,10 @@ class BackpressureProtocol(WebSocketProtocol):
         return super().onConnect(request)
 
     def on_logged_on(self, share: str) -> None:
-        """Accept messages as large as the protocol allows: the peer is known, and its input counts in this
-        share."""
+        """Accept messages up to the protocol's maximum size, because the peer has logged on.
+
+        From here on its input counts towards `share`.
+        """
         self.known = True
         self.unfinished.on_logged_on(share)
         below = _descriptor(self.transport)
@@ -102,54 +119,66 @@ class BackpressureProtocol(WebSocketProtocol):
         self.maxMessagePayloadSize = self.maxFramePayloadSize = MAX_FRAME + FRAME_HEADER_SIZE
 
     def onOpen(self) -> None:
-        # The HTTP channel registered itself as the producer before the upgrade; it is no longer listening.
+        """Become the transport's streaming producer, which Twisted pauses while the peer does not read."""
+        # The HTTP channel registered itself as the producer before the upgrade, and no longer reacts.
         self.transport.unregisterProducer()
         self.transport.registerProducer(self, True)
         tcp_connection.configure_socket(self.raw_socket())
         super().onOpen()
 
     def raw_socket(self) -> socket.socket:
-        """The connection's socket."""
+        """Return the connection's socket."""
         raw: socket.socket = _descriptor(self.transport).getHandle()
         return raw
 
     def read_progress(self) -> ReadProgress:
-        """Bytes read so far, and those since the last whole message while another has begun."""
+        """Return bytes read in total, bytes of an incomplete message, and where that message begins."""
         begun = bool(self.data) or self.inside_message
         unfinished = self.received_bytes - self.message_start if begun else 0
         return ReadProgress(self.received_bytes, unfinished, self.message_start)
 
     def unsent_bytes(self) -> int | None:
-        """What Twisted holds of what was sent; None when the WebSocket isn't open: what is sent then goes nowhere."""
+        """Return the sent bytes that Twisted still buffers, or None when the WebSocket is not open.
+
+        Messages sent on a WebSocket that is not open are lost.
+        """
         if self.state != self.STATE_OPEN:
             return None
         transport, held = self.transport, 0
         if not isinstance(transport, FileDescriptor):
-            # Small writes wait for the end of the turn, and those that TLS can't take yet for the peer's answer.
+            # Under TLS, small writes wait for the end of the event-loop iteration. Writes that TLS cannot
+            # encrypt yet wait for the peer.
             small = transport._aggregator
             held = small.MAX_BUFFER_SIZE - small._bufferLeft + sum(map(len, transport._appSendBuffer))
             transport = transport.transport
         return int(held + len(transport.dataBuffer) - transport.offset + transport._tempDataLen)
 
     def pauseProducing(self) -> None:
+        """Make `send` wait, because the kernel's buffer is full."""
         self.room.clear()
 
     def resumeProducing(self) -> None:
+        """Let `send` return, because the kernel has all bytes."""
         self.room.set()
 
     def stopProducing(self) -> None:
+        """Let `send` return, because the connection is lost."""
         self.room.set()
 
-    # Autobahn's own two first make a line for its debug log, in colours, whether or not anybody reads it: a twelfth of a
-    # broker's time on this transport (cProfile of `python -m bench`'s broker).
+    # Autobahn's own `dataReceived` and `onMessage…` first format a coloured line for the debug log, even if
+    # that log is off. It took a twelfth of the broker's time on this transport (cProfile of `python -m
+    # bench`'s broker).
 
     def dataReceived(self, data: bytes) -> None:
+        """Parse bytes, and count the buffered ones."""
         if self.failed:
-            return  # nothing that follows can be trusted
+            return  # bytes after a violation can't be trusted
         if self.state == self.STATE_CONNECTING:
             if (
                 self.asked
-            ):  # and it wasn't answered: it speaks out of turn (RFC 6455, 4.1), and nothing counts that
+                # a request that was not answered yet must be the last input (RFC 6455, 4.1); no limit counts
+                # more
+            ):
                 self.drop()
                 return
             self.asked = True
@@ -167,7 +196,11 @@ class BackpressureProtocol(WebSocketProtocol):
         super().onMessageEnd()
 
     def _count(self) -> None:
-        """Tell the instance what is held of what isn't whole or wasn't taken; let go of it when there is no room."""
+        """Report the buffered bytes to the instance's limit on input.
+
+        Counted are incomplete messages and those that the application has not consumed. They are discarded
+        if the limit is exceeded.
+        """
         if self.state != self.STATE_OPEN:
             return
         try:
@@ -176,7 +209,10 @@ class BackpressureProtocol(WebSocketProtocol):
             self._take_no_more(error)
 
     def _take_no_more(self, error: ClientError) -> None:
-        """Let go of what is there, read nothing more, and have the connection end with a word."""
+        """Discard buffered input, stop reading, and end the connection with an error.
+
+        Without an error handler (before the upgrade) the connection is dropped.
+        """
         self.reading = False
         self.transport.pauseProducing()
         self.data, self.message_data, self.frame_data, self.partial = b"", [], [], 0
@@ -187,14 +223,20 @@ class BackpressureProtocol(WebSocketProtocol):
             self.drop()
 
     def _max_message_size_exceeded(self, msg_size: int, max_msg_size: int, reason: str) -> None:
-        """Autobahn's own cuts the connection, and its peer isn't told why."""
-        self.failedByMe = True  # what is left of the message is passed over
+        """Report ClientError `frame_too_large`.
+
+        Autobahn's own method would drop the connection without an error.
+        """
+        self.failedByMe = True  # the rest of the message is skipped
         sentence = f"A WebSocket message of {msg_size} bytes is over the limit of {max_msg_size}."
         fix = "Send smaller batches; the logon acknowledgement says the limit in max_frame."
         self._take_no_more(ClientError("frame_too_large", sentence, fix, length=msg_size, limit=max_msg_size))
 
     def _fail_connection(self, code: int = 1002, reason: str = "") -> None:
-        """Against the rules (RFC 6455, 5.5 and 8.1). Autobahn's own cuts the connection, and its peer isn't told why."""
+        """Send a close frame to a peer that violated RFC 6455 (5.5 and 8.1).
+
+        Autobahn's own method would drop the connection without one.
+        """
         if self.state != self.STATE_OPEN:
             super()._fail_connection(code, reason)
             return
@@ -204,13 +246,15 @@ class BackpressureProtocol(WebSocketProtocol):
         below = _descriptor(self.transport)
         reactor.read_in_turns(below, self.factory.server_class.door)
         self.sendCloseFrame(code, reason.encode()[:MAX_REASON])
-        # The peer closes when it has read that, or is dropped a moment later. To close now would reset what it hasn't read.
+        # The peer closes once it has read the close frame; otherwise the connection is dropped a moment
+        # later. Closing now would reset the connection, and the peer could lose the frame.
         if below is self.transport:
             below.loseWriteConnection()
         else:
             self.transport.loseConnection()
 
     def sendData(self, data: bytes, sync: bool = False, chopsize: int | None = None) -> None:
+        """Write a frame immediately if it is large, or with others at the end of the event-loop iteration."""
         if self.state != self.STATE_OPEN or sync or chopsize or self.send_queue:
             super().sendData(data, sync, chopsize)
             return
@@ -219,29 +263,33 @@ class BackpressureProtocol(WebSocketProtocol):
             data = self._write_now(data)
         if data:
             transport.write(data)
-            # Twisted by itself calls a producer back only after more than its bufferSize, and two thousand clients that don't read
-            # would hold as much each.
+            # Twisted pauses a producer only above its bufferSize (64 KiB). Two thousand stalled clients
+            # would each hold that much, so the producer is paused earlier.
             if isinstance(transport, FileDescriptor) and (self.unsent_bytes() or 0) >= GATHERED_BYTES:
                 self.room.clear()
-                transport.producerPaused = True  # what makes it call resumeProducing when it has written all
+                transport.producerPaused = True  # makes Twisted call resumeProducing once all is written
 
     def _write_now(self, data: bytes) -> bytes:
-        """Write what the kernel takes at once; what is left. Twisted's own way enters and leaves the poll for each write, and
-        costs a turn of the loop: by that, two fifths of what a batch took here (`bench`'s broker, CPU)."""
+        """Write to the kernel immediately; return the bytes that the kernel did not accept.
+
+        Twisted's `write` adds and removes the socket's poll registration each time, and costs an event-loop
+        iteration. That was two fifths of the cost of a batch here (CPU of the broker in `bench`).
+        """
         transport = self.transport
         if not isinstance(transport, FileDescriptor) or not transport.connected or transport.disconnecting:
             return data
         while data and not transport.dataBuffer and not transport._tempDataLen:
             sent = transport.writeSomeData(data)
-            if not isinstance(sent, int) or sent <= 0:  # a lost connection is lost in the reactor's own write
+            if not isinstance(sent, int) or sent <= 0:  # the reactor's own write reports a lost connection
                 break
             data = data[sent:]
         return data
 
     def onMessage(self, payload: bytes, isBinary: bool) -> None:
+        """Pass a message to the application, and stop reading if too many wait."""
         super().onMessage(payload, isBinary)
         self.message_start = self.received_bytes
-        # What comes behind a logon that is being checked is nobody's yet: no more than a message of it is taken.
+        # Before the logon is verified, at most one further message is read.
         waiting = self.application_queue
         if self.reading and (
             not self.known or waiting.qsize() >= INCOMING_HIGH or waiting.nbytes >= INCOMING_BYTES
@@ -250,6 +298,7 @@ class BackpressureProtocol(WebSocketProtocol):
             self.transport.pauseProducing()
 
     def consumeData(self) -> None:
+        """Parse the buffer while the application accepts messages."""
         if self.state not in (self.STATE_OPEN, self.STATE_CLOSING):
             super().consumeData()
             return
@@ -258,8 +307,10 @@ class BackpressureProtocol(WebSocketProtocol):
                 return
 
     def _take_whole(self) -> bool:
-        """Take the messages that came whole, as far as the application has room; whether what follows them is best looked at when
-        more of it is there."""
+        """Deliver complete single-frame messages while the application accepts them.
+
+        Returns whether the rest of the buffer should wait for more bytes. Otherwise Autobahn parses it.
+        """
         if self.state != self.STATE_OPEN or self.current_frame is not None or self.inside_message:
             return False
         data, at, found = self.data, 0, None
@@ -270,11 +321,11 @@ class BackpressureProtocol(WebSocketProtocol):
             self.onMessage(found.message, True)
         if at:
             self.data = data[at:]
-        # A larger one would be copied again with each read.
+        # Waiting for a longer message would copy the buffer again with each read, so Autobahn collects it.
         return isinstance(found, IncompleteMessage) and found.end - at <= READ_BYTES
 
     def on_message_consumed(self) -> None:
-        """The application took a message; go on in the next turn of the loop once few are waiting."""
+        """Resume parsing in the next event-loop iteration once few messages wait for the application."""
         self._count()
         waiting = self.application_queue
         few = waiting.qsize() <= INCOMING_LOW and waiting.nbytes < INCOMING_BYTES
@@ -283,37 +334,43 @@ class BackpressureProtocol(WebSocketProtocol):
             asyncio.get_running_loop().call_soon(self._read_on)
 
     def _read_on(self) -> None:
+        """Parse the buffer, then read from the socket again."""
         self.reading, self.resuming = True, False
         self.consumeData()
         self._count()
-        if self.reading:  # else the last read brought more than that
+        if self.reading:  # else that data filled the queue again
             self.transport.resumeProducing()
 
     def onClose(self, wasClean: bool, code: int | None, reason: str | None) -> None:
+        """Let `send` return, and stop counting buffered bytes."""
         self.room.set()
         self.unfinished.set_bytes(0)
         super().onClose(wasClean, code, reason)
 
     def drop(self) -> None:
-        """Close the connection without a word."""
+        """Close the connection without a close frame."""
         self.transport.abortConnection()
 
     def connectionLost(self, reason: Any = connectionDone) -> None:
+        """Release all objects of the connection."""
         super().connectionLost(reason)
-        if self.closeHandshakeTimeoutCall is not None:  # which would keep everything here until its time
+        # the timer would keep this object in memory until it expires
+        if self.closeHandshakeTimeoutCall is not None:
             self.closeHandshakeTimeoutCall.cancel()
             self.closeHandshakeTimeoutCall = None
-        # What knows this protocol, and is known by it: in circles, only the collector would free it.
+        # These objects and the protocol refer to each other. Only the garbage collector would free such a
+        # cycle.
         self.data, self.message_data, self.frame_data, self.on_overflow = b"", [], [], None
         del self.is_open, self.is_closed
 
 
 class PendingUpgrade(HTTPChannel):
-    """A connection that is asking for a WebSocket. Satisfies `anteroom.Guest`."""
+    """HTTP connection during a WebSocket handshake. Implements `admission.PendingConnection`."""
 
     transport: Any
 
     def connectionMade(self) -> None:
+        """Count the connection as pending, and read it in the queue's order."""
         super().connectionMade()
         self.anteroom: PendingConnections = self.factory.server.anteroom
         self.unfinished = InputBufferUsage(self.anteroom)
@@ -323,6 +380,7 @@ class PendingUpgrade(HTTPChannel):
         self.anteroom.add_pending(self)
 
     def dataReceived(self, data: bytes) -> None:
+        """Parse bytes, and drop the connection if its handshake exceeds the memory limit."""
         super().dataReceived(data)
         if not self.requests:
             return
@@ -332,7 +390,10 @@ class PendingUpgrade(HTTPChannel):
             self.drop()
 
     def _maybeChooseTransferDecoder(self, header: bytes, data: bytes) -> bool:
-        """Drop a request with a body before Twisted converts its length, which fails from 4,301 digits on."""
+        """Drop a request that has a body.
+
+        Twisted's conversion of its length would fail from 4,301 digits on.
+        """
         if header == b"Content-Length" and data.isdigit() and data.strip(b"0"):
             self.drop()
             return False
@@ -343,49 +404,54 @@ class PendingUpgrade(HTTPChannel):
         self.mark_upgraded()
 
     def mark_upgraded(self) -> None:
-        """Whatever comes of it is the WebSocket's from here on, or nobody's."""
+        """Stop counting the connection as pending, because it became a WebSocket or was lost."""
         self.anteroom.remove_closing(self)
         self.unfinished.set_bytes(0)
         self.requests.clear()
 
     def close_for_room(self) -> None:
-        self.drop()  # who hasn't been answered yet has no protocol in which to be told
+        """Close the connection, because a newer pending connection needs its slot."""
+        self.drop()  # before the handshake is answered there is no protocol in which to report the reason
 
     def drop(self) -> None:
+        """Close the connection without an answer."""
         if self.transport is not None:
             self.transport.abortConnection()
 
 
 class BodylessRequest(WebRequest):
-    """A request before the upgrade. What has a body would be gathered, in files, before anybody looks at it."""
+    """HTTP request before the upgrade, without a body. Twisted would collect a body in a temporary file."""
 
     def gotLength(self, length: int | None) -> None:
+        """Drop a request that announces a body."""
         super().gotLength(0)
         if length != 0:
             self.channel.transport.abortConnection()
 
     def process(self) -> Any:
-        if self.channel._buffer:  # it doesn't wait for the answer, as RFC 6455 asks it to (4.1)
+        """Process the handshake, and hand the connection over to the WebSocket."""
+        if self.channel._buffer:  # the peer sends more before the answer, against RFC 6455 (4.1)
             self.channel.drop()
             return None
         processed = super().process()
-        if self.transport is None:  # the WebSocket has it
+        if self.transport is None:  # the connection was upgraded to a WebSocket
             self.server.connections.pop(self, None)
             self.channel.mark_upgraded()
         return processed
 
 
 def _descriptor(transport: Any) -> Any:
-    """What has the socket. Under TLS the transport is a layer above it."""
+    """Return the object that owns the socket. Under TLS, `transport` is a layer above it."""
     return transport if isinstance(transport, FileDescriptor) else transport.transport
 
 
 def _doorway(factory: HTTPFactory) -> _GenericHTTPChannelProtocol:
+    """Return the protocol of a new connection. `HTTPFactory` calls it as a method."""
     return _GenericHTTPChannelProtocol(PendingUpgrade())
 
 
 class BackpressureHTTPFactory(HTTPFactory):
-    """Connections that begin as HTTP, and send no bodies."""
+    """Factory of connections that begin as HTTP and send no bodies."""
 
     protocol = _doorway
 
@@ -400,7 +466,7 @@ class BackpressureHTTPFactory(HTTPFactory):
 
 
 class BackpressureServer(Server):
-    """daphne's server on an event loop that somebody else runs, with paced protocols. One per transport."""
+    """daphne's server for one transport, on the broker's event loop, with back-pressure."""
 
     def __init__(
         self,
@@ -425,16 +491,16 @@ class BackpressureServer(Server):
         self.http_factory = BackpressureHTTPFactory(self)
         self.ws_factory = WebSocketFactory(self, server=self.server_name)
         self.ws_factory.setProtocolOptions(
-            allowNullOrigin=True,  # whose pages may connect is decided by the consumer
+            allowNullOrigin=True,  # the consumer decides which pages may connect
             autoPingTimeout=self.ping_timeout,
             openHandshakeTimeout=self.websocket_handshake_timeout,
             maxMessagePayloadSize=self.websocket_max_message_size,
             maxFramePayloadSize=self.websocket_max_frame_size,
-            # A peer that doesn't answer the close is dropped after this; the notice had its deadline before.
+            # A peer that does not answer the close frame is dropped after this many seconds.
             closeHandshakeTimeout=2,
         )
-        # Autobahn copies its settings to each connection, and makes a list of them for its debug log, whether or not anybody
-        # reads that: half of what a handshake cost. So they are the class's.
+        # Autobahn copies its settings to each connection and lists them for its debug log, even if that log
+        # is off. It was half of the cost of a handshake, so the settings are class attributes here.
         given = {name: getattr(self.ws_factory, name) for name in BackpressureProtocol.CONFIG_ATTRS}
         settings = {name: staticmethod(one) if callable(one) else one for name, one in given.items()}
         self.ws_factory.protocol = type("Paced", (BackpressureProtocol,), settings | {"CONFIG_ATTRS": []})
@@ -443,7 +509,12 @@ class BackpressureServer(Server):
         self._listening: IListeningPort | None = None
 
     async def listen(self) -> tuple[str, int]:
-        """Start listening; returns the address. Raises OSError when the port is taken, OperatorError bad_certificate."""
+        """Start listening; return the host and port.
+
+        Raises:
+            OSError: The port is in use.
+            OperatorError: `bad_certificate`.
+        """
         host, port = self._address
         endpoint: Any = (
             TCP4ServerEndpoint(reactor, port, backlog=1024, interface=host)
@@ -457,7 +528,7 @@ class BackpressureServer(Server):
         return address.host, address.port
 
     async def stop_listening(self) -> None:
-        """Take no new connections; those there are go on until they are closed."""
+        """Accept no new connections. Existing ones continue until they are closed."""
         if self._listening is not None:
             stopped = self._listening.stopListening()
             if stopped is not None:
@@ -465,7 +536,11 @@ class BackpressureServer(Server):
             self._listening = None
 
     def create_application(self, protocol: Any, scope: dict[str, Any]) -> Any:
-        """As daphne's, but the application's `receive` tells the protocol that a message was taken."""
+        """Create the application of a connection, as daphne does, with two differences.
+
+        The application's `receive` reports each consumed message to the protocol. The scope has the
+        connection's socket and callbacks.
+        """
         if scope["type"] != "websocket":
             return super().create_application(protocol, scope)
         queue = SingleReaderQueue()
@@ -492,17 +567,21 @@ class BackpressureServer(Server):
         return queue
 
     def _forget(self, protocol: Any, application: asyncio.Future[None]) -> None:
-        """daphne looks once a second for what has ended, and a thousand may come and go in that time. What failed is left to it."""
+        """Remove a connection whose application has ended without an error.
+
+        daphne checks for ended applications once a second, and a thousand may end in that time. daphne
+        handles failed ones.
+        """
         went_well = not application.cancelled() and application.exception() is None
         if went_well and "disconnected" in self.connections.get(protocol, ()):
             del self.connections[protocol]
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
-        """Hand a message to Twisted, then wait until the kernel has taken it."""
+        """Pass a message to Twisted, then wait until the kernel has it."""
         await super().handle_reply(protocol, message)
         if message["type"] == "websocket.close" and not protocol.known:
-            # A peer that is nobody's is told, and not waited for.
+            # A peer without a logon gets the close frame, but the server does not wait for its answer.
             protocol.transport.loseConnection()
         if message["type"] == "websocket.send":
-            del message  # Twisted has a copy of its own; a thousand stalled clients needn't hold two
+            del message  # Twisted has its own copy; a thousand stalled clients don't need two
             await protocol.room.wait()

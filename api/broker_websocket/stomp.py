@@ -1,7 +1,8 @@
-"""STOMP over WebSocket: the session that STOMP over TCP has, on this room's sink.
+"""STOMP over WebSocket: the same session as STOMP over TCP, with the sink of this package.
 
-A message to the client holds whole frames, as many as fit a slice; what the client sends is a stream, however it is cut into
-messages. Text is answered with text where the frames are UTF-8.
+A WebSocket message to the client holds complete STOMP frames, as many as fit a slice. Messages from the
+client are a byte stream that may be split anywhere. A client that sends text gets text, if the frames are
+UTF-8.
 """
 
 from __future__ import annotations
@@ -20,16 +21,20 @@ from broker_core.transports.stomp.replies import MessageFrameQueue
 from broker_core.transports.stomp.session import StompSession
 
 SUBPROTOCOLS: Final = ("v12.stomp", "v11.stomp", "v10.stomp")
-"""The best that is offered is agreed on. Some clients offer none, and say the version in CONNECT alone."""
+"""Supported WebSocket subprotocols, best first.
+
+Some clients offer none and name the STOMP version only in CONNECT.
+"""
 PATHS: Final = ("/stomp", "/ws")
+"""Paths of the endpoint."""
 NORMAL_CLOSE: Final = 1000
-"""The close number of a WebSocket that has done what it was for."""
+"""WebSocket close number for a regular end."""
 RAW_ENDPOINT: Final = "/websocket"
-"""How paths end that clients of a Spring application know."""
+"""Path suffix that clients of Spring applications use."""
 
 
 class StompSink(WebSocketSink):
-    """One STOMP client's way out."""
+    """Outgoing side of one STOMP client's WebSocket."""
 
     protocol = "stomp-ws"
     session: StompSession
@@ -55,18 +60,20 @@ class StompSink(WebSocketSink):
         del self.session
 
     def acked_bytes(self) -> int:
+        """Return the bytes that the peer's kernel has acknowledged."""
         held = self._held_bytes()
         if held is not None:
             self._progress.update(self.written_bytes, self._waiting_bytes + self._outgoing.nbytes + held)
         return self._progress.taken
 
     def read_progress(self) -> ReadProgress:
-        # A STOMP frame may be cut into many WebSocket messages.
+        # A STOMP frame may be split over many WebSocket messages.
         message, frame = super().read_progress(), self.session.reader.progress
         unfinished = frame.unfinished_bytes + message.unfinished_bytes
         return ReadProgress(message.received_bytes, unfinished, frame.frame_start)
 
     def send_entries(self, entries: Sequence[OutboxEntry]) -> list[int]:  # type: ignore[override]
+        """Queue the STOMP frames of entries. Returns the number of frame bytes of each entry."""
         sizes = []
         for entry in entries:
             frames = self.session.frames_of(entry)
@@ -79,28 +86,35 @@ class StompSink(WebSocketSink):
         return sizes
 
     def _refill(self) -> bool:
+        """Queue the next slice of STOMP frames. Returns whether there was one."""
         if not self._outgoing:
             return False
         slice_ = self._outgoing.take()
         self.written_bytes -= len(
             slice_
-        )  # counted when it was handed over, and again with its WebSocket header
+        )  # `send_entries` counted the frames; `_put` counts them again with the WebSocket header
         self._put(slice_)
         return True
 
     def _put(self, message: bytes | str) -> None:
+        """Queue a message, as text if the client uses text and the frames are UTF-8."""
         if self.text_mode and isinstance(message, bytes):
             try:
                 message = message.decode()
             except UnicodeDecodeError:
-                pass  # then it can't be said as text
+                pass  # stays a binary message
         super()._put(message)
 
     def send_reply(self, reply: Reply) -> None:
         self.session.answer(reply)
 
     def write_frame(self, frame: bytes, *, behind: bool = False, last: bool = False) -> None:
-        """Send a frame at once; `behind` the messages that are on their way; or in their place, as the `last`."""
+        """Send a frame.
+
+        Args:
+            behind: Send it after the queued messages instead of immediately.
+            last: Discard the queued messages. Later frames are ignored.
+        """
         if self._ended:
             return
         if last:
@@ -113,17 +127,18 @@ class StompSink(WebSocketSink):
         self._go_on()
 
     def close_with(self, number: int, reason: str) -> None:
+        """Close the connection. Frames that are still queued are discarded."""
         self.written_bytes -= self._outgoing.drop()
         self._ended = True
         super().close_with(number, reason)
 
     def end(self) -> None:
-        """Close, as the client asked."""
+        """Close the connection, because the client disconnected."""
         self.close_with(NORMAL_CLOSE, "")
 
 
 class StompConsumer(ClientConsumer):
-    """One STOMP client's WebSocket. `tails` are its transport's."""
+    """Consumer of one STOMP client's WebSocket. The transport's connections share `tails`."""
 
     sink = StompSink
 
@@ -134,6 +149,7 @@ class StompConsumer(ClientConsumer):
         self._tails = tails
 
     def on_connected(self, sink: Any) -> Connection:
+        """Start the connection's STOMP session."""
         sink.session = StompSession(self.engine, self.transport, self._tails, sink)
         sink.session.begin()
         connection: Connection = sink.session.connection
@@ -142,6 +158,7 @@ class StompConsumer(ClientConsumer):
     async def accept_from(
         self, scope: dict[str, Any], send: Callable[[dict[str, Any]], Awaitable[None]]
     ) -> None:
+        """Accept a handshake for a STOMP path with the best common subprotocol; refuse other paths."""
         path = scope["path"].rstrip("/")
         if path not in PATHS and not path.endswith(RAW_ENDPOINT):
             await send({"type": "websocket.close"})

@@ -1,4 +1,4 @@
-"""TLS of WebSocket transports: Twisted's contexts from the same settings as asyncio's, with the same demands."""
+"""Twisted's TLS contexts of WebSocket transports, with the same settings and requirements as asyncio's."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from broker_core.config import TlsSettings
 
 
 def context_factory(settings: TlsSettings) -> CertificateOptions:
-    """What Twisted's endpoint wants. Reads the files. Raises OperatorError bad_certificate."""
-    plain = server_context(settings)  # the same files are refused with the same words
+    """Return the TLS options for Twisted's endpoint.
+
+    Reads the certificate and key files. Raises OperatorError `bad_certificate`.
+    """
+    plain = server_context(settings)  # refuses the same files with the same error texts
     suites = ":".join(suite["name"] for suite in plain.get_ciphers())
     try:
         key = load_pem_private_key(Path(settings.key).read_bytes(), None)
@@ -34,7 +37,7 @@ def context_factory(settings: TlsSettings) -> CertificateOptions:
             extraCertChain=others,
             raiseMinimumTo=TLSVersion.TLSv1_2,
             acceptableCiphers=AcceptableCiphers.fromOpenSSLCipherString(suites),
-            # A trust root also makes a certificate of it a condition of the handshake.
+            # Setting a trust root also makes the handshake require a client certificate.
             trustRoot=trustRootFromCertificates([Certificate(one) for one in trusted]) if trusted else None,
         )
     except (OSError, ValueError, TypeError, SSL.Error, crypto.Error) as problem:
@@ -46,7 +49,7 @@ def _certificates(path: str) -> list[crypto.X509]:
 
 
 def peer_names(transport: Any) -> frozenset[str]:
-    """Names in the certificate that a peer has shown; none over a plain connection."""
+    """Return the names in the peer's certificate; empty for a plain connection or without a certificate."""
     shown = getattr(transport, "getPeerCertificate", lambda: None)()
     return (
         certificate_names(crypto.dump_certificate(crypto.FILETYPE_ASN1, shown))

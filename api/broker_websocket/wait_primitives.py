@@ -1,5 +1,8 @@
-"""What a WebSocket's task waits for. asyncio's events and queues let any number wait, in deques of 760 bytes each; a thousand
-connections that nobody knows yet had eight of them, and here one task waits for each."""
+"""Event and queue for a single waiting task.
+
+asyncio's events and queues allow any number of waiters, in deques of 760 bytes each. A thousand connections
+before their logon had eight of these each. Here one task waits for each object.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 
 class SingleWaiterEvent:
-    """Open or not; one task at a time may wait for it to be open."""
+    """Event that one task at a time may wait for."""
 
     __slots__ = ("_open", "_waiter")
 
@@ -29,7 +32,7 @@ class SingleWaiterEvent:
         self._open = False
 
     async def wait(self) -> None:
-        """Until it is opened; whether it was closed again since doesn't matter."""
+        """Wait until the event is set. Returns even if it was cleared again before the task ran."""
         if self._open:
             return
         assert self._waiter is None, "one waits"
@@ -41,7 +44,7 @@ class SingleWaiterEvent:
 
 
 class SingleReaderQueue:
-    """A client's messages that wait for the application, which is one task, and how large they are."""
+    """Queue of messages for an application with one reading task. `nbytes` is their total size."""
 
     __slots__ = ("_any", "_waiting", "nbytes")
 

@@ -1,1 +1,1 @@
-"""The shapes of requests and answers; drf-spectacular makes the OpenAPI document of them."""
+"""Serializers of API requests and responses, from which drf-spectacular generates the OpenAPI document."""

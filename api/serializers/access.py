@@ -1,4 +1,4 @@
-"""Login and tokens."""
+"""Serializers of logins, accounts and API tokens."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from console.models.access import MAX_NETWORKS
 
 
 class LoginSerializer(serializers.Serializer[Any]):
-    """Name and password."""
+    """User name, password and, where required, the code of an authenticator app."""
 
     username = serializers.CharField(max_length=150)
     password = serializers.CharField(max_length=1024, trim_whitespace=False, write_only=True)
     code = serializers.CharField(
-        max_length=12, required=False, default="", allow_blank=True, write_only=True,
+        max_length=12,
+        required=False,
+        default="",
+        allow_blank=True,
+        write_only=True,
         help_text="Of the authenticator app, from those who have one.",
-    )  # fmt: skip
+    )
 
 
 class GrantScopeSerializer(serializers.Serializer[Any]):
-    """A role and where it holds; null and empty mean everywhere."""
+    """Role and its scope. A null instance and an empty pattern mean no restriction."""
 
     role = serializers.ChoiceField(Role.choices)
     instance = serializers.CharField(allow_null=True)
@@ -33,7 +37,10 @@ class GrantScopeSerializer(serializers.Serializer[Any]):
 
 
 class AccountSerializer(serializers.Serializer[Any]):
-    """Who is calling, and what they may do somewhere."""
+    """Account of the caller, its grants and permissions.
+
+    `permissions` are those that it has on at least one instance, client or topic.
+    """
 
     username = serializers.CharField()
     permissions = serializers.ListField(child=serializers.ChoiceField(Permission.choices))
@@ -42,7 +49,7 @@ class AccountSerializer(serializers.Serializer[Any]):
 
 
 class TokenSerializer(serializers.ModelSerializer[ApiToken]):
-    """A token without its secret."""
+    """API token without its secret."""
 
     user = serializers.CharField(source="user.username")
     networks = serializers.ListField(child=serializers.CharField())
@@ -64,16 +71,20 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
 
 
 class OwnPasswordSerializer(StrictSerializer):
-    """The caller's own password, for what a stolen session may not do."""
+    """Password of the caller, required for changes that a stolen session must not be able to make."""
 
     own_password = serializers.CharField(
-        max_length=1024, required=False, default="", allow_blank=True, trim_whitespace=False,
+        max_length=1024,
+        required=False,
+        default="",
+        allow_blank=True,
+        trim_whitespace=False,
         help_text="The caller's own password. An account without one needs a login of the last 15 minutes.",
-    )  # fmt: skip
+    )
 
 
 class NewTokenSerializer(OwnPasswordSerializer):
-    """What a token is made of."""
+    """Request to create an API token."""
 
     name = serializers.CharField(max_length=100)
     lifetime = serializers.CharField(max_length=40, default="90d", help_text="Like 90d; at most 366d.")
@@ -91,7 +102,7 @@ class NewTokenSerializer(OwnPasswordSerializer):
 
 
 class CreatedTokenSerializer(TokenSerializer):
-    """A new token with its secret, which is shown this once."""
+    """New API token with its secret in `token`. The secret is never shown again."""
 
     token = serializers.CharField()
 

@@ -1,4 +1,4 @@
-"""Actions: their definition, plans, firings."""
+"""Serializers of actions, their plans and their scheduled firings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from console.services.actions.scheduler import action_schedules, next_firings
 
 
 class PartField(serializers.DictField):
-    """A trigger, condition or step: its kind under `on`, `if` or `do`, and its options as texts."""
+    """Trigger, condition or step: its type under `on`, `if` or `do`, and its options as texts."""
 
     child = serializers.JSONField()
 
 
 class ActionWriteSerializer(StrictSerializer):
-    """What of an action can be set; docs/operators-guide.md has the kinds and their options."""
+    """Fields of an action that a request can set. docs/operators-guide.md lists the types and their
+    options.
+    """
 
     name = serializers.CharField(max_length=100)
     description = serializers.CharField(max_length=500, required=False, allow_blank=True)
@@ -35,20 +37,20 @@ class ActionWriteSerializer(StrictSerializer):
 
 
 class ActionPatchSerializer(ActionWriteSerializer):
-    """The same for a change: what is absent stays."""
+    """Changed fields of an action. Absent fields keep their values."""
 
     name = serializers.CharField(max_length=100, required=False)
     steps = serializers.ListField(child=PartField(), max_length=50, required=False)
 
 
 class ActionSerializer(serializers.ModelSerializer[Action]):
-    """An action."""
+    """Action (automation): its definition, state and next firings."""
 
-    # DRF takes declared fields out of the class: the attribute of its base stays.
+    # DRF removes declared fields from the class, so the base class's attribute of that name stays.
     instance = serializers.CharField(source="instance.name")  # type: ignore[assignment]
     when = serializers.ListField(child=PartField())
     steps = serializers.ListField(child=PartField())
-    version = serializers.IntegerField()  # the model's own range depends on the database
+    version = serializers.IntegerField()  # the model field's range depends on the database
     destructive = serializers.SerializerMethodField()
     next_firings = serializers.SerializerMethodField()
     last_state = serializers.CharField(default=None, allow_null=True)
@@ -57,22 +59,36 @@ class ActionSerializer(serializers.ModelSerializer[Action]):
     class Meta:
         model = Action
         fields = [
-            "id", "instance", "name", "description", "when", "steps", "enabled", "missed", "needs_approval", "version",
-            "destructive", "next_firings", "last_state", "last_at", "changed_at", "changed_by",
-        ]  # fmt: skip
+            "id",
+            "instance",
+            "name",
+            "description",
+            "when",
+            "steps",
+            "enabled",
+            "missed",
+            "needs_approval",
+            "version",
+            "destructive",
+            "next_firings",
+            "last_state",
+            "last_at",
+            "changed_at",
+            "changed_by",
+        ]
 
     def get_destructive(self, action: Action) -> bool:
-        """Whether one of its steps takes something away: then a run by hand needs a plan's hash."""
+        """Return whether a step removes data. A manual run then needs the hash of a plan."""
         return is_destructive(action.steps)
 
     @extend_schema_field(serializers.ListField(child=serializers.DateTimeField()))
     def get_next_firings(self, action: Action) -> list[datetime]:
-        """The next five, of all its schedules."""
+        """Return the next five firings of all schedules of the action."""
         return next_firings(action, timezone.now())
 
 
 class ScheduleSerializer(serializers.ModelSerializer[Action]):
-    """A scheduled action, and when it is due next."""
+    """Scheduled action and its next firing."""
 
     action = serializers.IntegerField(source="pk")
     every = serializers.SerializerMethodField()
@@ -83,16 +99,16 @@ class ScheduleSerializer(serializers.ModelSerializer[Action]):
         fields = ["action", "name", "every", "missed", "enabled", "next_due_at"]
 
     def get_every(self, action: Action) -> list[str]:
-        """The schedules as they were written."""
+        """Return the schedules as the operator entered them."""
         return [trigger["every"] for trigger, _ in action_schedules(action)]
 
     def get_next_due_at(self, action: Action) -> datetime | None:
-        """The next firing, null while switched off."""
+        """Return the next firing, or null while the action is disabled."""
         return next(iter(next_firings(action, timezone.now(), 1)), None)
 
 
 class RunRequestSerializer(StrictSerializer):
-    """What a run of an action is asked for with."""
+    """Parameters of a run of an action, and the hash of its plan."""
 
     parameters = serializers.DictField(
         child=serializers.CharField(max_length=65_536, allow_blank=True), required=False, default=dict
@@ -103,7 +119,7 @@ class RunRequestSerializer(StrictSerializer):
 
 
 class ActionPlanSerializer(serializers.Serializer[Any]):
-    """What an action would do now, step by step."""
+    """Plan of an action: the effect of each step if it ran now."""
 
     steps = serializers.ListField(child=serializers.DictField())
     destructive = serializers.BooleanField()
@@ -111,7 +127,7 @@ class ActionPlanSerializer(serializers.Serializer[Any]):
 
 
 class EventPlanSerializer(serializers.Serializer[Any]):
-    """Plans of the actions that a custom event would start now, and one hash of them all."""
+    """Plans of the actions that a custom event would start now, with one hash for all of them."""
 
     actions = serializers.ListField(child=serializers.DictField())
     destructive = serializers.BooleanField()
@@ -122,19 +138,22 @@ class RepeatSerializer(StrictSerializer):
     """Request to repeat a run."""
 
     plan = serializers.CharField(
-        max_length=64, required=False, default="", allow_blank=True,
+        max_length=64,
+        required=False,
+        default="",
+        allow_blank=True,
         help_text="The hash of the plan of what is left, which plan_needed gives.",
-    )  # fmt: skip
+    )
 
 
 class FiringsQuerySerializer(serializers.Serializer[Any]):
-    """A schedule to try."""
+    """Schedule whose firings are requested."""
 
     every = serializers.CharField(max_length=100)
 
 
 class FiringsSerializer(serializers.Serializer[Any]):
-    """Its next five firings."""
+    """Next five firings of a schedule, and its time zone."""
 
     zone = serializers.CharField()
     firings = serializers.ListField(child=serializers.DateTimeField())

@@ -1,4 +1,4 @@
-"""Audit events."""
+"""Serializer of audit events."""
 
 from __future__ import annotations
 
@@ -8,11 +8,23 @@ from console.models import AuditEvent
 
 
 class AuditSerializer(serializers.ModelSerializer[AuditEvent]):
-    """One attempt to change something."""
+    """Audit event: one attempt to change something, and its result."""
 
     class Meta:
         model = AuditEvent
         fields = [
-            "id", "at", "actor_kind", "actor", "action", "object", "before", "after", "reason", "result", "message",
-            "source", "request_id", "expires_at",
-        ]  # fmt: skip
+            "id",
+            "at",
+            "actor_kind",
+            "actor",
+            "action",
+            "object",
+            "before",
+            "after",
+            "reason",
+            "result",
+            "message",
+            "source",
+            "request_id",
+            "expires_at",
+        ]

@@ -1,4 +1,4 @@
-"""Clients, their history, and decisions."""
+"""Serializers of clients, their history, and decisions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ForecastSerializer = serializer_of(ForecastEntry)
 
 
 class StatusSerializer(serializer_of(InstanceStatus)):  # type: ignore[misc]
-    """What a broker says of itself, and whether the policy is in force there."""
+    """Status that a broker reports, and whether the policy is in force there."""
 
     in_force = PolicyStatusSerializer()
     missing = serializer_of(MissingMember)(many=True)
 
 
 class SortField(serializers.ChoiceField):
-    """A column to sort by, downwards after "-"."""
+    """Column to sort by. A leading "-" sorts in descending order."""
 
     def __init__(self, **options: Any) -> None:
         fields = client_columns.sort_fields()
@@ -40,7 +40,7 @@ class SortField(serializers.ChoiceField):
 
 
 class ClientQuerySerializer(serializers.Serializer[Any]):
-    """What a list of clients is filtered and sorted by."""
+    """Filter and sort order of a list of clients."""
 
     delivery = serializers.ChoiceField([one.value for one in DeliveryState], required=False, default="")
     health = serializers.ChoiceField([one.value for one in Health], required=False, default="")
@@ -56,13 +56,16 @@ class ClientQuerySerializer(serializers.Serializer[Any]):
 
 
 class DisconnectSerializer(serializers.Serializer[Any]):
-    """Why a client is disconnected; the client is told."""
+    """Reason for disconnecting a client. The broker sends it to the client."""
 
     reason = serializers.CharField(max_length=500)
 
 
 class ActSerializer(serializers.Serializer[Any]):
-    """Why a client is paused, resumed or offlined, for the audit; and which of its subscriptions, none being all."""
+    """Reason for pausing, resuming or offlining a client, for the audit log.
+
+    `subscription` restricts the action to one subscription; empty means all.
+    """
 
     reason = serializers.CharField(max_length=500, required=False, default="", allow_blank=True)
     subscription = serializers.CharField(
@@ -71,7 +74,7 @@ class ActSerializer(serializers.Serializer[Any]):
 
 
 class HistoryQuerySerializer(serializers.Serializer[Any]):
-    """A time range; the last hour unless said otherwise."""
+    """Time range of samples, by default the last hour. `step` is in seconds."""
 
     start = serializers.DateTimeField(required=False)
     end = serializers.DateTimeField(required=False)
@@ -79,7 +82,7 @@ class HistoryQuerySerializer(serializers.Serializer[Any]):
 
 
 class SampleSerializer(serializers.Serializer[Any]):
-    """The worst values of one step; `at` is seconds UTC."""
+    """Worst values of a client within one step. `at` is in seconds since the epoch, UTC."""
 
     at = serializers.IntegerField()
     state = serializers.CharField()
@@ -92,19 +95,34 @@ class SampleSerializer(serializers.Serializer[Any]):
 
 
 class InstanceQuerySerializer(serializers.Serializer[Any]):
-    """Another instance than this installation's own."""
+    """Instance other than this installation's own."""
 
     instance = serializers.CharField(required=False, default="")
 
 
 class DecisionSerializer(serializers.ModelSerializer[Decision]):
-    """One explained act on a client."""
+    """Decision: one explained action of a rule on a client."""
 
-    revision = serializers.IntegerField()  # the model's own range depends on the database
+    revision = serializers.IntegerField()  # the model field's range depends on the database
 
     class Meta:
         model = Decision
         fields = [
-            "id", "at", "member", "client", "transport", "pool", "action", "reason", "rule", "revision", "mode", "signal",
-            "observed", "limit", "unit", "sentence", "details",
-        ]  # fmt: skip
+            "id",
+            "at",
+            "member",
+            "client",
+            "transport",
+            "pool",
+            "action",
+            "reason",
+            "rule",
+            "revision",
+            "mode",
+            "signal",
+            "observed",
+            "limit",
+            "unit",
+            "sentence",
+            "details",
+        ]

@@ -1,4 +1,4 @@
-"""Drafts of policies, their previews, and staged rollouts."""
+"""Serializers of policy drafts, their previews, imports, and staged rollouts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from console.services.policy_files import MAX_SENT, SYSTEMS
 
 
 class DraftSummarySerializer(serializers.Serializer[Any]):
-    """A draft in a list."""
+    """Draft of a policy, without its document."""
 
     id = serializers.IntegerField()
     title = serializers.CharField()
@@ -26,13 +26,17 @@ class DraftSummarySerializer(serializers.Serializer[Any]):
 
 
 class DraftSerializer(DraftSummarySerializer):
-    """A draft; its ETag is `version`."""
+    """Draft of a policy. Its ETag is `version`."""
 
     document = DocumentField()
 
 
 class DraftWriteSerializer(StrictSerializer):
-    """A draft of the newest revision, or with the document of an older `revision`, or of `document`."""
+    """Request to create a draft.
+
+    Its content is `document`, or the document of an older `revision`; without both, that of the newest
+    revision.
+    """
 
     title = serializers.CharField(max_length=200, required=False, default="")
     document = serializers.DictField(required=False)
@@ -40,14 +44,22 @@ class DraftWriteSerializer(StrictSerializer):
 
 
 class DraftPatchSerializer(StrictSerializer):
-    """Objects key by key, lists whole; `transports` may be an object by name, where null takes one away."""
+    """Changes to a draft.
+
+    Objects are merged key by key; lists are replaced. `transports` may be an object by name, in which null
+    removes a transport.
+    """
 
     title = serializers.CharField(max_length=200, required=False)
     changes = serializers.DictField(required=False, default=dict)
 
 
 class ImportSerializer(StrictSerializer):
-    """A configuration file: `yaml` is Sluice's own, the others are laid over the newest revision."""
+    """Configuration file to import.
+
+    `system` "yaml" is Sluice's own format. Settings of the other systems are applied on top of the newest
+    revision.
+    """
 
     system = serializers.ChoiceField(choices=SYSTEMS)
     text = serializers.CharField(max_length=MAX_SENT, trim_whitespace=False)
@@ -55,7 +67,11 @@ class ImportSerializer(StrictSerializer):
 
 
 class UnrelatedSettingSerializer(serializers.Serializer[Any]):
-    """A setting of an imported file: where it stands, its line (from 1), and what it says (a secret's value reads "set")."""
+    """Setting of an imported file that does not concern a policy.
+
+    `where` is its position in the file's structure, `line` counts from 1, and `what` is its value (a secret
+    reads "set").
+    """
 
     where = serializers.CharField()
     line = serializers.IntegerField()
@@ -63,26 +79,29 @@ class UnrelatedSettingSerializer(serializers.Serializer[Any]):
 
 
 class ImportedSettingSerializer(UnrelatedSettingSerializer):
-    """A setting that was taken over, and into what."""
+    """Setting that was imported. `into` names the resulting setting of the policy."""
 
     into = serializers.CharField()
 
 
 class SkippedSettingSerializer(UnrelatedSettingSerializer):
-    """A setting that wasn't taken over, and why."""
+    """Setting that was not imported. `why` gives the reason."""
 
     why = serializers.CharField()
 
 
 class ImportedActionSerializer(serializers.Serializer[Any]):
-    """An action that was made, and is switched off."""
+    """Action that the import created. It is disabled."""
 
     id = serializers.IntegerField()
     name = serializers.CharField()
 
 
 class ImportReportSerializer(serializers.Serializer[Any]):
-    """What an import made. Each setting of the file is in one of the three lists; YAML of our own has none."""
+    """Result of an import.
+
+    Each setting of the file is in exactly one of the three lists. For Sluice's own YAML they are empty.
+    """
 
     draft = DraftSerializer()
     actions = ImportedActionSerializer(many=True)
@@ -96,7 +115,11 @@ class ImportReportSerializer(serializers.Serializer[Any]):
 
 
 class RolloutPlanSerializer(StrictSerializer):
-    """Whom first, and after how many decisions on them the revision before is restored."""
+    """Plan of a staged rollout.
+
+    `client` or `share` (percent) selects the clients that get the policy first. At most `most_decisions`
+    decisions on them are carried out; the next one restores the previous revision.
+    """
 
     client = serializers.CharField(max_length=64, required=False, default="")
     share = serializers.IntegerField(min_value=1, max_value=99, required=False, allow_null=True, default=None)
@@ -104,26 +127,26 @@ class RolloutPlanSerializer(StrictSerializer):
 
 
 class DraftPublishSerializer(ConfirmationSerializer):
-    """Why, and for whom first."""
+    """Reason for publishing a draft, and the plan of a staged rollout."""
 
     reason = serializers.CharField(max_length=500, allow_blank=True, required=False, default="")
     rollout = RolloutPlanSerializer(required=False, allow_null=True, default=None)
 
 
 class DraftPreviewSerializer(StrictSerializer):
-    """For whom first, as in publishing."""
+    """Plan of a staged rollout to preview, as in publishing."""
 
     rollout = RolloutPlanSerializer(required=False, allow_null=True, default=None)
 
 
 class RolloutStopSerializer(ConfirmationSerializer):
-    """Reason for the end of a rollout."""
+    """Reason for stopping a rollout."""
 
     reason = serializers.CharField(max_length=500, allow_blank=True, required=False, default="")
 
 
 class DocumentChangeSerializer(serializers.Serializer[Any]):
-    """One setting that differs from the newest revision."""
+    """Setting that differs from the newest revision."""
 
     path = serializers.CharField()
     before = serializers.CharField()
@@ -131,7 +154,7 @@ class DocumentChangeSerializer(serializers.Serializer[Any]):
 
 
 class FindingSerializer(serializers.Serializer[Any]):
-    """Something unwise in a policy."""
+    """Questionable setting in a policy, and how to fix it."""
 
     severity = serializers.CharField()
     where = serializers.CharField()
@@ -140,9 +163,10 @@ class FindingSerializer(serializers.Serializer[Any]):
 
 
 class PreviewSerializer(serializers.Serializer[Any]):
-    """What publishing would do. `effect` is null while the broker is away, or when there are problems.
+    """Effect that publishing a draft would have.
 
-    Of a group, `effect` lacks the clients of members that didn't answer; `away` says which and why.
+    `effect` is null while the broker is unavailable, and when there are problems. In a group it lacks the
+    clients of members that did not answer; `away` names these members and the reason.
     """
 
     problems = serializers.ListField(child=serializers.CharField())
@@ -153,7 +177,7 @@ class PreviewSerializer(serializers.Serializer[Any]):
 
 
 class RolloutSerializer(serializers.Serializer[Any]):
-    """A staged rollout."""
+    """Staged rollout of a revision and its state."""
 
     revision = serializers.IntegerField(source="revision.number")
     base = serializers.IntegerField(source="base.number")

@@ -1,4 +1,4 @@
-"""Losses and durable subscriptions."""
+"""Serializers of losses and durable subscriptions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from console.models import LossRecord
 
 
 class LossQuerySerializer(serializers.Serializer[Any]):
-    """What the ledger is filtered by."""
+    """Filter of the loss ledger."""
 
     client = serializers.CharField(required=False, default="")
     subscription = serializers.CharField(required=False, default="")
@@ -24,14 +24,24 @@ class LossQuerySerializer(serializers.Serializer[Any]):
 
 
 class LossSerializer(serializers.ModelSerializer[LossRecord]):
-    """An interval of messages that a subscription did not get. `first` and `last` are bookmarks."""
+    """Interval of messages that a subscription did not get. `first` and `last` are bookmarks."""
 
     class Meta:
         model = LossRecord
         fields = [
-            "id", "at", "client", "subscription", "topic", "cause", "rule", "messages", "bytes", "unjournaled",
-            "first", "last",
-        ]  # fmt: skip
+            "id",
+            "at",
+            "client",
+            "subscription",
+            "topic",
+            "cause",
+            "rule",
+            "messages",
+            "bytes",
+            "unjournaled",
+            "first",
+            "last",
+        ]
 
 
 DurableSerializer = serializer_of(DurableEntry)

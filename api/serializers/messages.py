@@ -1,4 +1,4 @@
-"""Messages of topics."""
+"""Serializers of messages of topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker_core.documents.journals import BrowsedPage
 
 
 class BrowseSerializer(serializers.Serializer[Any]):
-    """Which messages; from the oldest on unless said otherwise. `from` and `to` are moments."""
+    """Selection of messages, by default from the oldest on. `from` and `to` are moments."""
 
     filter = serializers.CharField(max_length=4096, required=False, default="")
     bookmark = serializers.CharField(
@@ -22,7 +22,7 @@ class BrowseSerializer(serializers.Serializer[Any]):
     limit = serializers.IntegerField(min_value=1, max_value=1_000, required=False, default=100)
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
-        """`from` is a word of Python's, and can't be declared as the others are."""
+        """Return the fields, with `from`, which cannot be declared because it is a Python keyword."""
         return {**super().get_fields(), "from": serializers.DateTimeField(required=False)}
 
 
@@ -30,8 +30,8 @@ MessagesSerializer = serializer_of(BrowsedPage)
 
 
 class PublishSerializer(StrictSerializer):
-    """A message, as JSON."""
+    """Message to publish, as JSON."""
 
-    # DRF takes declared fields out of the class: the attribute of its base stays.
+    # DRF removes declared fields from the class, so the base class's attribute of that name stays.
     data = serializers.JSONField()  # type: ignore[assignment]
     reason = serializers.CharField(max_length=500, required=False, default="", allow_blank=True)

@@ -1,4 +1,4 @@
-"""People and what was granted to them."""
+"""Serializers of accounts and their grants."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from console.models import Grant
 
 
 class GrantSerializer(serializers.ModelSerializer[Grant]):
-    """A role and where it holds; null and empty mean everywhere."""
+    """Role granted to an account, and its scope. A null instance and an empty pattern mean no restriction."""
 
-    # DRF takes declared fields out of the class: the attribute of its base stays.
+    # DRF removes declared fields from the class, so the base class's attribute of that name stays.
     instance = serializers.CharField(  # type: ignore[assignment]
         source="instance.name", default=None, allow_null=True
     )
@@ -26,11 +26,11 @@ class GrantSerializer(serializers.ModelSerializer[Grant]):
 
 
 class PasswordResetSerializer(OwnPasswordSerializer):
-    """The password of the administrator who asks for somebody's reset."""
+    """Password of the administrator who resets another account's password."""
 
 
 class NewGrantSerializer(OwnPasswordSerializer):
-    """A role to give."""
+    """Request to grant a role."""
 
     role = serializers.ChoiceField(Role.choices)
     instance = serializers.CharField(max_length=64, required=False, default="", allow_blank=True)
@@ -51,7 +51,7 @@ class NewGrantSerializer(OwnPasswordSerializer):
 
 
 class PersonSerializer(serializers.Serializer[Any]):
-    """An account."""
+    """Account and its grants."""
 
     username = serializers.CharField()
     is_active = serializers.BooleanField()
@@ -60,19 +60,19 @@ class PersonSerializer(serializers.Serializer[Any]):
 
 
 class NewPersonSerializer(StrictSerializer):
-    """An account to make."""
+    """Request to create an account."""
 
     username = serializers.CharField(max_length=150)
 
 
 class PersonChangeSerializer(OwnPasswordSerializer):
-    """Close an account, or open it again, which takes one's own password."""
+    """Request to deactivate or reactivate an account. Reactivating requires the caller's own password."""
 
     is_active = serializers.BooleanField()
 
 
 class PasswordSerializer(serializers.Serializer[Any]):
-    """A new password, which is shown this once."""
+    """New password of an account. It is never shown again."""
 
     username = serializers.CharField()
     password = serializers.CharField()

@@ -1,4 +1,7 @@
-"""Policies and transports. Absent keys stay as they are; null means the default, or the instance's value."""
+"""Serializers of policies and transports.
+
+Absent keys keep their values; null restores the default or the instance's value.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,13 @@ __all__ = ["ConfirmationSerializer", "StrictSerializer"]
 
 
 class PoolSerializer(SettingsSerializer):
-    """What a pool's clients share."""
+    """Limits of a pool, which clients share."""
 
     table = AMPS_POOL
 
 
 class ClientPolicySerializer(SettingsSerializer):
-    """What one client may use."""
+    """Limits of one client."""
 
     table = AMPS_CLIENT
 
@@ -38,48 +41,57 @@ class ClientPolicySerializer(SettingsSerializer):
     {"oneOf": [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}]}
 )
 class JournaledTopicField(serializers.Field[Any, Any, Any, Any]):
-    """A pattern or an object; what it may hold is checked where the policy is."""
+    """Topic pattern, or an object that describes a journaled topic. Services check its content."""
 
     def to_internal_value(self, data: Any) -> Any:
-        """As it is."""
+        """Return the value unchanged. Raises ValidationError for other JSON types."""
         if not isinstance(data, (str, dict)):
             raise serializers.ValidationError("Give a topic pattern or an object.")
         return data
 
     def to_representation(self, value: Any) -> Any:
-        """As it is."""
+        """Return the value unchanged."""
         return value
 
 
 class JournalSettingsSerializer(StrictSerializer):
-    """What is journaled, and the journal's files."""
+    """Journaled topics, and settings of the journal's files."""
 
     journaled_topics = serializers.ListField(
-        child=JournaledTopicField(), required=False,
-        help_text="Patterns, or objects {topic, message_type, filter, separator}; message_type is json, fix, nvfix, "
-        "msgpack or binary.",
-    )  # fmt: skip
+        child=JournaledTopicField(),
+        required=False,
+        help_text=(
+            "Patterns, or objects {topic, message_type, filter, separator}; message_type is json, fix, "
+            "nvfix, "
+            "msgpack or binary."
+        ),
+    )
     unjournaled_topics = serializers.ListField(child=serializers.CharField(max_length=255), required=False)
     journal_size = serializers.IntegerField(min_value=1024 * 1024, required=False)
     preallocated_files = serializers.IntegerField(min_value=1, max_value=64, required=False)
     journal_directory = serializers.CharField(max_length=1024, allow_null=True, required=False)
     archive_directory = serializers.CharField(max_length=1024, allow_null=True, required=False)
     sync_members = serializers.ListField(
-        child=serializers.CharField(max_length=64), max_length=MAX_SYNC, required=False,
+        child=serializers.CharField(max_length=64),
+        max_length=MAX_SYNC,
+        required=False,
         help_text="Of a group: the members that `fully_durable` waits for.",
-    )  # fmt: skip
+    )
     sync_topics = serializers.ListField(
-        child=serializers.CharField(max_length=255), required=False,
+        child=serializers.CharField(max_length=255),
+        required=False,
         help_text="Of a group: patterns of topics whose `persisted` waits for those members too.",
-    )  # fmt: skip
+    )
     downgrade_after_ms = serializers.IntegerField(
-        min_value=LEAST_DOWNGRADE_MS, max_value=MAX_DOWNGRADE_MS, required=False,
+        min_value=LEAST_DOWNGRADE_MS,
+        max_value=MAX_DOWNGRADE_MS,
+        required=False,
         help_text="After which one of them that doesn't confirm isn't waited for any more.",
-    )  # fmt: skip
+    )
 
 
 class TransportChangeSerializer(ConfirmationSerializer, TransportAccessSerializer):
-    """PATCH of a transport."""
+    """Changed settings of a transport."""
 
     host = serializers.CharField(max_length=255, required=False)
     port = serializers.IntegerField(min_value=0, max_value=65_535, required=False)
@@ -94,7 +106,7 @@ class TransportChangeSerializer(ConfirmationSerializer, TransportAccessSerialize
 
 
 class PolicyChangeSerializer(ConfirmationSerializer, EntriesSerializer):
-    """PATCH of the instance's policy."""
+    """Changed settings of the instance's policy."""
 
     instance = JournalSettingsSerializer(required=False)
     pool = PoolSerializer(required=False)
@@ -103,7 +115,10 @@ class PolicyChangeSerializer(ConfirmationSerializer, EntriesSerializer):
 
 
 class TransportSerializer(serializers.Serializer[Any]):
-    """A transport as the policy has it, and as it runs (`running` is null while the broker is away)."""
+    """Transport as the policy defines it, and its running state.
+
+    `running` is null while the broker is unavailable.
+    """
 
     name = serializers.CharField()
     kind = serializers.CharField()
@@ -122,7 +137,7 @@ class TransportSerializer(serializers.Serializer[Any]):
 
 
 class PolicyStatusSerializer(serializers.Serializer[Any]):
-    """The revision wanted against the one the broker reported."""
+    """Revision that should be in force (`wanted`), and the revision that the broker reported (`running`)."""
 
     instance = serializers.CharField()
     member = serializers.CharField(allow_blank=True)
@@ -138,7 +153,7 @@ class PolicyStatusSerializer(serializers.Serializer[Any]):
 
 
 class PolicySerializer(serializers.Serializer[Any]):
-    """The policy document that is wanted, and whether it is in force."""
+    """Policy document that should be in force, and whether it is."""
 
     revision = serializers.IntegerField()
     document = DocumentField()
@@ -146,7 +161,7 @@ class PolicySerializer(serializers.Serializer[Any]):
 
 
 class RevisionSerializer(serializers.Serializer[Any]):
-    """One immutable revision."""
+    """Immutable revision of a policy."""
 
     number = serializers.IntegerField()
     author = serializers.CharField()
@@ -159,7 +174,7 @@ class RevisionSerializer(serializers.Serializer[Any]):
 
 
 class PolicyChangeResultSerializer(serializers.Serializer[Any]):
-    """What came of a change: its revision, and whether the running broker took it up."""
+    """Result of a policy change: the new revision, and whether the running broker applied it."""
 
     revision = serializers.IntegerField(source="revision.number")
     document = DocumentField(source="revision.document")
@@ -169,5 +184,5 @@ class PolicyChangeResultSerializer(serializers.Serializer[Any]):
 
     @extend_schema_field({"type": "array", "items": {"type": "object"}})
     def get_findings(self, change: Any) -> list[dict[str, str]]:
-        """What is allowed and unwise: severity, where, sentence, fix."""
+        """Return questionable but valid settings, each with `severity`, `where`, `sentence` and `fix`."""
         return [{key: str(value) for key, value in one._asdict().items()} for one in change.findings]

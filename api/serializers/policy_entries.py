@@ -1,5 +1,8 @@
-"""The lists of a policy: presets' entries, custom rules, users and entitlements. What values may be together is checked
-where policies are; here a misspelt setting is refused, and the schema says what there is."""
+"""Serializers of a policy's lists: preset entries, custom rules, users, entitlements, destinations.
+
+They reject misspelt settings and describe the settings in the schema. The policy services check
+combinations of values.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from broker_core.config.rules import MAX_RULES, MAX_RUNGS
 from console.access.policy_secrets import SET, redact_secrets
 
 OPTIONAL_TEXT: dict[str, Any] = {**OPTIONAL, "max_length": 4_096}
+"""Options of an optional text field of at most 4,096 characters."""
 
 
 def _number(low: int = 0, high: int = 2**62, help_text: str = "") -> serializers.IntegerField:
@@ -37,14 +41,14 @@ def _texts(most: int = 1_000, length: int = 255) -> serializers.ListField:
 
 
 class XapEntrySerializer(SettingsSerializer):
-    """XAP's slow consumers, for the instance or a transport."""
+    """XAP slow-consumer settings, for the instance or one transport."""
 
     table = XAP
     transport = serializers.CharField(max_length=64, required=False, allow_blank=True)
 
 
 class ActiveMqEntrySerializer(SettingsSerializer):
-    """ActiveMQ's policyEntry of a topic pattern."""
+    """ActiveMQ `policyEntry` of a topic pattern."""
 
     table = ACTIVEMQ
     topic = serializers.CharField(max_length=255)
@@ -52,7 +56,7 @@ class ActiveMqEntrySerializer(SettingsSerializer):
 
 
 class QpidEntrySerializer(SettingsSerializer):
-    """Qpid's consumer element of a topic."""
+    """Qpid consumer settings of a topic."""
 
     table = QPID
     topic = serializers.CharField(max_length=255)
@@ -60,7 +64,10 @@ class QpidEntrySerializer(SettingsSerializer):
 
 
 class QuotaEntrySerializer(SettingsSerializer):
-    """What one user and one client may take: everybody's, or a user's or transport's own."""
+    """Quota of one user and one client.
+
+    With `user` or `transport` it applies only there; otherwise to every user.
+    """
 
     table = QUOTAS
     user = serializers.CharField(max_length=64, required=False, allow_blank=True)
@@ -68,7 +75,7 @@ class QuotaEntrySerializer(SettingsSerializer):
 
 
 class ScopeSerializer(StrictSerializer):
-    """Whom a rule's entry is for; nothing set is the instance."""
+    """Scope of a custom rule. An empty scope means the instance."""
 
     transport = serializers.CharField(max_length=255, required=False, allow_blank=True)
     topic = serializers.CharField(max_length=255, required=False, allow_blank=True)
@@ -78,7 +85,7 @@ class ScopeSerializer(StrictSerializer):
 
 
 class RungSerializer(StrictSerializer):
-    """One step of a ladder."""
+    """Rung of a ladder: one action and its threshold."""
 
     action = serializers.ChoiceField(choices=[str(action) for action in PolicyAction])
     at_percent = serializers.IntegerField(min_value=1, max_value=100, required=False)
@@ -87,7 +94,7 @@ class RungSerializer(StrictSerializer):
 
 
 class RuleSerializer(StrictSerializer):
-    """One entry of a custom rule."""
+    """Custom rule for slow clients."""
 
     name = serializers.CharField(max_length=64)
     scope = ScopeSerializer(required=False)
@@ -112,7 +119,7 @@ class RuleSerializer(StrictSerializer):
 
 
 class UserSerializer(StrictSerializer):
-    """Somebody who may log on to transports."""
+    """User whose credentials clients log on with."""
 
     name = serializers.CharField(max_length=64)
     password = serializers.CharField(
@@ -127,7 +134,7 @@ class UserSerializer(StrictSerializer):
 
 
 class EntitlementSerializer(StrictSerializer):
-    """What some may do on restricted transports."""
+    """Entitlement: topics that users and groups may publish and subscribe to on restricted transports."""
 
     who = serializers.ListField(child=serializers.CharField(max_length=255), min_length=1, max_length=1_000)
     transports = _texts()
@@ -137,7 +144,7 @@ class EntitlementSerializer(StrictSerializer):
 
 
 class AccessSettingsSerializer(StrictSerializer):
-    """Both lists are replaced whole."""
+    """Users and entitlements. A list in a request replaces the stored list."""
 
     users = _list_of(UserSerializer, max_length=MAX_USERS, required=False)
     entitlements = _list_of(EntitlementSerializer, max_length=MAX_ENTITLEMENTS, required=False)
@@ -152,7 +159,7 @@ class TlsSerializer(StrictSerializer):
 
 
 class TransportAccessSerializer(StrictSerializer):
-    """Who may log on to a transport."""
+    """Access settings of a transport: authentication, origins, TLS."""
 
     authentication = serializers.ChoiceField(choices=AUTHENTICATIONS, required=False)
     restricted = serializers.BooleanField(required=False)
@@ -161,7 +168,10 @@ class TransportAccessSerializer(StrictSerializer):
 
 
 class DestinationSerializer(StrictSerializer):
-    """Another site that records are carried to. What the link proves itself with is in a file on the broker's machine."""
+    """Destination: another site to which a link forwards records.
+
+    The link's credentials are in a file on the broker's machine.
+    """
 
     name = serializers.CharField(max_length=59, help_text="Its client is `link.` and this.")
     addresses = serializers.ListField(
@@ -180,7 +190,10 @@ class DestinationSerializer(StrictSerializer):
     durability = serializers.ChoiceField(
         choices=DURABILITIES,
         required=False,
-        help_text="`sync`: what it carries is acknowledged to publishers when the destination has it, as long as it isn't downgraded. Default `async`.",
+        help_text=(
+            "`sync`: what it carries is acknowledged to publishers when the destination has it, as long "
+            "as it isn't downgraded. Default `async`."
+        ),
     )
     enabled = serializers.BooleanField(
         required=False, help_text="Switched off it keeps its place. Default true."
@@ -191,7 +204,7 @@ class DestinationSerializer(StrictSerializer):
 
 
 class EntriesSerializer(StrictSerializer):
-    """The lists of a policy; each that is given is replaced whole."""
+    """Lists of a policy. Each list in a request replaces the stored list."""
 
     rules = _list_of(RuleSerializer, max_length=MAX_RULES, required=False)
     xap = _list_of(XapEntrySerializer, max_length=MAX_ENTRIES, required=False)
@@ -204,11 +217,11 @@ class EntriesSerializer(StrictSerializer):
 
 @extend_schema_field({"type": "object", "additionalProperties": {}})
 class DocumentField(serializers.Field[Any, Any, Any, Any]):
-    """A policy document on its way out: the hashes of passwords and tokens read "set"."""
+    """Policy document, read-only. Hashes of passwords and tokens are replaced by "set"."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(read_only=True, **options)
 
     def to_representation(self, value: Any) -> Any:
-        """Redacted."""
+        """Return the document with its secrets redacted."""
         return redact_secrets(value)

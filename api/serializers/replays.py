@@ -1,4 +1,4 @@
-"""Managed replays."""
+"""Serializers of managed replays."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from console.queries.replays import ReplayView
 
 
 class ReplayQuerySerializer(serializers.Serializer[Any]):
-    """What replays are filtered by."""
+    """Filter of managed replays."""
 
     state = serializers.ChoiceField(REPLAY_STATES, required=False, default="")
 
 
 class RateSerializer(StrictSerializer):
-    """How fast. Null is as fast as the client reads."""
+    """Rate of a replay. Null means as fast as the client reads."""
 
     rate = serializers.CharField(
         max_length=64, allow_null=True, help_text="1000 (messages/s), 500KB (bytes/s), 2X."
@@ -34,7 +34,7 @@ class RateSerializer(StrictSerializer):
 
 
 class NewReplaySerializer(StrictSerializer):
-    """What to replay, to which client."""
+    """Request to create a managed replay for a client."""
 
     name = serializers.CharField(max_length=64)
     client = serializers.CharField(max_length=64, help_text="The client that will subscribe with this name.")

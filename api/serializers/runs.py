@@ -1,4 +1,4 @@
-"""Journals, runs and the audit."""
+"""Serializers of journal segments, journal actions and runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IN_LAKE = "Remove only what the lake has, by counts and checksums of its files."
 
 
 class JournalActionSerializer(StrictSerializer):
-    """What to do with which segments."""
+    """Request to archive, compress or remove segments older than `age`."""
 
     age = serializers.CharField(max_length=40, help_text="Like 7d, 1h30m, 45s, or seconds.")
     dry_run = serializers.BooleanField(
@@ -37,7 +37,7 @@ class JournalActionSerializer(StrictSerializer):
 
 
 class JournalApplySerializer(StrictSerializer):
-    """A plan to carry out."""
+    """Plan to carry out."""
 
     age = serializers.CharField(max_length=40)
     plan = serializers.CharField(max_length=64, help_text="The hash of the plan.")
@@ -45,17 +45,19 @@ class JournalApplySerializer(StrictSerializer):
 
 
 class SkippedSerializer(serializers.Serializer[Any]):
-    """A segment that an action leaves alone."""
+    """Segment that an action skips."""
 
     name = serializers.CharField()
     why = serializers.CharField()
     reason = serializers.CharField(
-        help_text="current, archived, compressed, young, gap, or who needs it: replay, spool, managed_replay, …"
+        help_text=(
+            "current, archived, compressed, young, gap, or who needs it: replay, spool, managed_replay, …"
+        )
     )
 
 
 class PlanSerializer(serializers.Serializer[Any]):
-    """What an action would do."""
+    """Plan of a journal action: the segments that it would change now."""
 
     action = serializers.CharField()
     age = serializers.CharField()
@@ -72,7 +74,7 @@ class PlanSerializer(serializers.Serializer[Any]):
 
 
 class PipelineSerializer(StrictSerializer):
-    """Options of a pipeline job, by name without the dashes."""
+    """Options of a pipeline job, by name without leading dashes."""
 
     options = serializers.DictField(
         child=serializers.CharField(max_length=1000), required=False, default=dict
@@ -80,9 +82,9 @@ class PipelineSerializer(StrictSerializer):
 
 
 class RunSerializer(serializers.ModelSerializer[ActionRun]):
-    """One execution of an action."""
+    """Run: one execution of an action."""
 
-    # DRF takes declared fields out of the class: the attribute of its base stays.
+    # DRF removes declared fields from the class, so the base class's attribute of that name stays.
     instance = serializers.CharField(source="instance.name")  # type: ignore[assignment]
     action = serializers.IntegerField(source="action_id", allow_null=True)
 
@@ -94,25 +96,52 @@ class RunSerializer(serializers.ModelSerializer[ActionRun]):
     class Meta:
         model = ActionRun
         fields = [
-            "id", "instance", "member", "kind", "parameters", "trigger", "state", "progress", "step", "plan", "plan_hash", "steps",
-            "result", "error", "log", "actor", "actor_kind", "causes", "approver", "action", "due_at", "repeats",
+            "id",
+            "instance",
+            "member",
+            "kind",
+            "parameters",
+            "trigger",
+            "state",
+            "progress",
+            "step",
+            "plan",
+            "plan_hash",
+            "steps",
+            "result",
+            "error",
+            "log",
+            "actor",
+            "actor_kind",
+            "causes",
+            "approver",
+            "action",
+            "due_at",
+            "repeats",
             "cancel_requested",
-            "created_at", "started_at", "ended_at", "duration_ms", "withheld",
-        ]  # fmt: skip
+            "created_at",
+            "started_at",
+            "ended_at",
+            "duration_ms",
+            "withheld",
+        ]
 
     def to_representation(self, run: ActionRun) -> dict[str, Any]:
-        """As much as the caller may see: the serializer's context has the `request`."""
+        """Return the run without the parts that the caller must not see.
+
+        The serializer's context must have the `request`.
+        """
         seen: dict[str, Any] = super().to_representation(
             run_redaction.redact_run(run, access_of_request(self.context["request"]))
         )
         return seen
 
     def get_withheld(self, run: ActionRun) -> list[Literal["messages", "clients"]]:
-        """Nothing, for most."""
+        """Return the redacted parts; usually empty."""
         return run.withheld  # type: ignore[attr-defined,no-any-return]
 
     def get_duration_ms(self, run: ActionRun) -> int | None:
-        """From its start to its end; null before."""
+        """Return the milliseconds from start to end, or null before the end."""
         return (
             round((run.ended_at - run.started_at).total_seconds() * 1000)
             if run.started_at and run.ended_at

@@ -1,4 +1,4 @@
-"""Serializers of the settings that systems' tables hold: AMPS, XAP, ActiveMQ, Qpid."""
+"""Serializers of preset settings: AMPS, XAP, ActiveMQ, Qpid. The presets' tables define the fields."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ from broker_core.config.preset_settings import PresetField, SettingType, Table
 from broker_core.config.rule_terms import EnforcementMode
 
 OPTIONAL: dict[str, Any] = {"required": False, "allow_null": True}
+"""Options of a field that may be absent or null."""
 
 
 class SettingsSerializer(StrictSerializer):
-    """The fields that are declared, and those of `table`. Each may be absent or null."""
+    """Serializer with the declared fields and those of `table`. Each may be absent or null."""
 
     table: ClassVar[Table] = {}
+    """Settings by name."""
 
     def get_fields(self) -> dict[str, Any]:
-        """Declared fields first."""
+        """Return the declared fields, followed by the fields of `table`."""
         return {**super().get_fields(), **{name: preset_field(row) for name, row in self.table.items()}}
 
 
 def preset_field(row: PresetField) -> serializers.Field[Any, Any, Any, Any]:
-    """The field of a setting; bounds, unit, meaning and default are those of its table."""
+    """Return a serializer field for a setting.
+
+    Bounds, unit, help text and default come from its table row.
+    """
     options = {**OPTIONAL, "help_text": row.help_text + (f" Unit: {row.unit}." if row.unit else "")}
     match row.kind:
         case SettingType.WHOLE:

@@ -1,4 +1,4 @@
-"""Figures over time."""
+"""Serializers of statistics over time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from console.queries.statistics import DELAYS, KINDS
 
 
 class StatisticsQuerySerializer(serializers.Serializer[Any]):
-    """What, and when; the last quarter of an hour unless said otherwise. `from` and `to` are moments, `step` seconds."""
+    """Subject and time range of statistics, by default the last 15 minutes.
+
+    `from` and `to` are moments; `step` is in seconds.
+    """
 
     of = serializers.ChoiceField(KINDS, default="instance")
     name = serializers.CharField(
@@ -27,18 +30,21 @@ class StatisticsQuerySerializer(serializers.Serializer[Any]):
     )
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
-        """`from` is a word of Python's, and can't be declared as the others are."""
+        """Return the fields, with `from`, which cannot be declared because it is a Python keyword."""
         return {**super().get_fields(), "from": serializers.DateTimeField(required=False)}
 
 
 class PointSerializer(serializers.Serializer[Any]):
-    """The highest figures of one step; `at` is seconds UTC. A client has lag and bytes, a place rates and pools."""
+    """Highest values within one step. `at` is in seconds since the epoch, UTC.
+
+    A client has lag and bytes; a transport, pool or instance has rates and pool usage.
+    """
 
     at = serializers.IntegerField()
     state = serializers.CharField(required=False)
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
-        """The figures are those that rings keep, and how long messages took."""
+        """Return the declared fields, the recorded figures and the latency percentiles."""
         names = dict.fromkeys((*(name for kind in seconds_ring.NUMBERS.values() for name in kind), *DELAYS))
         return {
             **super().get_fields(),
@@ -47,11 +53,14 @@ class PointSerializer(serializers.Serializer[Any]):
 
 
 class SeriesSerializer(serializers.Serializer[Any]):
-    """Figures over time. `source` says how fine they were kept: seconds, samples (10 s), minutes or hours."""
+    """Statistics over time.
+
+    `source` names the resolution of the stored data: seconds, samples (10 s), minutes or hours.
+    """
 
     of = serializers.CharField()
     name = serializers.CharField()
-    # DRF takes declared fields out of the class: the attribute of its base stays.
+    # DRF removes declared fields from the class, so the base class's attribute of that name stays.
     source = serializers.ChoiceField(["seconds", "samples", "minutes", "hours"])  # type: ignore[assignment]
     step = serializers.IntegerField()
     points = PointSerializer(many=True)

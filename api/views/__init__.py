@@ -1,1 +1,1 @@
-"""REST views: read the request, call one service or query, shape the answer."""
+"""REST views. Each reads a request, calls one service or query, and returns its result."""

@@ -1,4 +1,4 @@
-"""Login with a password for a session, and API tokens for programs."""
+"""Views for password logins (sessions), API tokens (programs) and the caller's account."""
 
 from __future__ import annotations
 
@@ -33,19 +33,22 @@ from console.units.ages import parse_age
 
 
 class LoginView(ApiView):
-    """Begin a session. Takes JSON alone, which no form of another site can send."""
+    """Login with a password. Accepts only JSON, because a form on another site cannot send JSON."""
 
     needs = {"POST": PublicAccess.EVERYONE}
     authentication_classes: list[Any] = []
-    throttle_classes: list[Any] = []  # console/web/login_gate.py stands before it
+    throttle_classes: list[Any] = []  # console/web/login_gate.py limits login requests before this view
 
     def get_authenticate_header(self, request: Request) -> str:
-        """Without one DRF would turn a wrong password into a 403."""
+        """Return a challenge, so that a wrong password is answered with 401. Without it DRF answers 403."""
         return "Bearer"
 
     @extend_schema(request=LoginSerializer, responses=AccountSerializer)
     def post(self, request: Request) -> Response:
-        """Log in; too many wrong passwords lock the name at this address for a quarter of an hour."""
+        """Log in and start a session.
+
+        Too many wrong passwords lock the user name at the caller's address for 15 minutes.
+        """
         given = parse_request(LoginSerializer, request.data)
         django_request = request._request
         user = authenticate(django_request, username=given["username"], password=given["password"])
@@ -57,7 +60,10 @@ class LoginView(ApiView):
 
 
 def _second_factor(request: Any, user: Any, code: str) -> None:
-    """Raise OperatorError unless the code is right, or none is asked of this account."""
+    """Check the code of an account that needs a second factor.
+
+    Raises OperatorError `second_factor_missing`, `second_factor_needed`, or that of a wrong code.
+    """
     if not second_factor.is_required(user):
         return
     if not second_factor.is_enabled(user):
@@ -75,30 +81,30 @@ def _second_factor(request: Any, user: Any, code: str) -> None:
 
 
 class LogoutView(ApiView):
-    """End the session."""
+    """End of a session."""
 
     needs = {"POST": PublicAccess.OWN_ACCOUNT}
 
     @extend_schema(request=None, responses={204: None})
     def post(self, request: Request) -> Response:
-        """Log out."""
+        """End the session."""
         logout(request._request)
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 class AccountView(ApiView):
-    """Who is calling."""
+    """Account of the caller."""
 
     needs = {"GET": PublicAccess.OWN_ACCOUNT}
 
     @extend_schema(responses=AccountSerializer)
     def get(self, request: Request) -> Response:
-        """The account, and whether it may change things."""
+        """Return the caller's account, its grants and permissions."""
         return Response(account_document(request.user, request.auth))
 
 
 class TokensView(PagedView):
-    """API tokens: one's own, and for administrators everybody's with `?everyone=yes`."""
+    """API tokens of the caller, or of all accounts."""
 
     needs = {"GET": PublicAccess.OWN_ACCOUNT, "POST": PublicAccess.OWN_ACCOUNT}
 
@@ -109,7 +115,10 @@ class TokensView(PagedView):
         responses=TokenSerializer(many=True),
     )
     def get(self, request: Request) -> Response:
-        """The caller's tokens, or everybody's, without their secrets."""
+        """List API tokens without their secrets.
+
+        The list has the caller's tokens. With `everyone=yes` it has all tokens, for administrators.
+        """
         found = ApiToken.objects.select_related("user")
         if request.query_params.get("everyone") == "yes":
             require_permission(actor_of(request), Permission.MANAGE_ACCESS)
@@ -119,9 +128,10 @@ class TokensView(PagedView):
 
     @extend_schema(request=NewTokenSerializer, responses={201: CreatedTokenSerializer})
     def post(self, request: Request) -> Response:
-        """Make a token; its secret is in this answer and nowhere else. A token can't make tokens.
+        """Create an API token.
 
-        Takes one's own password.
+        The response contains the secret, which is never shown again. Requires the caller's own password. A
+        request with an API token cannot create tokens.
         """
         if isinstance(request.auth, ApiToken):
             raise OperatorError("not_allowed", "A token can't make tokens.", "Log in with your password.")
@@ -139,13 +149,17 @@ class TokensView(PagedView):
 
 
 class TokenView(ApiView):
-    """One token."""
+    """API token of an account."""
 
     needs = {"DELETE": PublicAccess.OWN_ACCOUNT}
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, token_id: int) -> Response:
-        """Revoke a token of one's own, an administrator anybody's; a token may revoke itself."""
+        """Revoke an API token.
+
+        Accounts may revoke their own tokens, administrators all tokens. A request with an API token may
+        only revoke that token.
+        """
         found = ApiToken.objects.filter(pk=token_id, revoked_at__isnull=True).first()
         own = found is not None and found.user_id == request.user.pk
         theirs = found if own or is_allowed(actor_of(request), Permission.MANAGE_ACCESS) else None
@@ -158,7 +172,10 @@ class TokenView(ApiView):
 
 
 def account_document(user: Any, token: Any) -> dict[str, Any]:
-    """An account as the API shows it: what it may do, by which grants; a token's scope is taken off."""
+    """Return an account as the API's JSON: its permissions and grants.
+
+    With `token` the permissions are limited to the token's scope.
+    """
     access = access_of(user, token)
     return {
         "username": user.get_username(),

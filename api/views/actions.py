@@ -1,4 +1,4 @@
-"""Actions: when, if, do. Each run of one is planned first, and applied with the plan's hash."""
+"""Views of actions (automations), their plans, and the events and requests that start them."""
 
 from __future__ import annotations
 
@@ -40,26 +40,28 @@ from console.services.actions import editor, run_requests, schedule
 
 
 def _action(request: Request, action_id: int) -> Action:
+    """Return the action, on the requested instance."""
     return queries.action(instance_named(instance_name(request)), action_id)
 
 
 def _shown(action: Action, code: int = status.HTTP_200_OK) -> Response:
+    """Return a response with an action and its ETag."""
     return set_etag(Response(ActionSerializer(action).data, status=code), action.version)
 
 
 class ActionsView(PagedView):
-    """All actions."""
+    """Actions of an instance."""
 
     needs = {"GET": Permission.VIEW, "POST": Permission.EDIT_POLICIES}
 
     @extend_schema(responses=ActionSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Actions by name."""
+        """List the actions by name."""
         return self.page(queries.actions(instance_named(instance_name(request))), ActionSerializer)
 
     @extend_schema(request=ActionWriteSerializer, responses={201: ActionSerializer})
     def post(self, request: Request) -> Response:
-        """Make an action."""
+        """Create an action."""
         asked = parse_request(ActionWriteSerializer, request.data)
         made = editor.create(actor_of(request), instance_named(instance_name(request)), asked)
         answer = _shown(made, status.HTTP_201_CREATED)
@@ -68,18 +70,18 @@ class ActionsView(PagedView):
 
 
 class ActionView(ApiView):
-    """One action."""
+    """Action of an instance."""
 
     needs = {"GET": Permission.VIEW, "PATCH": Permission.EDIT_POLICIES, "DELETE": Permission.EDIT_POLICIES}
 
     @extend_schema(responses=ActionSerializer)
     def get(self, request: Request, action_id: int) -> Response:
-        """An action with its next five firings."""
+        """Return an action with its next five firings."""
         return _shown(_action(request, action_id))
 
     @extend_schema(request=ActionPatchSerializer, responses=ActionSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request, action_id: int) -> Response:
-        """Change what is given. If-Match is needed: the action's ETag, or *."""
+        """Change fields of an action. Requires If-Match with the action's ETag, or *."""
         asked = parse_request(ActionPatchSerializer, request.data)
         return _shown(
             editor.change(actor_of(request), _action(request, action_id), asked, required_revision(request))
@@ -87,32 +89,35 @@ class ActionView(ApiView):
 
     @extend_schema(request=None, responses={204: None})
     def delete(self, request: Request, action_id: int) -> Response:
-        """Delete it; its runs stay."""
+        """Delete an action. Its runs remain."""
         editor.delete(actor_of(request), _action(request, action_id))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 class ActionPlanView(ApiView):
-    """Planning."""
+    """Plan of an action."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
     @extend_schema(request=RunRequestSerializer, responses=ActionPlanSerializer)
     def post(self, request: Request, action_id: int) -> Response:
-        """What the action would do now, and the plan's hash. Changes nothing."""
+        """Return the effect that the action would have now, and the plan's hash. Changes nothing."""
         audit.mark_read_only(request)
         asked = parse_request(RunRequestSerializer, request.data)
         return Response(run_requests.plan_action(_action(request, action_id), asked["parameters"]))
 
 
 class ActionApplyView(ApiView):
-    """Applying."""
+    """Run of an action."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
     @extend_schema(request=RunRequestSerializer, responses={202: RunSerializer})
     def post(self, request: Request, action_id: int) -> Response:
-        """Run it: 202 and a run. 409 plan_changed when it would no longer do what the plan said."""
+        """Run an action. Returns 202 and the run.
+
+        Returns 409 `plan_changed` if the action would now do something else than the plan says.
+        """
         asked, action = parse_request(RunRequestSerializer, request.data), _action(request, action_id)
         run = run_requests.apply_action(
             actor_of(request),
@@ -125,13 +130,16 @@ class ActionApplyView(ApiView):
 
 
 class RequestPlanView(ApiView):
-    """Planning what a path's action would do."""
+    """Plan of the action that a request path starts."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
     @extend_schema(request=RunRequestSerializer, responses=ActionPlanSerializer)
     def post(self, request: Request, path: str) -> Response:
-        """What a request at this path would do now. Changes nothing."""
+        """Return the effect that a request at this path would have now, and the plan's hash.
+
+        Changes nothing.
+        """
         audit.mark_read_only(request)
         asked = parse_request(RunRequestSerializer, request.data)
         action, _ = run_requests.action_at_path(
@@ -141,13 +149,16 @@ class RequestPlanView(ApiView):
 
 
 class RequestView(ApiView):
-    """Actions on an API request."""
+    """Actions that start on an API request."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
     @extend_schema(request=RunRequestSerializer, responses={202: RunSerializer})
     def post(self, request: Request, path: str) -> Response:
-        """Run the action whose trigger names this path: 202 and a run. 400 when a required parameter is missing."""
+        """Run the action whose trigger names this path. Returns 202 and the run.
+
+        Returns 400 when a required parameter is missing.
+        """
         asked = parse_request(RunRequestSerializer, request.data)
         action, trigger = run_requests.action_at_path(
             instance_named(instance_name(request)), path, asked["parameters"]
@@ -162,13 +173,16 @@ class RequestView(ApiView):
 
 
 class EventPlanView(ApiView):
-    """Planning what a custom event would start."""
+    """Plan of the actions that a custom event starts."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
     @extend_schema(request=RunRequestSerializer, responses=EventPlanSerializer)
     def post(self, request: Request, name: str) -> Response:
-        """Plan the actions that wait for this event, with one hash of all plans. Changes nothing."""
+        """Return the plans of the actions that this event would start, with one hash for all of them.
+
+        Changes nothing.
+        """
         audit.mark_read_only(request)
         asked = parse_request(RunRequestSerializer, request.data)
         return Response(
@@ -177,16 +191,17 @@ class EventPlanView(ApiView):
 
 
 class EventView(ApiView):
-    """Custom events."""
+    """Custom events that start actions."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
     @extend_schema(request=RunRequestSerializer, responses={202: RunSerializer(many=True)})
     def post(self, request: Request, name: str) -> Response:
-        """Raise a custom event: 202 and the runs that it starts, which are the caller's.
+        """Raise a custom event. Returns 202 and the runs that it starts, with the caller as their author.
 
-        409 plan_needed without a plan's hash when one of them removes something; plan_changed when they would
-        do something else now."""
+        Returns 409 `plan_needed` when a run removes data and the request has no plan hash, and
+        `plan_changed` when the runs would now do something else.
+        """
         asked = parse_request(RunRequestSerializer, request.data)
         instance = instance_named(instance_name(request))
         runs = run_requests.raise_event(actor_of(request), instance, name, asked["parameters"], asked["plan"])
@@ -196,13 +211,13 @@ class EventView(ApiView):
 
 
 class FiringsView(ApiView):
-    """Trying a schedule."""
+    """Preview of a schedule."""
 
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(parameters=[FiringsQuerySerializer], responses=FiringsSerializer)
     def get(self, request: Request) -> Response:
-        """The next five firings of a schedule, as `every` would have it."""
+        """Return the next five firings of the schedule in `every`."""
         asked: dict[str, Any] = parse_request(FiringsQuerySerializer, request.query_params)
         zone, now = settings.SLUICE_LOCAL_ZONE, timezone.now()
         return Response(
@@ -214,14 +229,14 @@ class FiringsView(ApiView):
 
 
 class SchedulesView(PagedView):
-    """Schedules."""
+    """Scheduled actions of an instance."""
 
     pagination_class = NumberedPagination
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=ScheduleSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Scheduled actions and when each is due next."""
+        """List scheduled actions with their next firing."""
         found = queries.actions(instance_named(instance_name(request)))
         scheduled = [
             action for action in found if any(trigger["on"] == "schedule" for trigger in action.when)

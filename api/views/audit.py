@@ -1,4 +1,4 @@
-"""The audit: who did what, on what, and how it ended."""
+"""View of the audit log."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from console.queries.filters import AuditFilter
 
 
 class AuditView(PagedView):
-    """The audit."""
+    """Audit log of the installation."""
 
     needs = {"GET": Permission.READ_AUDIT}
     whole_installation = True
 
     @extend_schema(parameters=query_of(AuditFilter), responses=AuditSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """What was changed, tried and refused, newest first."""
+        """List changes, failed attempts and refusals, newest first."""
         return self.page(filtered(AuditFilter, request, AuditEvent.objects.all()), AuditSerializer)

@@ -1,4 +1,4 @@
-"""What the views share."""
+"""Helpers for views: request validation, instance and member parameters, ETags."""
 
 from __future__ import annotations
 
@@ -26,31 +26,37 @@ __all__ = [
 
 
 def parse_request(serializer: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
-    """The checked data of a request's body or query. Raises DRF's ValidationError."""
+    """Return the validated data of a request's body or query. Raises DRF's ValidationError."""
     reader = serializer(data=data)
     reader.is_valid(raise_exception=True)
     return dict(reader.validated_data)
 
 
 def instance_name(request: Request) -> str | None:
-    """`?instance=`, or None for this installation's own."""
+    """Return the `instance` query parameter, or None for the session's instance or the installation's own."""
     return request.query_params.get("instance") or None
 
 
 def member_name(request: Request) -> str:
-    """`?member=`, or "" for all of a group."""
+    """Return the `member` query parameter, or "" for all members of a group."""
     return request.query_params.get("member", "")
 
 
 def visible_patterns(request: Request) -> list[str] | None:
-    """Name patterns of the clients that the caller may see on the instance asked for; None is all."""
+    """Return name patterns of the clients that the caller may see on the requested instance.
+
+    None means all clients.
+    """
     return access_of_request(request).client_patterns(
         instance_name(request) or current_instance.instance_name()
     )
 
 
 def expected_revision(request: Request) -> int | None:
-    """The revision in If-Match; None when there is no such header. Raises OperatorError bad_if_match."""
+    """Return the revision in the If-Match header.
+
+    None without the header, and for `*`. Raises OperatorError `bad_if_match`.
+    """
     header = request.headers.get("If-Match", "").strip()
     if header in ("", "*"):
         return None
@@ -63,9 +69,9 @@ def expected_revision(request: Request) -> int | None:
 
 
 def required_revision(request: Request) -> int | None:
-    """As `expected_revision`, where a change must say what it was made for. Raises OperatorError if_match_needed.
+    """Return the revision in the If-Match header, which must be present; None for `*`, any revision.
 
-    None is `If-Match: *`: whatever it is by now.
+    Raises OperatorError `if_match_needed` or `bad_if_match`.
     """
     if not request.headers.get("If-Match", "").strip():
         raise OperatorError(
@@ -77,6 +83,6 @@ def required_revision(request: Request) -> int | None:
 
 
 def set_etag(response: Response, revision: int) -> Response:
-    """Give the revision as the answer's ETag."""
+    """Set the response's ETag to a revision; return the response."""
     response["ETag"] = f'"{revision}"'
     return response

@@ -1,4 +1,4 @@
-"""Clients as their broker sees them now, their history, and decisions on them."""
+"""Views of brokers and clients: current state, history, and decisions."""
 
 from __future__ import annotations
 
@@ -42,18 +42,21 @@ from console.services.actors import access_of_request
 
 
 class BrokersView(ApiView):
-    """The brokers."""
+    """Brokers of the installation."""
 
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=serializer_of(BrokerEntry)(many=True))
     def get(self, request: Request) -> Response:
-        """Every broker that the console reaches, of all instances that the caller may see: whether it answers, and what it does."""
+        """List the brokers of all instances that the caller may see.
+
+        Each entry says whether the broker answers, and its state.
+        """
         return Response(to_plain(brokers.brokers(access_of_request(request))))
 
 
 class StatusView(ApiView):
-    """The broker."""
+    """Status of an instance."""
 
     of_members = MemberSource.NOW
     needs = {"GET": Permission.VIEW}
@@ -61,7 +64,10 @@ class StatusView(ApiView):
 
     @extend_schema(responses=StatusSerializer)
     def get(self, request: Request) -> Response:
-        """Rates, totals, pools, transports and the journal; 503 while the broker is away."""
+        """Return rates, totals, pools, transports and the journal of an instance.
+
+        Returns 503 while the broker is unavailable.
+        """
         instance = instance_named(instance_name(request))
         return Response(
             {
@@ -73,7 +79,7 @@ class StatusView(ApiView):
 
 
 class ClientsView(PagedView):
-    """All clients."""
+    """Clients of an instance."""
 
     pagination_class = MembersNumberedPagination
     of_members = MemberSource.NOW
@@ -82,78 +88,91 @@ class ClientsView(PagedView):
 
     @extend_schema(parameters=[ClientQuerySerializer], responses=ClientSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Logged-on clients, filtered, sorted and in pages: lag, state, offlined since, spool, policy revision."""
+        """List logged-on clients: lag, state, time since offlining, spool, policy revision.
+
+        The list is filtered, sorted and paginated.
+        """
         asked = parse_request(ClientQuerySerializer, request.query_params)
         found = clients.ClientSequence(
-            asked["instance"] or None, delivery=asked["delivery"], health=asked["health"],
-            transport=asked["transport"], search=asked["search"], sort=asked["sort"], patterns=visible_patterns(request),
+            asked["instance"] or None,
+            delivery=asked["delivery"],
+            health=asked["health"],
+            transport=asked["transport"],
+            search=asked["search"],
+            sort=asked["sort"],
+            patterns=visible_patterns(request),
             member=member_name(request),
-        )  # fmt: skip
+        )
         return self.page(found, columns=client_columns.csv_columns())
 
 
 class ClientView(ApiView):
-    """One client."""
+    """Client of an instance."""
 
     needs = {"GET": Permission.VIEW}
     scope = {"client": "name"}
 
     @extend_schema(responses=ClientSerializer)
     def get(self, request: Request, name: str) -> Response:
-        """A client with its subscriptions."""
+        """Return a client with its subscriptions."""
         return Response(to_plain(clients.client(name, instance_name(request))))
 
 
 class EffectiveView(ApiView):
-    """Settings of one client."""
+    """Effective settings of one client."""
 
     needs = {"GET": Permission.VIEW}
     scope = {"client": "name"}
 
     @extend_schema(responses=EffectiveSettingSerializer(many=True))
     def get(self, request: Request, name: str) -> Response:
-        """Every setting in force for a client and its subscriptions, with its value, its unit and where it is set."""
+        """List each setting in force for a client and its subscriptions: value, unit, and the policy entry
+        that sets it.
+        """
         return Response(to_plain(clients.effective_settings(name, instance_name(request))))
 
 
 class ForecastsView(ApiView):
-    """Forecasts about one client."""
+    """Forecasts for one client."""
 
     needs = {"GET": Permission.VIEW}
     scope = {"client": "name"}
 
     @extend_schema(responses=ForecastSerializer(many=True))
     def get(self, request: Request, name: str) -> Response:
-        """How near each rule is to acting on it, its subscriptions' and its pool's rules as well: when it does, or why there is
-        no honest time. The one that acts first comes first."""
+        """List forecasts of rule actions on a client, soonest first.
+
+        The list includes rules of the client, its subscriptions and its pool. Each forecast has the
+        expected time, or the reason why there is no estimate.
+        """
         return Response(to_plain(clients.forecasts(name, instance_name(request))))
 
 
 class DisconnectView(ApiView):
-    """Disconnecting."""
+    """Disconnection of a client."""
 
     needs = {"POST": Permission.ACT_ON_CLIENTS}
     scope = {"client": "name"}
 
     @extend_schema(request=DisconnectSerializer, responses={200: dict})
     def post(self, request: Request, name: str) -> Response:
-        """Disconnect a client; it is told the reason."""
+        """Disconnect a client. The broker sends the reason to the client."""
         asked = parse_request(DisconnectSerializer, request.data)
         result = services.disconnect(actor_of(request), name, asked["reason"], instance_name(request))
         return Response({"name": name, "disconnected": True, "result": to_plain(result)})
 
 
 class ActView(ApiView):
-    """Pausing, resuming and offlining."""
+    """Pausing, resuming and offlining of a client."""
 
     needs = {"POST": Permission.ACT_ON_CLIENTS}
     scope = {"client": "name"}
     word = ""
-    """Of `console.services.clients.ACTS`."""
+    """Key of `console.services.clients.ACTS`."""
 
     @extend_schema(request=ActSerializer, responses={200: dict})
     def post(self, request: Request, name: str) -> Response:
-        """Pause or resume a client's subscriptions, or move what waits for it to its spool."""
+        """Pause or resume a client's subscriptions, or move its backlog to its spool (offline)."""
         asked = parse_request(ActSerializer, request.data)
         only = {} if self.word == "offline" else {"subscription": asked["subscription"]}
         act = services.ACTS[self.word](name=name, **only)
@@ -163,7 +182,7 @@ class ActView(ApiView):
 
 
 class ClientHistoryView(ApiView):
-    """How a client fared."""
+    """History of a client."""
 
     of_members = MemberSource.STORED
     needs = {"GET": Permission.VIEW}
@@ -171,7 +190,10 @@ class ClientHistoryView(ApiView):
 
     @extend_schema(parameters=[HistoryQuerySerializer], responses=SampleSerializer(many=True))
     def get(self, request: Request, name: str) -> Response:
-        """Samples every ten seconds, or the worst of each longer step; an idle client has one a minute."""
+        """List samples of a client, taken every 10 seconds.
+
+        A longer `step` gives the worst values of each step. An idle client has one sample a minute.
+        """
         asked = parse_request(HistoryQuerySerializer, request.query_params)
         end = asked.get("end") or timezone.now()
         start = asked.get("start") or end - timedelta(hours=1)
@@ -182,7 +204,7 @@ class ClientHistoryView(ApiView):
 
 
 class DecisionsView(PagedView):
-    """Decisions."""
+    """Decisions of an instance."""
 
     pagination_class = MembersCursorPagination
     of_members = MemberSource.STORED
@@ -193,6 +215,6 @@ class DecisionsView(PagedView):
         responses=DecisionSerializer(many=True),
     )
     def get(self, request: Request) -> Response:
-        """Decisions on clients, newest first."""
+        """List decisions on clients, newest first."""
         found = history.decisions(instance_named(instance_name(request)), patterns=visible_patterns(request))
         return self.page(filtered(DecisionFilter, request, found), DecisionSerializer)

@@ -1,4 +1,4 @@
-"""Policies on their way: drafts (edit, preview, publish), imports from other brokers, and staged rollouts."""
+"""Views of policy drafts (edit, preview, publish), imports from other brokers, and staged rollouts."""
 
 from __future__ import annotations
 
@@ -36,47 +36,56 @@ from console.services.actors import access_of_request
 
 
 def _draft(request: Request, draft_id: int, permission: Permission) -> PolicyDraft:
+    """Return a draft after checking the permission for its instance."""
     draft = drafts.draft_numbered(draft_id)
     check_permission(request, permission, instance=draft.instance.name)
     return draft
 
 
 def _shown(draft: PolicyDraft, code: int = status.HTTP_200_OK) -> Response:
+    """Return a response with a draft and its ETag."""
     return set_etag(Response(DraftSerializer(draft).data, status=code), draft.version)
 
 
 class DraftsView(PagedView):
-    """Drafts of an instance."""
+    """Drafts of an instance's policy."""
 
     needs = {"GET": Permission.VIEW, "POST": Permission.EDIT_POLICIES}
 
     @extend_schema(responses=DraftSummarySerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Drafts, the last changed first."""
+        """List drafts, the most recently changed first."""
         found = queries.drafts(queries.instance_named(instance_name(request))).defer("document")
         return self.page(found, DraftSummarySerializer)
 
     @extend_schema(request=DraftWriteSerializer, responses={201: DraftSerializer})
     def post(self, request: Request) -> Response:
-        """Make a draft of the newest revision, of an older one, or of a document."""
+        """Create a draft from the newest revision, an older revision, or a document."""
         asked = parse_request(DraftWriteSerializer, request.data)
         draft = drafts.create_draft(
-            actor_of(request), asked["title"], document=asked.get("document"), revision=asked.get("revision"),
+            actor_of(request),
+            asked["title"],
+            document=asked.get("document"),
+            revision=asked.get("revision"),
             instance_name=instance_name(request),
-        )  # fmt: skip
+        )
         answer = _shown(draft, status.HTTP_201_CREATED)
         answer["Location"] = reverse("v1:draft", args=[draft.pk])
         return answer
 
 
 class DraftImportView(ApiView):
-    """Configuration files."""
+    """Import of a configuration file."""
 
     needs = {"POST": Permission.EDIT_POLICIES}
 
     @extend_schema(request=ImportSerializer, responses={201: ImportReportSerializer})
     def post(self, request: Request) -> Response:
-        """Make a draft of a file, with its actions switched off, and say of each setting of the file what became of it."""
+        """Create a draft from a configuration file, and report for each setting of the file whether it was
+        imported.
+
+        Actions in the file are created disabled.
+        """
         asked, instance = (
             parse_request(ImportSerializer, request.data),
             queries.instance_named(instance_name(request)),
@@ -92,18 +101,18 @@ class DraftImportView(ApiView):
 
 
 class DraftView(ApiView):
-    """One draft."""
+    """Draft of an instance's policy."""
 
     needs = {"GET": Permission.VIEW, "PATCH": Permission.EDIT_POLICIES, "DELETE": Permission.EDIT_POLICIES}
 
     @extend_schema(responses=DraftSerializer)
     def get(self, request: Request, draft_id: int) -> Response:
-        """A draft; its version is the ETag."""
+        """Return a draft. Its ETag is the draft's version."""
         return _shown(_draft(request, draft_id, Permission.VIEW))
 
     @extend_schema(request=DraftPatchSerializer, responses=DraftSerializer, parameters=[IF_MATCH])
     def patch(self, request: Request, draft_id: int) -> Response:
-        """Lay changes over a draft. If-Match is needed: the draft's ETag, or *."""
+        """Apply changes to a draft. Requires If-Match with the draft's ETag, or *."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
         asked = parse_request(DraftPatchSerializer, request.data)
         draft = drafts.edit_draft(
@@ -117,21 +126,24 @@ class DraftView(ApiView):
 
     @extend_schema(responses={204: None}, parameters=[IF_MATCH])
     def delete(self, request: Request, draft_id: int) -> Response:
-        """Throw a draft away. If-Match is needed."""
+        """Delete a draft. Requires If-Match."""
         _draft(request, draft_id, Permission.EDIT_POLICIES)
         drafts.delete(actor_of(request), draft_id, expected_version=required_revision(request))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 class DraftPreviewView(ApiView):
-    """What a draft would do."""
+    """Preview of a draft."""
 
     needs = {"POST": Permission.VIEW}
 
     @extend_schema(request=DraftPreviewSerializer, responses=PreviewSerializer)
     def post(self, request: Request, draft_id: int) -> Response:
-        """Whom it touches, with effective values before and after, and who would be acted on at once; with `rollout` as if it
-        were published for some clients first."""
+        """Return the effect of publishing a draft: affected clients and immediate decisions.
+
+        Each client has its effective values before and after. With `rollout` the preview assumes a staged
+        rollout to some clients first.
+        """
         audit.mark_read_only(request)
         draft = _draft(request, draft_id, Permission.VIEW)
         patterns = access_of_request(request).client_patterns(draft.instance.name)
@@ -141,7 +153,7 @@ class DraftPreviewView(ApiView):
 
 
 class DraftPublishView(ApiView):
-    """Publishing."""
+    """Publication of a draft."""
 
     needs = {"POST": Permission.EDIT_POLICIES}
 
@@ -149,9 +161,11 @@ class DraftPublishView(ApiView):
         request=DraftPublishSerializer, responses=PolicyChangeResultSerializer, parameters=[IF_MATCH]
     )
     def post(self, request: Request, draft_id: int) -> Response:
-        """Make a draft the policy, as a new revision; with `rollout` for some clients first.
+        """Publish a draft as a new revision of the policy, with `rollout` to some clients first.
 
-        If-Match is needed. 409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
+        Requires If-Match. Returns 409 `confirm_needed` when the preview has warnings and `confirmed` isn't
+        true.
+        """
         _draft(request, draft_id, Permission.EDIT_POLICIES)
         asked = parse_request(DraftPublishSerializer, request.data)
         plan = rollouts.RolloutPlan(**asked["rollout"]) if asked["rollout"] else None
@@ -167,19 +181,19 @@ class DraftPublishView(ApiView):
 
 
 class RolloutsView(PagedView):
-    """Staged rollouts."""
+    """Staged rollouts of an instance."""
 
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=RolloutSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Rollouts, newest first; one at a time runs."""
+        """List rollouts, newest first. At most one is running."""
         instance = queries.instance_named(instance_name(request))
         return self.page(queries.rollouts(instance), RolloutSerializer)
 
 
 class RolloutPromoteView(ApiView):
-    """Ending a rollout well."""
+    """Promotion of a staged revision."""
 
     needs = {"POST": Permission.EDIT_POLICIES}
 
@@ -187,8 +201,11 @@ class RolloutPromoteView(ApiView):
         request=ConfirmationSerializer, responses=PolicyChangeResultSerializer, parameters=[IF_MATCH]
     )
     def post(self, request: Request) -> Response:
-        """Put the staged revision in force everywhere. If-Match is needed: the policy's ETag, or *.
-        409 confirm_needed when that cuts clients off or acts on them, and `confirmed` isn't true."""
+        """Put the staged revision in force for all clients. Requires If-Match with the policy's ETag, or *.
+
+        Returns 409 `confirm_needed` when that closes connections or acts on clients, and `confirmed` isn't
+        true.
+        """
         asked = parse_request(ConfirmationSerializer, request.data)
         instance = queries.instance_named(instance_name(request))
         change = rollouts.promote(
@@ -201,7 +218,7 @@ class RolloutPromoteView(ApiView):
 
 
 class RolloutStopView(ApiView):
-    """Ending a rollout."""
+    """End of a staged rollout."""
 
     needs = {"POST": Permission.EDIT_POLICIES}
 
@@ -209,8 +226,11 @@ class RolloutStopView(ApiView):
         request=RolloutStopSerializer, responses=PolicyChangeResultSerializer, parameters=[IF_MATCH]
     )
     def post(self, request: Request) -> Response:
-        """Give the staged clients back the revision before. If-Match is needed: the policy's ETag, or *.
-        409 confirm_needed when that cuts clients off or acts on them, and `confirmed` isn't true."""
+        """Stop the rollout and restore the previous revision for the staged clients.
+
+        Requires If-Match with the policy's ETag, or *. Returns 409 `confirm_needed` when that closes
+        connections or acts on clients, and `confirmed` isn't true.
+        """
         asked = parse_request(RolloutStopSerializer, request.data)
         instance = queries.instance_named(instance_name(request))
         reason = asked["reason"] or "Stopped by an operator."

@@ -1,4 +1,7 @@
-"""/healthz: this process answers. /readyz: everything it needs answers. For supervisors; no login."""
+"""Health checks for supervisors, without a login.
+
+/healthz: this process answers. /readyz: everything that it depends on answers.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from console.views.common import requires_permission
 @never_cache
 @require_safe
 def healthz(request: HttpRequest) -> JsonResponse:
-    """Always 200."""
+    """Return 200, which shows that this process answers."""
     return JsonResponse({"ok": True})
 
 
@@ -23,15 +26,16 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:
-    """200 when database, Redis, worker and broker answer and no severe problem lasts, otherwise 503.
+    """Return 200 when database, Redis, worker and broker answer and no severe problem persists; otherwise
+    503.
 
-    The body lists the parts, and problems of groups and links that aren't severe too.
+    The body lists these components. It includes problems of groups and links that are not severe.
     """
     parts = check_components()
     ok = all(part["ok"] for part in parts)
-    # Anybody may ask: sentences, which name addresses, are for those who log in.
+    # No login is needed, so sentences, which name addresses, are omitted.
     shown = [{key: value for key, value in part.items() if key not in ("entry", "stall")} for part in parts]
     answer = JsonResponse({"ok": ok, "parts": shown}, status=200 if ok else 503)
-    # Starting up is no error: without this Django would log one at each of the supervisor's questions.
+    # A component that is starting up is no error. Without this mark Django would log one for each check.
     answer._has_been_logged = True  # type: ignore[attr-defined]  # missing in the stubs
     return answer

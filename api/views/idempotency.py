@@ -1,4 +1,4 @@
-"""The Idempotency-Key header: the same request sent again gives the run that the first one made."""
+"""Idempotency-Key header: a repeated request returns the run that the first one created."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from console.services.runs import IdempotencyKey
 
 
 def idempotency_key(request: Request, *asked: Any) -> IdempotencyKey | None:
-    """The request's key, with what is asked; None without one. Raises OperatorError bad_idempotency_key."""
+    """Return the request's idempotency key, bound to the arguments of the request; None without the header.
+
+    Raises OperatorError `bad_idempotency_key`.
+    """
     return IdempotencyKey.for_request(
         request.headers.get("Idempotency-Key", ""), request.query_params.get("instance", ""), *asked
     )

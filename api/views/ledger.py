@@ -1,4 +1,4 @@
-"""The loss ledger, and durable subscriptions."""
+"""Views of the loss ledger and of durable subscriptions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from console.services import clients as services
 
 
 class LedgerView(PagedView):
-    """Losses."""
+    """Losses of an instance."""
 
     pagination_class = MembersCursorPagination
     of_members = MemberSource.STORED
@@ -28,35 +28,40 @@ class LedgerView(PagedView):
 
     @extend_schema(parameters=[LossQuerySerializer], responses=LossSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Intervals of messages that subscriptions did not get, newest first."""
+        """List intervals of messages that subscriptions did not get, newest first."""
         asked = parse_request(LossQuerySerializer, request.query_params)
         found = ledger.losses(
-            instance_named(asked["instance"] or None), client=asked["client"], subscription=asked["subscription"],
-            cause=asked["cause"], rule=asked["rule"], since=asked.get("since"), patterns=visible_patterns(request),
-        )  # fmt: skip
+            instance_named(asked["instance"] or None),
+            client=asked["client"],
+            subscription=asked["subscription"],
+            cause=asked["cause"],
+            rule=asked["rule"],
+            since=asked.get("since"),
+            patterns=visible_patterns(request),
+        )
         return self.page(found, LossSerializer)
 
 
 class DurablesView(ApiView):
-    """Durable subscriptions."""
+    """Durable subscriptions of an instance."""
 
     of_members = MemberSource.NOW
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=DurableSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """All of them, also those whose client is away."""
+        """List durable subscriptions, including those of disconnected clients."""
         return Response(to_plain(ledger.durables(instance_name(request), visible_patterns(request))))
 
 
 class DurableView(ApiView):
-    """One durable subscription."""
+    """Durable subscription of a client."""
 
     needs = {"DELETE": Permission.ACT_ON_CLIENTS}
     scope = {"client": "name"}
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, name: str, durable: str) -> Response:
-        """Delete it: nothing is kept for it any more."""
+        """Delete a durable subscription. Its position is discarded and no longer retains the log."""
         services.delete_durable(actor_of(request), name, durable, instance_name(request))
         return Response(status=204)

@@ -1,4 +1,4 @@
-"""Lists: pages, filters and CSV."""
+"""Lists: pagination, filters and CSV."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from api.views.view import ApiView
 
 
 class PagedView(ApiView):
-    """A view that answers a list: a query set by cursor, anything else by page number, either as CSV when asked."""
+    """View that returns a list: a query set by cursor, other sequences by page number, either as CSV on
+    request.
+    """
 
     renderer_classes = [JSONRenderer, CsvRenderer]
     pagination_class: type[BasePagination] = RowCursorPagination
-    """For the document; `NumberedPagination` where a broker lists."""
+    """Pagination in the OpenAPI document. Use `NumberedPagination` for lists that a broker provides."""
 
     def page(
         self,
@@ -35,7 +37,12 @@ class PagedView(ApiView):
         serializer: type[serializers.BaseSerializer[Any]] | None = None,
         columns: Sequence[str] | None = None,
     ) -> Response:
-        """One page, or the whole list as CSV, with these columns of it. Rows without a serializer are documents."""
+        """Return one page of rows, or all rows (at most `MAX_ROWS`) when the request accepts CSV.
+
+        Args:
+            rows: Query set or sequence. Without `serializer` its items are documents.
+            columns: Columns of the CSV; None means all.
+        """
         if self.request.accepted_renderer.format == CsvRenderer.format:
             part = rows[:MAX_ROWS]
             made = (
@@ -54,7 +61,10 @@ class PagedView(ApiView):
 
 
 def filtered(filters: type[FilterSet], request: Request, rows: QuerySet[Any]) -> QuerySet[Any]:
-    """The rows that fit the query, by the same filters as the console's page. Raises DRF's ValidationError."""
+    """Return the rows that match the query parameters. Raises DRF's ValidationError.
+
+    The console's page uses the same filters.
+    """
     asked = filters(request.query_params, rows)
     if not asked.is_valid():
         raise ValidationError(asked.errors)
@@ -63,7 +73,7 @@ def filtered(filters: type[FilterSet], request: Request, rows: QuerySet[Any]) ->
 
 
 def query_of(filters: type[FilterSet]) -> list[OpenApiParameter]:
-    """The filters as parameters of the OpenAPI document."""
+    """Return a filter set's filters as parameters for the OpenAPI document."""
     kinds = {IsoDateTimeFilter: OpenApiTypes.DATETIME, NumberFilter: OpenApiTypes.INT}
     return [
         OpenApiParameter(

@@ -1,4 +1,4 @@
-"""The live feed's window over HTTP, for pages behind something that cuts WebSockets."""
+"""Live feed over HTTP, for pages behind a proxy that blocks WebSockets."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ from console.services.actors import access_of_request
 
 
 class FlowView(ApiView):
-    """Who publishes what to whom."""
+    """Message flow of an instance."""
 
     of_members = MemberSource.NOW
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=serializer_of(Flow))
     def get(self, request: Request) -> Response:
-        """Publishers, topics and clients with messages a second; a second request, some seconds later, has the rates."""
+        """Return publishers, topics and clients with messages per second.
+
+        Rates need two snapshots: the first response may lack them. Request again some seconds later.
+        """
         patterns = access_of_request(request).client_patterns(current_instance.instance_name())
         return Response(to_plain(live_window.SharedSnapshot(live.instance_snapshot()).flow(patterns)))
 
 
 class LiveView(ApiView):
-    """What a tab that looks at this would be fed now."""
+    """Current window of the live feed."""
 
     of_members = MemberSource.NOW
     needs = {"GET": Permission.VIEW}
@@ -49,7 +52,7 @@ class LiveView(ApiView):
         responses=OpenApiTypes.OBJECT,
     )
     def get(self, request: Request) -> HttpResponse:
-        """A snapshot of one window, as the feed's first message."""
+        """Return a snapshot of one window, in the form of the feed's first message."""
         try:
             want = (
                 live_window.parse_query(request.META.get("QUERY_STRING", "")) or live_window.WindowRequest()

@@ -1,4 +1,4 @@
-"""Messages of a topic: browse what the journal has, publish one."""
+"""View of a topic's messages: browse the journal, publish a message."""
 
 from __future__ import annotations
 
@@ -28,18 +28,26 @@ class MessagesView(ApiView):
 
     @extend_schema(parameters=[BrowseSerializer], responses=MessagesSerializer)
     def get(self, request: Request, topic: str) -> Response:
-        """Messages of a topic or topic pattern, in the journal's order, up to the durable frontier."""
+        """List messages of a topic or topic pattern, in journal order, up to the durable frontier."""
         asked = parse_request(BrowseSerializer, request.query_params)
         found = queries.browse_messages(
-            topic, filter=asked["filter"], bookmark=asked["bookmark"], start=asked.get("from"), end=asked.get("to"),
-            limit=asked["limit"], instance_name=instance_name(request),
-        )  # fmt: skip
+            topic,
+            filter=asked["filter"],
+            bookmark=asked["bookmark"],
+            start=asked.get("from"),
+            end=asked.get("to"),
+            limit=asked["limit"],
+            instance_name=instance_name(request),
+        )
         csv = request.accepted_renderer.format == CsvRenderer.format
         return Response(to_plain(found.messages if csv else found))
 
     @extend_schema(request=PublishSerializer, responses={202: dict})
     def post(self, request: Request, topic: str) -> Response:
-        """Publish a message; 202, since it is on disk a moment after this answer."""
+        """Publish a message.
+
+        Returns 202, because the message is written to disk shortly after the response.
+        """
         asked = parse_request(PublishSerializer, request.data)
         made = messages.publish(
             actor_of(request), topic, asked["data"], asked["reason"], instance_name(request)

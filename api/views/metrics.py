@@ -1,4 +1,4 @@
-"""/metrics, for Prometheus on this machine, or with a token that may view."""
+"""Metrics at /metrics, for Prometheus on this machine, or with a token that has permission `view`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LOOPBACK = ("127.0.0.1", "::1")
 class MetricsView(ApiView):
     """Metrics in Prometheus' text format."""
 
-    needs = {"GET": PublicAccess.EVERYONE}  # from loopback; from elsewhere `get` asks for VIEW
+    needs = {"GET": PublicAccess.EVERYONE}  # from loopback; for other addresses `get` requires VIEW
 
     @extend_schema(exclude=True)
     def get(self, request: Request) -> HttpResponse:
-        """Everything, read now."""
+        """Return all metrics, collected for this request."""
         if not _is_local(request):
             if not request.user.is_authenticated:
                 raise NotAuthenticated("From another machine, send a token that may view.")
@@ -35,7 +35,10 @@ class MetricsView(ApiView):
 
 
 def _is_local(request: Request) -> bool:
-    """Behind a proxy everybody comes from loopback, so there a token is always needed."""
+    """Return whether the request comes from this machine without a proxy.
+
+    Behind a proxy every request comes from loopback, so a token is always needed there.
+    """
     forwarded = (
         settings.BEHIND_PROXY or "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
     )

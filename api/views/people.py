@@ -1,4 +1,4 @@
-"""People, their grants and passwords. For administrators; a token may not be made for this."""
+"""Views of accounts, grants and passwords, for administrators. A token's scope cannot include them."""
 
 from __future__ import annotations
 
@@ -29,20 +29,23 @@ MANAGE = Permission.MANAGE_ACCESS
 
 
 class PeopleView(PagedView):
-    """Everybody."""
+    """Accounts of the installation."""
 
     needs = {"GET": MANAGE, "POST": MANAGE}
     whole_installation = True
 
     @extend_schema(responses=PersonSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Accounts with their grants, by name."""
+        """List accounts by name, with their grants."""
         everyone = get_user_model().objects.order_by("username").prefetch_related("grants__instance")
         return self.page(everyone, PersonSerializer)
 
     @extend_schema(request=NewPersonSerializer, responses={201: PasswordSerializer})
     def post(self, request: Request) -> Response:
-        """Make an account without any role; its password is in this answer and nowhere else."""
+        """Create an account without any role.
+
+        The response contains its password, which is never shown again.
+        """
         user, password = people.create(
             actor_of(request), parse_request(NewPersonSerializer, request.data)["username"]
         )
@@ -50,21 +53,21 @@ class PeopleView(PagedView):
 
 
 class PersonView(ApiView):
-    """One account."""
+    """Account of the installation."""
 
     needs = {"GET": MANAGE, "PATCH": MANAGE}
     whole_installation = True
 
     @extend_schema(responses=PersonSerializer)
     def get(self, request: Request, name: str) -> Response:
-        """An account with its grants."""
+        """Return an account with its grants."""
         return Response(PersonSerializer(people.get_person(name)).data)
 
     @extend_schema(request=PersonChangeSerializer, responses=PersonSerializer)
     def patch(self, request: Request, name: str) -> Response:
-        """Close the account, which ends its sessions and tokens, or open it again.
+        """Deactivate an account, which ends its sessions and tokens, or reactivate it.
 
-        Opening takes one's own password.
+        Reactivating requires the caller's own password.
         """
         wanted, user = parse_request(PersonChangeSerializer, request.data), people.get_person(name)
         if wanted["is_active"]:
@@ -74,16 +77,17 @@ class PersonView(ApiView):
 
 
 class PersonPasswordView(ApiView):
-    """Passwords."""
+    """Password of an account."""
 
     needs = {"POST": MANAGE}
     whole_installation = True
 
     @extend_schema(request=PasswordResetSerializer, responses=PasswordSerializer)
     def post(self, request: Request, name: str) -> Response:
-        """A new password, which is in this answer and nowhere else; sessions of the account end.
+        """Reset an account's password and end its sessions.
 
-        Takes one's own password.
+        The response contains the new password, which is never shown again. Requires the caller's own
+        password.
         """
         proof.prove_person(
             request._request, parse_request(PasswordResetSerializer, request.data)["own_password"]
@@ -94,16 +98,16 @@ class PersonPasswordView(ApiView):
 
 
 class PersonGrantsView(ApiView):
-    """Granting."""
+    """Grants of an account."""
 
     needs = {"POST": MANAGE}
     whole_installation = True
 
     @extend_schema(request=NewGrantSerializer, responses={201: GrantSerializer})
     def post(self, request: Request, name: str) -> Response:
-        """Give somebody a role, everywhere or within a scope.
+        """Grant an account a role, everywhere or within a scope.
 
-        Takes one's own password.
+        Requires the caller's own password.
         """
         wanted = parse_request(NewGrantSerializer, request.data)
         proof.prove_person(request._request, wanted.pop("own_password"))
@@ -112,14 +116,14 @@ class PersonGrantsView(ApiView):
 
 
 class GrantView(ApiView):
-    """One grant."""
+    """Grant of an account."""
 
     needs = {"DELETE": MANAGE}
     whole_installation = True
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, grant_id: int) -> Response:
-        """Take a role away; the last administrator's stays."""
+        """Revoke a grant. The last administrator's grant cannot be revoked."""
         found = Grant.objects.select_related("user", "instance").filter(pk=grant_id).first()
         if found is None:
             raise OperatorError("unknown_grant", f"There is no grant {grant_id}.", "See /api/v1/people.")
@@ -128,6 +132,7 @@ class GrantView(ApiView):
 
 
 def _password(name: str, password: str, code: int) -> Response:
+    """Return a response with a new password, which must not be cached."""
     answer = Response({"username": name, "password": password}, status=code)
     answer["Cache-Control"] = "no-store"
     return answer

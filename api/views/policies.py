@@ -1,4 +1,4 @@
-"""Transports and policies: read what is wanted and what runs; change it as a new revision."""
+"""Views of policies, transports and revisions. Each change creates a new revision."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from console.services import policies
 
 
 class TransportsView(ApiView):
-    """All transports."""
+    """Transports of an instance."""
 
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=TransportSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Every transport of the policy, and as it runs; the ETag is the revision."""
+        """List the policy's transports and their running state. The ETag is the revision."""
         document = policies.document_in_force(queries.instance_named(instance_name(request)).name)
         return set_etag(Response(transports_of(document)), document["revision"])
 
 
 class TransportView(ApiView):
-    """One transport."""
+    """Transport of an instance."""
 
     needs = {"GET": Permission.VIEW, "PATCH": Permission.EDIT_POLICIES}
 
     @extend_schema(responses=TransportSerializer)
     def get(self, request: Request, name: str) -> Response:
-        """A transport of the policy, and as it runs."""
+        """Return a transport of the policy and its running state."""
         document = policies.document_in_force(queries.instance_named(instance_name(request)).name)
         for transport in transports_of(document):
             if transport["name"] == name:
@@ -66,9 +66,11 @@ class TransportView(ApiView):
         request=TransportChangeSerializer, responses=PolicyChangeResultSerializer, parameters=[IF_MATCH]
     )
     def patch(self, request: Request, name: str) -> Response:
-        """Change a transport; makes a new revision and tells the broker.
+        """Change a transport: create a new revision and send it to the broker.
 
-        If-Match is needed: the revision's ETag, or *. 409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
+        Requires If-Match with the revision's ETag, or *. Returns 409 `confirm_needed` when the preview has
+        warnings and `confirmed` isn't true.
+        """
         changes = parse_request(TransportChangeSerializer, request.data)
         reason, confirmed = changes.pop("reason"), changes.pop("confirmed")
         change = policies.change_transport(
@@ -84,13 +86,13 @@ class TransportView(ApiView):
 
 
 class PolicyView(ApiView):
-    """The instance's policy."""
+    """Policy of an instance."""
 
     needs = {"GET": Permission.VIEW, "PATCH": Permission.EDIT_POLICIES}
 
     @extend_schema(responses=PolicySerializer)
     def get(self, request: Request) -> Response:
-        """The policy document that is wanted, and whether the broker runs it."""
+        """Return the newest policy document, and whether the broker runs it."""
         instance = queries.instance_named(instance_name(request))
         document = policies.document_in_force(instance.name)
         answer = {
@@ -104,9 +106,11 @@ class PolicyView(ApiView):
         request=PolicyChangeSerializer, responses=PolicyChangeResultSerializer, parameters=[IF_MATCH]
     )
     def patch(self, request: Request) -> Response:
-        """Change the policy; makes a new revision and tells the broker.
+        """Change the policy: create a new revision and send it to the broker.
 
-        If-Match is needed: the revision's ETag, or *. 409 confirm_needed when its preview has warnings and `confirmed` isn't true."""
+        Requires If-Match with the revision's ETag, or *. Returns 409 `confirm_needed` when the preview has
+        warnings and `confirmed` isn't true.
+        """
         changes = parse_request(PolicyChangeSerializer, request.data)
         reason, confirmed = changes.pop("reason"), changes.pop("confirmed")
         change = policies.change_instance_policy(
@@ -121,7 +125,7 @@ class PolicyView(ApiView):
 
 
 class RevisionsView(PagedView):
-    """All revisions."""
+    """Revisions of an instance's policy."""
 
     pagination_class = NumberedPagination
 
@@ -129,26 +133,26 @@ class RevisionsView(PagedView):
 
     @extend_schema(responses=RevisionSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Revisions, newest first."""
+        """List revisions, newest first."""
         return self.page(
             queries.revisions(queries.instance_named(instance_name(request))), RevisionSerializer
         )
 
 
 class RevisionView(ApiView):
-    """One revision."""
+    """Revision of an instance's policy."""
 
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=RevisionSerializer)
     def get(self, request: Request, number: int) -> Response:
-        """A revision with its document."""
+        """Return a revision with its document."""
         instance = queries.instance_named(instance_name(request))
         return Response(RevisionSerializer(queries.revision_numbered(instance, number)).data)
 
 
 def transports_of(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The document's transports with what the broker says of each; null while it is away."""
+    """Return the document's transports, each with its running state; null while the broker is unavailable."""
     try:
         running = {
             entry.name: to_plain(entry)

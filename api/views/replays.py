@@ -1,7 +1,7 @@
-"""Managed replays: the list, one of them, and what operators do to it.
+"""Views of managed replays.
 
-Whoever changes one needs `act_on_clients` for its client, which stands in the body or the row: so each view asks for
-that itself, and the door for no more than `view`.
+A change requires `act_on_clients` for the replay's client, which only the body or the replay names. Each
+view therefore checks that itself, and declares only `view`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from console.services import replays as services
 
 
 class ReplaysView(PagedView):
-    """All managed replays."""
+    """Managed replays of an instance."""
 
     pagination_class = MembersNumberedPagination
     of_members = MemberSource.NOW
@@ -39,7 +39,7 @@ class ReplaysView(PagedView):
 
     @extend_schema(parameters=[ReplayQuerySerializer], responses=ReplaySerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Managed replays, the newest first: progress, time left, position."""
+        """List managed replays, newest first: progress, remaining time, position."""
         asked = parse_request(ReplayQuerySerializer, request.query_params)
         return self.page(
             queries.replays(instance_name(request), state=asked["state"], patterns=visible_patterns(request))
@@ -47,7 +47,10 @@ class ReplaysView(PagedView):
 
     @extend_schema(request=NewReplaySerializer, responses={201: ReplaySerializer})
     def post(self, request: Request) -> Response:
-        """Make one for a client, which goes on with it by subscribing with its name. 409 when the name is taken."""
+        """Create a managed replay for a client, which starts it by subscribing with its name.
+
+        Returns 409 when the name is in use.
+        """
         asked = parse_request(NewReplaySerializer, request.data)
         check_permission(request, Permission.ACT_ON_CLIENTS, client=asked["client"], topic=asked["topic"])
         made = services.create(actor_of(request), CreateReplay(**asked), instance_name(request))
@@ -58,20 +61,20 @@ class ReplaysView(PagedView):
 
 
 class ReplayView(ApiView):
-    """One managed replay."""
+    """Managed replay of a client."""
 
     needs = {"GET": Permission.VIEW, "PATCH": Permission.VIEW, "DELETE": Permission.VIEW}
 
     @extend_schema(responses=ReplaySerializer)
     def get(self, request: Request, name: str) -> Response:
-        """One of them."""
+        """Return a managed replay."""
         found = queries.replay(name, instance_name(request))
         check_permission(request, Permission.VIEW, client=found.client)
         return Response(to_plain(found))
 
     @extend_schema(request=RateSerializer, responses=ReplaySerializer)
     def patch(self, request: Request, name: str) -> Response:
-        """Change its rate from now on; null lifts it."""
+        """Change a replay's rate, effective immediately. Null removes the limit."""
         author = _allow(request, name)
         asked = SetReplayRate(name=name, **parse_request(RateSerializer, request.data))
         made = services.control_replay(actor_of(request), asked, instance_name(request))
@@ -79,21 +82,25 @@ class ReplayView(ApiView):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, name: str) -> Response:
-        """Take an ended one off the list."""
+        """Remove a finished replay from the list."""
         _allow(request, name)
         services.forget_replay(actor_of(request), name, instance_name(request))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 class ReplayControlView(ApiView):
-    """pause, resume, cancel."""
+    """Pausing, resuming and cancelling of a managed replay."""
 
     needs = {"POST": Permission.VIEW}
     word = ""
+    """Key of `console.services.replays.STEER`."""
 
     @extend_schema(request=None, responses=ReplaySerializer)
     def post(self, request: Request, name: str) -> Response:
-        """Pause it, let it go on, or end it; a cancelled one holds the log no longer and its client is told."""
+        """Pause, resume or cancel a replay.
+
+        A cancelled replay no longer retains the log, and the broker notifies its client.
+        """
         author = _allow(request, name)
         made = services.control_replay(
             actor_of(request), services.STEER[self.word](name=name), instance_name(request)
@@ -102,7 +109,7 @@ class ReplayControlView(ApiView):
 
 
 def _allow(request: Request, name: str) -> str:
-    """Who made it, if the caller may act on its client."""
+    """Check that the caller may act on a replay's client; return the replay's author."""
     found = queries.replay(name, instance_name(request))
     check_permission(request, Permission.ACT_ON_CLIENTS, client=found.client)
     return found.author

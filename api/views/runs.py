@@ -1,4 +1,4 @@
-"""Journals and what is done with them, pipeline jobs, runs, audit."""
+"""Views of journal segments, journal actions, pipeline jobs and runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from console.services.actors import access_of_request
 
 
 class JournalsView(PagedView):
-    """The journal's files."""
+    """Journal segments of an instance."""
 
     pagination_class = NumberedPagination
     needs = {"GET": Permission.VIEW}
@@ -48,7 +48,9 @@ class JournalsView(PagedView):
 
     @extend_schema(responses=SegmentSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Segments, oldest first: current, sealed, archived, compressed, and who needs each."""
+        """List segments, oldest first: current, sealed, archived, compressed, and the readers that need
+        each.
+        """
         name = instance_name(request)
         found = live.journal_segments(name, member_name(request))
         return self.page(
@@ -59,16 +61,18 @@ class JournalsView(PagedView):
 
 
 class JournalActionView(ApiView):
-    """archive, compress, remove."""
+    """Archiving, compressing and removing of segments."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
     by_member = ("POST",)
 
     @extend_schema(request=JournalActionSerializer, responses={200: PlanSerializer, 202: RunSerializer})
     def post(self, request: Request, action: str) -> Response:
-        """Act on sealed segments older than `age`: 202 and a run; with `dry_run` 200 and the plan, nothing done.
+        """Archive, compress or remove sealed segments older than `age`. Returns 202 and a run.
 
-        `remove` needs the `plan`'s hash: 409 plan_needed without, plan_changed when other segments would go now."""
+        With `dry_run` it returns 200 and the plan, and changes nothing. `remove` needs the hash in `plan`:
+        409 `plan_needed` without it, 409 `plan_changed` when other segments would be removed now.
+        """
         asked = parse_request(JournalActionSerializer, request.data)
         if asked["dry_run"]:
             audit.mark_read_only(request)
@@ -90,34 +94,38 @@ class JournalActionView(ApiView):
 
 
 def _plan(request: Request, action: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the plan of a journal action."""
     return planner.journal_plan(
         action, asked["age"], instance_name(request), in_lake=asked["in_lake"], member=member_name(request)
     )
 
 
 class JournalPlanView(ApiView):
-    """Planning what is done with journals."""
+    """Plan of a journal action."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
     by_member = ("POST",)
 
     @extend_schema(request=JournalActionSerializer, responses=PlanSerializer)
     def post(self, request: Request, action: str) -> Response:
-        """What the action would do, and the plan's hash. Changes nothing."""
+        """Return the segments that the action would change now, and the plan's hash. Changes nothing."""
         audit.mark_read_only(request)
         asked = parse_request(JournalActionSerializer, request.data)
         return Response(_plan(request, action, asked))
 
 
 class JournalApplyView(ApiView):
-    """Doing what was planned."""
+    """Execution of a journal action's plan."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
     by_member = ("POST",)
 
     @extend_schema(request=JournalApplySerializer, responses={202: RunSerializer})
     def post(self, request: Request, action: str) -> Response:
-        """Carry out a plan: 202 and a run. 409 plan_changed when other segments would be touched now."""
+        """Carry out a plan. Returns 202 and a run.
+
+        Returns 409 `plan_changed` when other segments would be affected now.
+        """
         asked = parse_request(JournalApplySerializer, request.data)
         key = idempotency_key(request, "journals.apply", action, asked)
         return accepted_response(
@@ -136,13 +144,13 @@ class JournalApplyView(ApiView):
 
 
 class PipelineView(ApiView):
-    """Pipeline jobs."""
+    """Jobs of the data pipeline."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
     @extend_schema(request=PipelineSerializer, responses={202: RunSerializer})
     def post(self, request: Request, job: str) -> Response:
-        """Start a pipeline job: 202 and a run."""
+        """Start a pipeline job. Returns 202 and a run."""
         asked = parse_request(PipelineSerializer, request.data)
         key = idempotency_key(request, "pipeline", job, asked)
         return accepted_response(
@@ -151,64 +159,65 @@ class PipelineView(ApiView):
 
 
 class RunsView(PagedView):
-    """Runs."""
+    """Runs of an instance."""
 
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(parameters=query_of(RunFilter), responses=RunSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Runs, newest first."""
+        """List runs, newest first."""
         found = queries.runs(instance_named(instance_name(request)))
         return self.page(filtered(RunFilter, request, found), RunSerializer)
 
 
 class RunView(ApiView):
-    """One run."""
+    """Run of an action."""
 
     needs = {"GET": Permission.VIEW}
 
     @extend_schema(responses=RunSerializer)
     def get(self, request: Request, run_id: str) -> Response:
-        """A run: plan, progress, log, result."""
+        """Return a run: plan, progress, log, result."""
         run = queries.run(run_id)
         check_permission(request, Permission.VIEW, instance=run.instance.name)
         return Response(run_document(request, run))
 
 
 class CancelView(ApiView):
-    """Cancelling."""
+    """Cancellation of a run."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
     @extend_schema(request=None, responses=RunSerializer)
     def post(self, request: Request, run_id: str) -> Response:
-        """Cancel a waiting run, or ask a running one to stop after its step."""
+        """Cancel a waiting run, or request that a running one stops after its current step."""
         run = queries.run(run_id)
         check_permission(request, Permission.RUN_ACTIONS, instance=run.instance.name)
         return Response(run_document(request, runs.cancel(actor_of(request), run)))
 
 
 class ApproveView(ApiView):
-    """Approving."""
+    """Approval of a run."""
 
     needs = {"POST": Permission.APPROVE}
 
     @extend_schema(request=None, responses=RunSerializer)
     def post(self, request: Request, run_id: str) -> Response:
-        """Let a run go on that somebody else asked for."""
+        """Approve a run that another account requested."""
         return Response(run_document(request, runs.approve(actor_of(request), queries.run(run_id))))
 
 
 class RepeatView(ApiView):
-    """Repeating."""
+    """Repetition of a run."""
 
     needs = {"POST": Permission.RUN_ACTIONS}
 
     @extend_schema(request=RepeatSerializer, responses={202: RunSerializer})
     def post(self, request: Request, run_id: str) -> Response:
-        """Ask again for a run that was lost, failed or cancelled; steps that were done are left out.
+        """Repeat a run that was lost, failed or cancelled, without the steps that were completed.
 
-        409 plan_needed, with `plan` and its `hash`, when what is left removes something."""
+        Returns 409 `plan_needed`, with `plan` and its `hash`, when the remaining steps remove data.
+        """
         run = queries.run(run_id)
         check_permission(request, Permission.RUN_ACTIONS, instance=run.instance.name)
         asked = parse_request(RepeatSerializer, request.data)
@@ -222,12 +231,12 @@ class RepeatView(ApiView):
 
 
 def run_document(request: Request, run: ActionRun) -> dict[str, Any]:
-    """A run, of what the caller may see."""
+    """Return a run as JSON, without the parts that the caller must not see."""
     return dict(RunSerializer(run, context={"request": request}).data)
 
 
 def accepted_response(request: Request, run: ActionRun) -> Response:
-    """202 with the run and its address."""
+    """Return a 202 response with the run, and its address as Location."""
     answer = Response(run_document(request, run), status=status.HTTP_202_ACCEPTED)
     answer["Location"] = reverse("v1:run", args=[run.pk])
     return answer

@@ -1,4 +1,4 @@
-"""Figures over time of a client, a transport, a pool or the instance."""
+"""View of statistics over time of a client, a transport, a pool or the instance."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from console.queries.policies import instance_named
 from console.queries.statistics import time_series
 
 USUAL = timedelta(minutes=15)
+"""Default time range."""
 
 
 class StatisticsView(ApiView):
-    """Statistics."""
+    """Statistics over time."""
 
     of_members = MemberSource.STORED
     needs = {"GET": Permission.VIEW}
@@ -34,7 +35,10 @@ class StatisticsView(ApiView):
 
     @extend_schema(parameters=[StatisticsQuerySerializer], responses=SeriesSerializer)
     def get(self, request: Request) -> Response:
-        """From Redis by the second (15 minutes), else samples of 10 s (a day), else minutes (two weeks), else hours."""
+        """Return statistics in the best stored resolution that covers the range.
+
+        Resolutions: seconds from Redis (15 minutes), samples of 10 s (one day), minutes (two weeks), hours.
+        """
         asked = parse_request(StatisticsQuerySerializer, request.query_params)
         instance, now = instance_named(instance_name(request)), timezone.now()
         name = asked["name"] or (instance.name if asked["of"] == "instance" else "")

@@ -1,4 +1,4 @@
-"""The base of every view: what a request may say that no serializer sees."""
+"""Base class of API views: checks the query parameters, and reports missing group members."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ from console.queries.missing_members import MissingMember, members_without_repor
 from console.queries.policies import instance_named
 
 _known: dict[tuple[type[APIView], str], list[str]] = {}
+"""Sorted names of the query parameters of each view class and method."""
 
 
 class ApiView(APIView):
-    """A view that takes the query parameters which the OpenAPI document has for it, and no others. Of a group it says whose part
-    its answer lacks."""
+    """API view that rejects query parameters that the OpenAPI document does not list.
+
+    For a group the response names the members whose data is missing.
+    """
 
     of_members: ClassVar[MemberSource | None] = None
-    """Where what it answers comes from, if from every member of a group."""
+    """Source of the response's data, if it combines all members of a group."""
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """DRF's, and notes who couldn't be asked meanwhile."""
+        """Handle the request, and record the members that could not be reached."""
         with collect_unreachable() as self._unreached:
             return super().dispatch(request, *args, **kwargs)
 
     def missing(self) -> list[MissingMember]:
-        """Whose part the answer lacks, once everything for it was asked."""
+        """Return the members whose data is missing. Call it after all data has been requested."""
         if self.of_members is not MemberSource.STORED:
             return unreachable_members(self._unreached)
         if self._silent is None:
@@ -41,9 +44,13 @@ class ApiView(APIView):
         return self._silent
 
     _silent: list[MissingMember] | None = None
+    """Members without recent reports, once `missing` has computed them."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """DRF's own (who asks, may they), then the address. Raises ValidationError for parameters that aren't known."""
+        """Authenticate, check permissions, then check the query parameters.
+
+        Raises ValidationError for unknown parameters, NotFound for a NUL character in the path.
+        """
         super().initial(request, *args, **kwargs)
         if any("\0" in str(value) for value in kwargs.values()):
             raise NotFound()
@@ -55,13 +62,14 @@ class ApiView(APIView):
             raise ValidationError({name[:100]: [f"No such parameter. {there}"] for name in unknown[:20]})
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """DRF's; an error is JSON, whatever a view gives otherwise."""
+        """Return the response with errors as JSON and missing members in the `Sluice-Missing` header."""
         made = super().finalize_response(request, response, *args, **kwargs)
         if getattr(made, "exception", False):
             made.accepted_renderer, made.accepted_media_type = JSONRenderer(), JSONRenderer.media_type
         elif self.of_members is not None and (names := [one.member for one in self.missing()]):
             made[MISSING] = ", ".join(names)
-            if getattr(made, "accepted_media_type", "").startswith(CSV):  # who keeps the file sees no header
+            # a saved CSV file lacks the header, so its name lists the missing members
+            if getattr(made, "accepted_media_type", "").startswith(CSV):
                 what = request.path.rstrip("/").rpartition("/")[2]
                 made["Content-Disposition"] = f'attachment; filename="{what}-without-{"-".join(names)}.csv"'
         return made

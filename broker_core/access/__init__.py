@@ -1,7 +1,10 @@
-"""Who may log on to a transport, by what proof, and which topics they may publish and read. Pure: no loop, no clock.
+"""Access control: authentication at logon, and permissions to publish and subscribe.
 
-`AccessPolicy` is made from a policy document; it answers who a token or a certificate belongs to and what a user may
-do, as `Rights`. Checking a password costs tens of milliseconds on purpose, so the caller does it in a thread.
+No event loop and no clock.
+
+`AccessPolicy` is compiled from a policy document. It returns the owner of a token or certificate, and a
+user's permissions as `Rights`. Verifying a password takes tens of milliseconds on purpose, so callers do it
+in a thread.
 """
 
 from __future__ import annotations

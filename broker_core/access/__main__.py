@@ -1,4 +1,7 @@
-"""Hashes for a policy document: `python -m broker_core.access password` or `token`."""
+"""Command line tool that hashes passwords and creates tokens for a policy document.
+
+Run `python -m broker_core.access password` or `python -m broker_core.access token`.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,14 @@ from broker_core.safe_text import say, say_block
 _ABOUT = """\
 Make what a user's entry in a policy document holds instead of the secret.
 
-  python -m broker_core.access password      asks for a password (or reads a line of standard input); prints its hash
+  python -m broker_core.access password      \
+asks for a password (or reads a line of standard input); prints its hash
   python -m broker_core.access token         makes a token; prints it once, and its hash
 """
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; 0 when it went well."""
+    """Run one command. Returns the exit status, 0 for success."""
     parser = argparse.ArgumentParser(
         "python -m broker_core.access",
         description=_ABOUT,

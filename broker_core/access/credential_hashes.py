@@ -1,7 +1,7 @@
-"""Hashes of passwords and tokens, as the policy document holds them.
+"""Hashes of passwords and tokens, in the format of the policy document.
 
-scrypt$<n>$<r>$<p>$<salt>$<hash>    a password (RFC 7914); salt and hash in base64
-sha256$<hex>                        a token: 256 random bits need no slow hash, and can be looked up by it
+scrypt$<n>$<r>$<p>$<salt>$<hash>    password (RFC 7914); salt and hash in base64
+sha256$<hex>                        token: 256 random bits need no slow hash, and the hash serves as a key
 """
 
 from __future__ import annotations
@@ -14,37 +14,43 @@ import secrets
 
 _N, _R, _P = 2**14, 8, 1
 _MAX_MEMORY = 64 * 1024 * 1024
-"""Bytes that one check may take: a document can't ask for more."""
+"""Maximum bytes of memory for one verification, whatever a document asks for."""
 MAX_SECRET = 1_024
-"""Characters of a password or a token."""
+"""Maximum characters of a password or token."""
 
 
 def hash_password(password: str) -> str:
-    """What to put into the document for a password. Takes tens of milliseconds and 16 MiB, on purpose."""
+    """Return the hash of a password for the policy document.
+
+    Takes tens of milliseconds and 16 MiB on purpose.
+    """
     salt = secrets.token_bytes(16)
     made = hashlib.scrypt(_bytes(password), salt=salt, n=_N, r=_R, p=_P, maxmem=_MAX_MEMORY)
     return f"scrypt${_N}${_R}${_P}${_text(salt)}${_text(made)}"
 
 
 def verify_password(password: str, hashed: str) -> bool:
-    """Whether a password is the one that was hashed. As slow as hash_password(): never on the event loop."""
+    """Return whether a password matches a hash.
+
+    As slow as hash_password(): never call it on the event loop.
+    """
     n, r, p, salt, known = _parts(hashed)
     found = hashlib.scrypt(_bytes(password), salt=salt, n=n, r=r, p=p, maxmem=_MAX_MEMORY, dklen=len(known))
     return hmac.compare_digest(found, known)
 
 
 def make_token() -> str:
-    """A new token; only its hash is kept."""
+    """Return a new random token. Only its hash must be stored."""
     return secrets.token_urlsafe(32)
 
 
 def hash_token(token: str) -> str:
-    """What to put into the document for a token."""
+    """Return the hash of a token for the policy document."""
     return f"sha256${hashlib.sha256(_bytes(token)).hexdigest()}"
 
 
 def password_hash_problem(hashed: str) -> str:
-    """What is wrong with the hash of a password; "" when nothing is."""
+    """Return a phrase that says why a password hash is invalid, or "" if it is valid."""
     try:
         n, r, p, salt, known = _parts(hashed)
     except ValueError:
@@ -55,13 +61,14 @@ def password_hash_problem(hashed: str) -> str:
 
 
 def token_hash_problem(hashed: str) -> str:
-    """What is wrong with the hash of a token; "" when nothing is."""
+    """Return a phrase that says why a token hash is invalid, or "" if it is valid."""
     kind, _, digits = hashed.partition("$")
     fine = kind == "sha256" and len(digits) == 64 and set(digits) <= set("0123456789abcdef")
     return "" if fine else "it isn't sha256$<64 hexadecimal digits>"
 
 
 def _parts(hashed: str) -> tuple[int, int, int, bytes, bytes]:
+    """Return n, r, p, salt and hash of a password hash. Raises ValueError if it has another format."""
     kind, *fields = hashed.split("$")
     if kind != "scrypt" or len(fields) != 5:
         raise ValueError(kind)

@@ -1,11 +1,14 @@
-"""How often logons failed of late, by who tried and from where: guessing gets slow, and then it waits.
+"""Records of logon attempts: failures that delay further attempts, verified passwords, and refused logons.
 
-Passwords that were right since the process began: who comes back with the same needn't be checked slowly again.
+`FailedLogonTracker` slows down guessing per user and remote address, then blocks it for a minute.
 
-Kept are digests under a key that never leaves the process, one a user, and bound to the hash of the policy: a password that
-was changed there is checked anew. What isn't found here is checked as ever, so a guess costs what it did.
+`VerifiedPasswordCache` avoids the slow verification of a password that was correct before. It stores one
+digest per user, under a key that never leaves the process. The digest includes the hash in the policy, so a
+password that was changed there is verified again. A wrong guess is not in the cache, so it still costs a slow
+verification.
 
-Logons that were refused, gathered by remote address and minute, so that guessing can't fill whoever keeps them.
+`RefusedLogonLog` groups refused logons by remote address and minute, so that guessing cannot fill the audit
+log.
 """
 
 from __future__ import annotations
@@ -19,13 +22,15 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 WINDOW_MS = 60_000
-"""After so long without a failure the past is forgotten."""
+"""Milliseconds without a failure after which earlier failures are forgotten."""
 BY_USER = 10
-"""Failures of one user name from one remote address."""
+"""Number of failures of one user name from one remote address that blocks further attempts."""
 BY_REMOTE = 100
-"""Failures from one remote address, whatever the names."""
+"""Number of failures from one remote address, with any names, that blocks further attempts."""
 LONGEST_DELAY_MS = 2_000
+"""Maximum milliseconds by which the answer to a failed logon is delayed."""
 MAX_REMEMBERED = 10_000
+"""Maximum number of counters. The oldest ones are forgotten first."""
 
 
 class _FailureCount(NamedTuple):
@@ -34,7 +39,7 @@ class _FailureCount(NamedTuple):
 
 
 class FailedLogonTracker:
-    """The failures that are remembered. Times are in milliseconds of a monotonic clock."""
+    """Counters of recent failed logons. Times are monotonic milliseconds."""
 
     def __init__(self) -> None:
         self._failures: OrderedDict[tuple[str, ...], _FailureCount] = OrderedDict()
@@ -43,7 +48,7 @@ class FailedLogonTracker:
         return len(self._failures)
 
     def wait_ms(self, remote: str, user: str, now: int) -> int:
-        """How long until this user may try again from there; 0 is now."""
+        """Return the milliseconds until this user may try again from this address; 0: now."""
         waits = [
             failures.at + WINDOW_MS - now
             for key, limit in (((remote, user), BY_USER), ((remote,), BY_REMOTE))
@@ -52,7 +57,7 @@ class FailedLogonTracker:
         return max(waits, default=0)
 
     def record_failure(self, remote: str, user: str, now: int) -> int:
-        """One more failure; how many milliseconds to let the answer wait."""
+        """Count a failure. Returns the milliseconds by which to delay the answer."""
         for key in ((remote, user), (remote,)):
             self._failures[key] = _FailureCount(self._of(key, now).number + 1, now)
             self._failures.move_to_end(key)
@@ -61,7 +66,10 @@ class FailedLogonTracker:
         return int(min(LONGEST_DELAY_MS, 100 * 2 ** min(self._failures[remote, user].number - 1, 10)))
 
     def record_success(self, remote: str, user: str) -> None:
-        """This user knows the secret: what failed before were slips. What failed under other names still counts."""
+        """Forget failures of a user who logged on.
+
+        Failures under other names from the address still count.
+        """
         self._failures.pop((remote, user), None)
 
     def _of(self, key: tuple[str, ...], now: int) -> _FailureCount:
@@ -70,18 +78,18 @@ class FailedLogonTracker:
 
 
 MAX_PROVEN: Final = 10_000
-"""Users; those who haven't come for the longest time go first."""
+"""Maximum number of users in the cache. The least recently used ones are removed first."""
 
 
 class VerifiedPasswordCache:
-    """One instance's."""
+    """Cache of the passwords of one instance that were verified since the process started."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
         self._digests: OrderedDict[str, bytes] = OrderedDict()
 
     def is_verified(self, user: str, password: str, hashed: str) -> bool:
-        """Whether this password was right for the user's hash, as it is now in the policy."""
+        """Return whether this password was verified for the user, with the hash that the policy has now."""
         known = self._digests.get(user)
         if known is None or not hmac.compare_digest(known, self._digest(password, hashed)):
             return False
@@ -89,7 +97,7 @@ class VerifiedPasswordCache:
         return True
 
     def add(self, user: str, password: str, hashed: str) -> None:
-        """It was right."""
+        """Record that a password was verified."""
         self._digests[user] = self._digest(password, hashed)
         self._digests.move_to_end(user)
         if len(self._digests) > MAX_PROVEN:
@@ -100,18 +108,23 @@ class VerifiedPasswordCache:
 
 
 REMOTES = 20
-"""Addresses of one minute with an entry of their own; what the others tried is counted in one more."""
+"""Maximum number of remote addresses with an entry of their own per minute. Others share one entry."""
 NAMES = 5
-"""User and client names that an entry keeps."""
+"""Maximum number of user names, and of client names, in an entry."""
 MAX_WAITING = 1_000
-"""Entries kept while nobody takes them; with more the oldest go."""
+"""Maximum number of entries that wait to be taken. The oldest ones are dropped first."""
 LONGEST_NAME = 64
+"""Characters to which names are truncated."""
 OTHERS = ""
+"""Remote address of the shared entry."""
 
 
 @dataclass(slots=True)
 class RefusedLogonEntry:
-    """What was refused to one remote address within one minute (minutes since 1970). `remote` is "" for the others."""
+    """Refused logons of one remote address within one minute (counted since 1970).
+
+    `remote` is "" for the entry that other addresses share.
+    """
 
     minute: int
     remote: str
@@ -122,12 +135,12 @@ class RefusedLogonEntry:
 
     @property
     def count(self) -> int:
-        """Logons."""
+        """Number of refused logons."""
         return self.codes.total()
 
 
 class RefusedLogonLog:
-    """Belongs to the loop. `dropped` counts entries that waited for too long."""
+    """Log of refused logons, for use on the event loop only. `dropped` counts entries that were lost."""
 
     def __init__(self) -> None:
         self._minute = 0
@@ -136,7 +149,7 @@ class RefusedLogonLog:
         self.dropped = 0
 
     def add(self, minute: int, remote: str, transport: str, code: str, user: str, client: str) -> None:
-        """One more. Names come from whoever tries, and prove nothing."""
+        """Add a refused logon. The names are claims of the peer and prove nothing."""
         self._turn(minute)
         if remote not in self._now and len(self._now) >= REMOTES:
             remote = OTHERS
@@ -147,14 +160,14 @@ class RefusedLogonLog:
         _remember(entry.clients, client)
 
     def take(self, minute: int) -> list[RefusedLogonEntry]:
-        """The entries of minutes before this one, oldest first; they are forgotten here."""
+        """Return and remove the entries of earlier minutes, oldest first."""
         self._turn(minute)
         taken = list(self._waiting)
         self._waiting.clear()
         return taken
 
     def restore(self, entries: list[RefusedLogonEntry]) -> None:
-        """They couldn't be stored; there may be newer ones meanwhile."""
+        """Put back entries that could not be stored, before newer ones."""
         self._wait([*entries, *self.take(self._minute)])
 
     def _turn(self, minute: int) -> None:
@@ -169,7 +182,7 @@ class RefusedLogonLog:
 
 
 def _remember(names: list[str], name: str) -> None:
-    # A NUL would be refused by the database, and other control characters deceive whoever reads them.
+    # Replace control characters: the database rejects NUL, and others could deceive readers.
     shown = "".join(letter if letter.isprintable() else "?" for letter in name[:LONGEST_NAME])
     if shown and shown not in names and len(names) < NAMES:
         names.append(shown)

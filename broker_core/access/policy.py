@@ -1,4 +1,4 @@
-"""The access part of a policy document, compiled and checked whole."""
+"""Access policy: the access settings of a policy document, compiled and validated."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ from broker_core.subscriptions.topics import TopicPattern
 
 
 class AccessPolicy:
-    """Who may log on and what they may do. Raises OperatorError bad_policy with every problem."""
+    """Compiled users and entitlements of a policy: authentication and permissions."""
 
     def __init__(self, policy: PolicyDocument) -> None:
+        """Compile the access settings of a policy.
+
+        Raises:
+            OperatorError: `bad_policy`, with every problem.
+        """
         if problems := access_problems(policy):
             raise bad_policy_error(problems)
         self._transports = {transport.name: transport for transport in policy.transports}
@@ -30,44 +35,50 @@ class AccessPolicy:
         self._entitlements = [(settings, _compiled(settings)) for settings in policy.access.entitlements]
 
     def authentication(self, transport: str) -> str | None:
-        """What clients of a transport must show: none, token, password or certificate. None: there is no such transport."""
+        """Return the authentication method of a transport: none, token, password or certificate.
+
+        Returns None if the transport does not exist.
+        """
         if transport == BROKER_NAME:
             return "none"
         found = self._transports.get(transport)
         return found.authentication if found is not None else None
 
     def user_of_token(self, token: str) -> str | None:
-        """Whose token this is."""
+        """Return the user that owns a token, or None."""
         return self._by_token.get(hash_token(token))
 
     def user_of_certificate(self, names: Iterable[str]) -> str | None:
-        """Who the names in a certificate belong to; None too when they belong to several."""
+        """Return the user to whom the names in a certificate belong. None if there is none or several."""
         found = {self._by_certificate[name] for name in names if name in self._by_certificate}
         return found.pop() if len(found) == 1 else None
 
     def password_hash(self, user: str) -> str | None:
-        """The hash that a user's password must match; None when there is no such user or no password."""
+        """Return the hash of a user's password. None if the user does not exist or has no password."""
         found = self._users.get(user)
         return found.password if found is not None else None
 
     def may_use_client_name(self, user: str, client: str) -> bool:
-        """Whether a user may log on as a client of that name."""
+        """Return whether a user may log on with a client name."""
         found = self._users.get(user)
         return found is None or not found.clients or any(_fits(name, client) for name in found.clients)
 
     def may_connect_link(self, user: str, client: str) -> bool:
-        """Whether a user may log on as another instance's link: only whose `clients` name it, or links as such, may."""
+        """Return whether a user may log on as another instance's link.
+
+        Only users whose `clients` name links explicitly may do so.
+        """
         found = self._users.get(user)
         return found is not None and any(
             name.startswith(SITE_PREFIX) and _fits(name, client) for name in found.clients
         )
 
     def is_user_allowed(self, user: str, client: str) -> bool:
-        """Whether there is such a user, who may log on as a client of that name."""
+        """Return whether a user exists and may log on with a client name."""
         return user in self._users and self.may_use_client_name(user, client)
 
     def rights(self, transport: str, user: str) -> Rights:
-        """What a user may do on a transport; "" is somebody whom nobody asked who they are."""
+        """Return the permissions of a user on a transport. "" is a client without authentication."""
         made = self._rights.get((transport, user))
         if made is None:
             made = self._rights[transport, user] = self._make_rights(transport, user)
@@ -75,7 +86,7 @@ class AccessPolicy:
 
     def _make_rights(self, transport: str, user: str) -> Rights:
         if transport == BROKER_NAME:
-            return EVERYTHING  # the broker's own way in, which is no address
+            return EVERYTHING  # the broker's internal connection, which is not reachable from outside
         found = self._transports.get(transport)
         if found is None:
             return Rights(())
@@ -92,6 +103,7 @@ class AccessPolicy:
 
 
 def _means(settings: EntitlementSettings, user: str, known: UserSettings | None) -> bool:
+    """Return whether an entitlement applies to a user."""
     for who in settings.who:
         if who == "*":
             return True
@@ -103,6 +115,7 @@ def _means(settings: EntitlementSettings, user: str, known: UserSettings | None)
 
 
 def _fits(name: str, given: str) -> bool:
+    """Return whether a name matches a setting, in which a trailing `*` stands for any characters."""
     return given.startswith(name[:-1]) if name.endswith("*") else given == name
 
 
@@ -115,7 +128,7 @@ def _compiled(settings: EntitlementSettings) -> CompiledEntitlement:
 
 
 def access_problems(policy: PolicyDocument) -> list[str]:
-    """What is wrong with users, hashes, patterns, filters and names of transports; a sentence each."""
+    """Return one sentence for each problem of users, hashes, patterns, filters and transport names."""
     problems = [problem for user in policy.access.users for problem in _user_problems(user)]
     names = {transport.name for transport in policy.transports}
     for number, settings in enumerate(policy.access.entitlements, 1):
@@ -138,6 +151,7 @@ def _user_problems(user: UserSettings) -> Iterator[str]:
 
 
 def _problem(where: str, parse: Callable[[str], TopicPattern | Filter], text: str) -> list[str]:
+    """Return the error of a parser as a list of one sentence, or an empty list."""
     try:
         parse(text)
     except SluiceError as error:
@@ -146,7 +160,10 @@ def _problem(where: str, parse: Callable[[str], TopicPattern | Filter], text: st
 
 
 def _nobody(policy: PolicyDocument) -> list[str]:
-    """A transport that nobody could log on to is a mistake, and closing it is another setting."""
+    """Return one sentence for each enabled transport to which no user can log on.
+
+    This is a mistake: to close a transport, an operator disables it.
+    """
     return [
         f"transport {transport.name!r}: no user has a {transport.authentication} to log on with"
         for transport in policy.transports

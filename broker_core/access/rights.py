@@ -1,9 +1,10 @@
-"""What one user may do on one transport.
+"""Permissions of one user on one transport.
 
-Entitlements add up. A subscription whose pattern an entitlement covers is served as asked; a broader one is narrowed
-to the topics that entitlements name, and its acknowledgement says so. Filters of entitlements are joined to the
-subscription's own by AND. Where entitlements with different filters each cover a part of what is asked, no single
-subscription can say what is meant: it is refused, with the patterns to subscribe to instead.
+Permissions of several entitlements add up. A subscription is served as requested if an entitlement covers its
+pattern. A wider one is narrowed to the topics that entitlements name, and the acknowledgement says so.
+Filters of entitlements are joined to the subscription's own filter by AND. If entitlements with different
+filters each cover a part of the pattern, no single subscription can express the result. It is then refused,
+and the error names the patterns to subscribe to separately.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from broker_core.filters import Filter, all_filters, any_filter
 from broker_core.subscriptions.topics import TopicPattern, are_disjoint, is_subpattern
 
 MAX_REMEMBERED_TOPICS = 8_192
+"""Maximum number of topics whose permission is cached. The cache is cleared when it is full."""
 
 
 class CompiledEntitlement(NamedTuple):
-    """One entitlement, compiled."""
+    """Entitlement with compiled patterns and filter."""
 
     publish: tuple[TopicPattern, ...]
     subscribe: tuple[TopicPattern, ...]
@@ -27,7 +29,10 @@ class CompiledEntitlement(NamedTuple):
 
 
 class GrantedSubscription(NamedTuple):
-    """What a subscription gets of what it asked for."""
+    """Part of a requested subscription that is permitted.
+
+    `narrowed` says that the pattern covers fewer topics than requested.
+    """
 
     pattern: TopicPattern
     filter: Filter | None
@@ -35,15 +40,25 @@ class GrantedSubscription(NamedTuple):
 
 
 class Rights:
-    """`entitled` is None for everything. `basis` is what it was made from: equal bases are equal rights."""
+    """Permissions of one user on one transport. Rights with an equal `basis` are equal."""
 
     def __init__(self, entitled: Sequence[CompiledEntitlement] | None = None, basis: Hashable = None) -> None:
+        """Create the permissions.
+
+        Args:
+            entitled: Entitlements that apply. None: everything is permitted.
+            basis: Data from which they were made, for comparison.
+        """
         self.basis = basis
         self._entitled = entitled
         self._publishable: dict[str, bool] = {}
 
     def check_publish(self, topics: Iterable[str]) -> None:
-        """ClientError not_entitled for the first topic that may not be published to. A look-up a topic."""
+        """Check that all topics may be published to. Costs one look-up per topic.
+
+        Raises:
+            ClientError: `not_entitled`, for the first topic that may not.
+        """
         if self._entitled is None:
             return
         for topic in topics:
@@ -64,7 +79,11 @@ class Rights:
         return may
 
     def check_subscribe(self, asked: TopicPattern, chosen: Filter | None) -> GrantedSubscription:
-        """What a subscription to a pattern with a filter gets. Raises ClientError not_entitled."""
+        """Return the permitted part of a subscription.
+
+        Raises:
+            ClientError: `not_entitled`.
+        """
         if self._entitled is None:
             return GrantedSubscription(asked, chosen, False)
         meant = [one for one in self._entitled if not all(are_disjoint(asked, its) for its in one.subscribe)]
@@ -94,8 +113,10 @@ EVERYTHING = Rights()
 
 
 def _within(asked: TopicPattern, patterns: Sequence[TopicPattern]) -> TopicPattern:
+    """Return the pattern that matches topics of `asked` that any of the other patterns matches, too."""
     tests = [pattern.matches for pattern in patterns]
-    # The text tells it from the pattern that was asked for: subscriptions with equal texts are matched as one.
+    # The text must differ from that of the requested pattern: subscriptions with equal texts are matched as
+    # one.
     text = f"{asked.text} within {' or '.join(sorted({pattern.text for pattern in patterns}))}"
     return TopicPattern(
         text, None, lambda topic: asked.matches(topic) and any(test(topic) for test in tests), asked.levels

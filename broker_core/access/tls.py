@@ -1,4 +1,4 @@
-"""TLS of a transport: contexts from the files that its settings name, and the names in a client's certificate."""
+"""TLS of transports: server contexts from PEM files, and the names in a client's certificate."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from broker_core.errors import OperatorError
 
 
 def server_context(settings: TlsSettings, kind: type[ssl.SSLContext] = ssl.SSLContext) -> ssl.SSLContext:
-    """The context of a transport: TLS 1.2 or newer; with a `client_ca` clients must show a certificate of it.
+    """Create the TLS context of a transport, for TLS 1.2 or newer.
 
-    Reads the files. Raises OperatorError bad_certificate. `kind` is the class to make it of.
+    If the settings have a `client_ca`, clients must show a certificate of it.
+
+    Args:
+        settings: Paths of the PEM files, which are read.
+        kind: Class of the context.
+
+    Raises:
+        OperatorError: `bad_certificate`.
     """
     context = kind(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -29,21 +36,25 @@ def server_context(settings: TlsSettings, kind: type[ssl.SSLContext] = ssl.SSLCo
 
 
 def bad_certificate_error(settings: TlsSettings, problem: Exception) -> OperatorError:
-    """The error for files that can't be used."""
+    """Return the error for certificate files that cannot be used."""
     return OperatorError(
         "bad_certificate",
         f"The certificate {settings.certificate} with its key can't be used: {problem}.",
-        "Name PEM files that the broker may read: the chain, its key without a passphrase, the clients' authorities.",
+        "Name PEM files that the broker may read: the chain, its key without a passphrase, the clients' "
+        "authorities.",
     )
 
 
 def _no_passphrase() -> str:
-    # Without this a key with a passphrase would ask for it at the terminal and hold the broker.
+    # Without this callback, OpenSSL would ask for the passphrase at the terminal and block the broker.
     raise ValueError("the key has a passphrase")
 
 
 def certificate_names(certificate: bytes | None) -> frozenset[str]:
-    """Common names and alternative names (DNS, e-mail, URI) of a certificate in DER. It was verified by the handshake."""
+    """Return the common names and alternative names (DNS, e-mail, URI) of a certificate in DER.
+
+    The TLS handshake has verified the certificate. Returns an empty set without a certificate.
+    """
     if not certificate:
         return frozenset()
     parsed = x509.load_der_x509_certificate(certificate)

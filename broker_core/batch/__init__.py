@@ -1,9 +1,8 @@
-"""Record batches: the same bytes on the wire, in the journal, in a spool and in Spark.
+"""Record batches: identical bytes on the wire, in the journal, in a spool and in Spark.
 
-* layout: THE FORMAT, field by field, with its bounds; hash64
-* dictionary: the publisher's name and the topics, as bytes and as text
-* building: batches made, and stamped
-* batch: a batch read
+* layout: the binary format, field by field, with its limits; the dictionary; hash64
+* builder: builds and stamps batches
+* batch: reads batches
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A batch read: its header checked, and everything else decoded when somebody asks for it."""
+"""Reading of batches: the header is validated first, and everything else is decoded on demand."""
 
 from __future__ import annotations
 
@@ -47,9 +47,12 @@ _FLAGS = struct.Struct("<H")
 
 
 def read_batch_header(buf: Buffer, offset: int = 0) -> BatchHeader:
-    """The header at an offset, checked by magic, version, checksum and lengths; ClientError bad_batch otherwise.
+    """Read the header at an offset and validate its magic, version, checksum and lengths.
 
-    The payload may not be there yet: see `BatchHeader.size`.
+    The payload does not have to be in the buffer yet; see `BatchHeader.size`.
+
+    Raises:
+        ClientError: `bad_batch`, with the position.
     """
     if len(buf) - offset < HEADER_SIZE:
         raise bad_batch_error(f"a batch header has {HEADER_SIZE} bytes, here are {len(buf) - offset}", offset)
@@ -77,11 +80,7 @@ def read_batch_header(buf: Buffer, offset: int = 0) -> BatchHeader:
 
 
 class Batch:
-    """One record batch: its bytes, the header's fields, and everything else decoded only when asked for.
-
-    `verify` checks the payload: its checksum, the dictionary, that the row table's lengths add up. Bytes from a
-    peer or a file are always verified; only what this process has verified before is not.
-    """
+    """Record batch: its bytes and the fields of its header. Everything else is decoded on demand."""
 
     __slots__ = ("_bodies", "_dictionary", "_ends", "_rows", "buf", "header", "nbytes", "session")
 
@@ -89,8 +88,10 @@ class Batch:
         self.buf = buf
         self.header = header
         self.session = header.session
-        """The session that counts the publisher sequences, with the bit PROVEN; 0 when the publisher doesn't
-        number. A broker may assign another one; `stamp` writes it."""
+        """Session that counts the publisher sequences, with the bit PROVEN; 0: no sequences.
+
+        A broker may assign another session; `stamp` writes it into the header.
+        """
         self.nbytes = HEADER_SIZE + header.stored_length
         self._dictionary: tuple[str, ...] | None = None
         self._rows: npt.NDArray[Any] | None = None
@@ -99,7 +100,17 @@ class Batch:
 
     @classmethod
     def parse(cls, buf: Buffer, *, verify: bool = True) -> Batch:
-        """The batch in `buf`, which must hold exactly one. Raises ClientError bad_batch with the position."""
+        """Parse a buffer that contains exactly one batch.
+
+        Args:
+            buf: The bytes of the batch.
+            verify: Whether to verify the payload: its checksum, its dictionary, and the sums of the row
+                table. Always verify bytes from a peer or a file. Skip it only for bytes that this process has
+                verified before.
+
+        Raises:
+            ClientError: `bad_batch`, with the position.
+        """
         header = read_batch_header(buf)
         if len(buf) != header.size:
             raise bad_batch_error(f"the batch has {header.size} bytes by its header, here are {len(buf)}", 16)
@@ -109,7 +120,16 @@ class Batch:
         return batch
 
     def stamp(self, *, origin: int, epoch: int, first_sequence: int, accepted_at: int) -> None:
-        """Write what the broker assigns; the buffer must be a bytearray that nobody else reads yet."""
+        """Write the fields that the broker assigns into the header.
+
+        The buffer must be a bytearray that no other code reads yet.
+
+        Args:
+            origin: hash64 of the instance's name.
+            epoch: Epoch of the journal.
+            first_sequence: Sequence of the first record; 0: not journaled.
+            accepted_at: Time of acceptance in ns UTC.
+        """
         assert isinstance(self.buf, bytearray)
         if self.session != self.header.session:
             write_session(self.buf, self.session)
@@ -119,6 +139,7 @@ class Batch:
         self.header = BatchHeader._make(HEADER.unpack_from(self.buf))
 
     def _verify(self) -> None:
+        """Verify the payload. Raises ClientError `bad_batch` if it contradicts the header."""
         header, view = self.header, memoryview(self.buf)
         if crc32c(view[HEADER_SIZE:]) != header.payload_crc:
             raise bad_batch_error("the payload's checksum doesn't fit", 24)
@@ -137,7 +158,7 @@ class Batch:
         else:
             rows = self.rows
             topics = rows["topic"]
-            # Summed as u64: the u32 lengths of 65,536 rows could wrap and hide a lie.
+            # Summed as u64: the sum of 65,536 u32 lengths could overflow and hide an inconsistency.
             wrong = (
                 int(rows["headers"].sum(dtype=np.uint64)) != header.headers_length
                 or int(rows["body"].sum(dtype=np.uint64)) != header.bodies_length
@@ -151,29 +172,31 @@ class Batch:
                 "the row table contradicts the header", HEADER_SIZE + header.dictionary_length
             )
 
-    # What the broker asks of every batch.
+    # Properties that the broker reads of every batch.
 
     @property
     def count(self) -> int:
+        """Number of records."""
         return self.header.count
 
     @property
     def flags(self) -> int:
+        """Flags of the header."""
         return self.header.flags
 
     @property
     def conflation_mark(self) -> str:
-        """What policy did to the backlog that it comes from: "conflated", "conflation_over", or "" for nothing."""
+        """Mark of a policy on the backlog of this batch: "conflated", "conflation_over", or "" for none."""
         return MARK_WORDS.get(self.header.flags & MARKS, "")
 
     @property
     def first_sequence(self) -> int:
-        """Sequence of the first record; 0 when the batch isn't journaled."""
+        """Sequence of the first record; 0 if the batch is not journaled."""
         return self.header.first_sequence
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; 0 when the batch isn't journaled."""
+        """Sequence of the last record; 0 if the batch is not journaled."""
         header = self.header
         if header.first_sequence == 0:
             return 0
@@ -185,27 +208,29 @@ class Batch:
 
     @property
     def accepted_at(self) -> int:
-        """When the broker took it, in nanoseconds UTC."""
+        """Time at which the broker accepted the batch, in ns UTC."""
         return self.header.accepted_at
 
     @property
     def origin(self) -> int:
+        """Hash of the name of the instance that accepted the batch."""
         return self.header.origin
 
     @property
     def first_publisher_sequence(self) -> int:
+        """Publisher sequence of the first record; 0 if the publisher does not number records."""
         return self.header.first_publisher_sequence
 
     @property
     def last_publisher_sequence(self) -> int:
-        """The publisher's number of the last record; 0 when the publisher doesn't number."""
+        """Publisher sequence of the last record; 0 if the publisher does not number records."""
         header = self.header
         if header.first_publisher_sequence == 0:
             return 0
         at = HEADER_SIZE + header.dictionary_length + (header.count - 1) * ROW_SIZE
         return header.first_publisher_sequence + int(ROW.unpack_from(self.buf, at)[4])
 
-    # The dictionary.
+    # Dictionary.
 
     def _read_dictionary(self) -> tuple[str, ...]:
         if self._dictionary is None:
@@ -215,24 +240,25 @@ class Batch:
 
     @property
     def publisher_name(self) -> str:
+        """Name of the client that published the batch."""
         return self._read_dictionary()[0]
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics the rows may name; row topic n is topics[n - 1]."""
+        """Topics of the batch. A row with topic index n has the topic `topics[n - 1]`."""
         return self._read_dictionary()[1:]
 
     @property
     def single_topic(self) -> str | None:
-        """The topic when the batch has just one, else None."""
+        """Topic of all records if the batch has only one, else None."""
         entries = self._read_dictionary()
         return entries[1] if len(entries) == 2 else None
 
-    # The tables.
+    # Tables.
 
     @property
     def rows(self) -> npt.NDArray[Any]:
-        """The row table as a structured array (ROW_DTYPE), without a copy."""
+        """Row table as a structured array (ROW_DTYPE), without a copy."""
         if self._rows is None:
             self._rows = np.frombuffer(
                 self.buf, ROW_DTYPE, self.header.count, HEADER_SIZE + self.header.dictionary_length
@@ -241,17 +267,17 @@ class Batch:
 
     @property
     def topic_indexes(self) -> npt.NDArray[np.uint16]:
-        """For each row the dictionary index of its topic, from 1."""
+        """Dictionary index of the topic of each row, from 1."""
         indexes: npt.NDArray[np.uint16] = self.rows["topic"]
         return indexes
 
     def names(self) -> list[str]:
-        """The topic of each record."""
+        """Return the topic of each record."""
         entries = self._read_dictionary()
         return [entries[index] for index in self.topic_indexes.tolist()]
 
     def sequences(self) -> npt.NDArray[np.uint64]:
-        """The sequence of each record."""
+        """Return the sequence of each record; zeros if the batch is not journaled."""
         header = self.header
         if header.flags & EXPLICIT_SEQUENCES:
             at = HEADER_SIZE + header.dictionary_length + header.count * ROW_SIZE
@@ -261,14 +287,14 @@ class Batch:
         return np.arange(header.first_sequence, header.first_sequence + header.count, dtype=np.uint64)
 
     def publisher_sequences(self) -> npt.NDArray[np.uint64]:
-        """The publisher's number of each record; zeros when the publisher doesn't number."""
+        """Return the publisher sequence of each record; zeros if the publisher does not number records."""
         first = self.header.first_publisher_sequence
         if first == 0:
             return np.zeros(self.header.count, np.uint64)
         return self.rows["delta"].astype(np.uint64) + np.uint64(first)
 
     def numbers(self) -> tuple[Sequence[int], Sequence[int]]:
-        """`sequences` and `publisher_sequences` for who goes through them one by one."""
+        """Return `sequences` and `publisher_sequences` as Python integers, for iteration."""
         header = self.header
         explicit = header.first_sequence == 0 or header.flags & EXPLICIT_SEQUENCES
         sequences = (
@@ -282,22 +308,24 @@ class Batch:
         return sequences, self.publisher_sequences().tolist()
 
     def _few(self) -> tuple[int, ...]:
-        """The fields of the row table, one after the other, of a batch of a few records: numpy's calls cost more there."""
+        """Return the fields of a small row table as one flat tuple: for few records, numpy costs more."""
         return pack_small_row_table(self.header.count).unpack_from(
             self.buf, HEADER_SIZE + self.header.dictionary_length
         )
 
     def _texts_at(self) -> int:
+        """Return the position of the records' headers, which the bodies follow."""
         header = self.header
         wide = ROW_SIZE + (SEQUENCE_SIZE if header.flags & EXPLICIT_SEQUENCES else 0)
         return HEADER_SIZE + header.dictionary_length + header.count * wide
 
     def _cut(self, start: int, lengths: Sequence[int]) -> list[bytes]:
-        # A read cuts in a third of a slice's time: no slice object, and no bytecode for each.
+        # Reading from BytesIO takes a third of the time of slicing: no slice object and no bytecode per
+        # record.
         return list(map(BytesIO(self.buf[start : start + sum(lengths)]).read, lengths))
 
     def bodies(self) -> list[bytes]:
-        """The body of each record; cut once and kept."""
+        """Return the body of each record. The list is cached."""
         if self._bodies is None:
             few = self.header.count <= FEW_ROWS
             lengths = self._few()[1::5] if few else self.rows["body"].tolist()
@@ -305,23 +333,26 @@ class Batch:
         return self._bodies
 
     def headers(self) -> list[bytes]:
-        """The header bytes of each record."""
+        """Return the header bytes of each record."""
         return self._cut(self._texts_at(), self.rows["headers"].tolist())
 
     def body(self, row: int) -> bytes:
-        """The body of one record."""
+        """Return the body of one record."""
         return self.bodies()[row]
 
     def records(self) -> Iterator[Record]:
-        """Each record decoded."""
+        """Iterate over the decoded records."""
         columns = zip(self.names(), self.bodies(), self.headers(), *self.numbers(), strict=True)
         return map(Record._make, columns)
 
     def select(self, rows: Rows, *, explicit: bool = True) -> Batch:
-        """A new batch of the given rows, in order, with explicit sequences; header fields are kept. Of one topic, it names no other.
+        """Return a new batch of some rows, with explicit sequences and the header fields of this one.
 
-        `rows` are row numbers, ascending. The new batch is checksummed anew and stands for itself. With
-        `explicit=False`, for a batch that isn't stamped yet, its records get no sequences.
+        A new batch with records of a single topic has only that topic in its dictionary.
+
+        Args:
+            rows: Row numbers, in ascending order.
+            explicit: Whether the records get sequences. False for a batch that is not stamped yet.
         """
         header = self.header
         flags = header.flags & MARKS | (EXPLICIT_SEQUENCES if explicit else 0)
@@ -332,8 +363,10 @@ class Batch:
         tables = table.tobytes() + (sequences.tobytes() if sequences is not None else b"")
         body = dictionary + tables + joined + texts
         payload = body + PADDING[len(body) & 7]
+        # Fields in the order of layout.BatchHeader.
         made = bytearray(HEADER.pack(
-            MAGIC, VERSION, 0, flags, len(rows), len(dictionary), len(payload), len(payload), crc32c(payload), 0,
+            MAGIC, VERSION, 0, flags, len(rows),
+            len(dictionary), len(payload), len(payload), crc32c(payload), 0,
             header.origin, header.epoch, self.session, int(sequences[0]) if sequences is not None else 0,
             header.accepted_at,
             header.publisher, header.first_publisher_sequence, len(joined), len(texts), 0,
@@ -350,8 +383,11 @@ class Batch:
         return sequences
 
     def _dictionary_of(self, table: npt.NDArray[Any]) -> bytes:
-        """The dictionary of some rows. Those of one topic, as a queue's are, need none of a thousand others: their indexes are
-        changed in the `table`, which is theirs."""
+        """Return the dictionary of some rows.
+
+        Records of a single topic, as those of a queue, do not need the other topics of the batch: the
+        dictionary then has one topic, and the indexes in `table` are changed. The table must be a copy.
+        """
         header, entries = self.header, self._read_dictionary()
         indexes = table["topic"]
         if len(entries) > 2 and (len(indexes) == 1 or (indexes == indexes[0]).all()):
@@ -360,10 +396,16 @@ class Batch:
         return bytes(self.buf[HEADER_SIZE : HEADER_SIZE + header.dictionary_length])
 
     def for_republish(self, publisher: str, rows: Rows) -> bytearray:
-        """Some rows as a batch that `publisher` has yet to publish: what they have as sequences here are its publisher sequences.
+        """Build a batch in which the sequences of some rows become publisher sequences of `publisher`.
 
-        `rows` are row numbers, ascending, of records that have sequences. The batch is checksummed and not stamped. Raises ClientError
-        bad_batch where it would be too large, or its numbers too far apart.
+        The batch has a checksum and is not stamped.
+
+        Args:
+            publisher: Name of the client that will publish the batch.
+            rows: Row numbers, in ascending order, of records that have sequences.
+
+        Raises:
+            ClientError: `bad_batch`, if it would be too large or its sequences too far apart.
         """
         sequences = self.sequences()[rows]
         first = int(sequences[0])
@@ -375,7 +417,7 @@ class Batch:
         return build_from_tables(publisher, self.topics, len(rows), table.tobytes(), joined, texts, first)
 
     def with_conflation_mark(self, mark: int) -> Batch:
-        """A copy with that mark (CONFLATED or CONFLATION_OVER) and no other; the payload is the same."""
+        """Return a copy with only this mark (CONFLATED or CONFLATION_OVER). The payload is unchanged."""
         header = bytearray(self.buf[:HEADER_SIZE])
         _FLAGS.pack_into(header, 6, self.header.flags & ~MARKS | mark)
         update_header_crc(header)
@@ -383,10 +425,10 @@ class Batch:
         return Batch(made, BatchHeader._make(HEADER.unpack_from(made)))
 
     def _texts_of(self, rows: Rows) -> tuple[bytes, bytes]:
-        """The header bytes and the bodies of some rows, each joined."""
+        """Return the joined header bytes and the joined bodies of some rows."""
         at = self._texts_at()
         if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows):
-            # One stretch, as when a batch is cut to be sent in parts: nothing is done per record.
+            # Fast path for consecutive rows, as when a batch is sent in parts: no work per record.
             stretch = slice(int(rows[0]), int(rows[-1]) + 1)
             return self._stretch("headers", stretch, at), self._stretch(
                 "body", stretch, at + self.header.headers_length
@@ -398,12 +440,16 @@ class Batch:
         )
 
     def _stretch(self, lengths: str, rows: slice, at: int) -> bytes:
+        """Return the joined header bytes or bodies of consecutive rows.
+
+        `lengths` is the column of the row table, and `at` is the position of the first record's data.
+        """
         if lengths == "headers" and not self.header.headers_length:
             return b""
         if self._ends is None:
             self._ends = {}
         ends = self._ends.get(lengths)
-        if ends is None:  # a batch of many topics is cut for each of them
+        if ends is None:  # cached, because a batch of many topics is cut once for each topic
             ends = self._ends[lengths] = np.cumsum(self.rows[lengths], dtype=np.uint64)
         start = int(ends[rows.start - 1]) if rows.start else 0
         return bytes(self.buf[at + start : at + int(ends[rows.stop - 1])])

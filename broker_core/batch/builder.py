@@ -1,4 +1,4 @@
-"""Batches made, and stamped in place by the broker."""
+"""Building of batches, and stamping them in place."""
 
 from __future__ import annotations
 
@@ -39,7 +39,17 @@ _U64 = struct.Struct("<Q")
 def build_single_topic_batch(
     publisher: str, topic: str, bodies: Sequence[bytes], first_publisher_sequence: int = 0, session: int = 0
 ) -> bytearray:
-    """A batch of records of one topic without headers, numbered one after the other; the fast path of publishing."""
+    """Build a batch of records of one topic without headers. This is the fast path of publishing.
+
+    Records are numbered consecutively.
+
+    Args:
+        publisher: Name of the publishing client.
+        topic: Topic of all records.
+        bodies: Body of each record.
+        first_publisher_sequence: Publisher sequence of the first record; 0: the records are not numbered.
+        session: Publisher session that counts the sequences.
+    """
     count = len(bodies)
     if count <= FEW_ROWS:
         fields = [0, 0, 1, 0, 0] * count
@@ -60,10 +70,20 @@ def build_batch(
     sequences: Sequence[int] = (),
     session: int = 0,
 ) -> bytearray:
-    """A whole batch, checksummed and not yet stamped: record i goes to topics[i] with bodies[i] and headers[i].
+    """Build a batch with its checksums. It is not stamped yet.
 
-    With `sequences`, ascending and one for each record, these stand in the batch; stamp it with the first of them.
-    Raises ClientError bad_batch when the numbers differ or a limit is passed.
+    Args:
+        publisher: Name of the publishing client.
+        topics: Topic of each record.
+        bodies: Body of each record.
+        headers: Header bytes of each record. None: no headers.
+        first_publisher_sequence: Publisher sequence of the first record; 0: the records are not numbered.
+        sequences: Explicit sequence of each record, in ascending order, or (). Stamp the batch with the first
+            one.
+        session: Publisher session that counts the publisher sequences.
+
+    Raises:
+        ClientError: `bad_batch`, if the lengths differ or a limit is exceeded.
     """
     count = len(bodies)
     if (
@@ -74,9 +94,8 @@ def build_batch(
         raise bad_batch_error("topics, bodies, headers and sequences must be of one length", 8)
     numbers: dict[str, int] = {}
     indexes: int | list[int] = 1
-    if (
-        count and topics.count(topics[0]) == count
-    ):  # almost always, and found out without a look at each in Python
+    # Nearly always true, and count() compares in C.
+    if count and topics.count(topics[0]) == count:
         numbers[topics[0]] = 1
     else:
         indexes = [numbers.setdefault(topic, len(numbers) + 1) for topic in topics]
@@ -95,6 +114,7 @@ def build_batch(
 
 
 def _table(bodies: Sequence[bytes], topics: int | list[int]) -> npt.NDArray[Any]:
+    """Return a row table of records without headers, numbered consecutively."""
     table = np.zeros(len(bodies), ROW_DTYPE)
     table["body"] = list(map(len, bodies))
     table["topic"] = topics
@@ -128,7 +148,22 @@ def build_from_tables(
     flags: int = 0,
     session: int = 0,
 ) -> bytearray:
-    """A whole batch of tables and texts that are joined already. ClientError bad_batch where a limit is passed."""
+    """Build a batch from its dictionary, its row table and joined texts.
+
+    Args:
+        publisher: Name of the publishing client.
+        topics: Topics of the dictionary.
+        count: Number of records.
+        rows: Row table, with explicit sequences if the flags say so.
+        headers: Joined header bytes of all records.
+        texts: Joined bodies of all records.
+        first: Publisher sequence of the first record.
+        flags: Flags of the header.
+        session: Publisher session that counts the publisher sequences.
+
+    Raises:
+        ClientError: `bad_batch`, if a limit is exceeded.
+    """
     dictionary = encode_dictionary(publisher, topics)
     if not 0 < count <= MAX_RECORDS:
         raise bad_batch_error(f"a batch holds 1 to {MAX_RECORDS} records, not {count}", 8)
@@ -149,30 +184,35 @@ def build_from_tables(
 
 
 def stamp_header(buf: bytearray, *, origin: int, epoch: int, first_sequence: int, accepted_at: int) -> None:
-    """Write what the broker assigns into the header, in place, and renew its checksum. The payload isn't touched."""
+    """Write the fields that the broker assigns into the header, in place, and update its checksum.
+
+    The payload is not touched.
+    """
     _ORIGIN.pack_into(buf, 32, origin, epoch)
     _SEQUENCE.pack_into(buf, 48, first_sequence, accepted_at)
     update_header_crc(buf)
 
 
 def write_flags(buf: bytearray, flags: int) -> None:
-    """Write the header's flags, in place. Before `stamp`, which renews the checksum."""
+    """Write the header's flags in place. Call it before `stamp_header`, which updates the checksum."""
     _FLAGS.pack_into(buf, 6, flags)
 
 
 def write_session(buf: bytearray, session: int) -> None:
-    """Write the header's publisher session, in place. Before `stamp`, which renews the checksum."""
+    """Write the header's publisher session in place.
+
+    Call it before `stamp_header`, which updates the checksum.
+    """
     _SESSION.pack_into(buf, 44, session)
 
 
 def renumber(buf: bytearray, session: int, first_publisher_sequence: int) -> None:
-    """Give a batch another publisher session and its records other numbers, in place, and renew the
-    header's checksum."""
+    """Change the publisher session and sequences of a batch in place, and update the header's checksum."""
     write_session(buf, session)
     _U64.pack_into(buf, 72, first_publisher_sequence)
     update_header_crc(buf)
 
 
 def write_log_position(buf: bytearray, log_position: int) -> None:
-    """Write where a batch stands in the log of its group, in place. Before `stamp`, which renews the checksum."""
+    """Write the position of a batch in its group's log, in place. Call it before `stamp_header`."""
     _U64.pack_into(buf, 88, log_position)

@@ -1,6 +1,6 @@
-"""THE FORMAT: the record batch, the same bytes on the wire, in the journal, in a spool and in Spark.
+"""Binary format of the record batch: identical bytes on the wire, in the journal, in a spool and in Spark.
 
-Little-endian. A batch is a 96-byte header and a payload whose length is a multiple of 8:
+All integers are little-endian. A batch is a 96-byte header and a payload whose length is a multiple of 8:
 
     +--------------------------------------------------------------------------------+
     | 0  magic "SLB1"  | 4 version u8 | 5 codec u8 | 6 flags u16 | 8 count u32         |
@@ -18,29 +18,34 @@ Little-endian. A batch is a 96-byte header and a payload whose length is a multi
 
     row: headers_length u32, body_length u32, topic u16, flags u16, publisher_sequence_delta u32
 
-* stored_length is the payload as it stands; raw_length is the payload before compression. They are equal while
-  codec is 0, the only codec there is.
+* stored_length is the length of the payload as stored; raw_length is its length before compression. They are
+  equal while codec is 0, the only codec.
 * CRCs are CRC32C (Castagnoli, RFC 3720 appendix B.4). payload_crc covers the payload; header_crc covers the
-  header with its own field zero. The broker stamps the header and never touches the payload, so the checksum the
-  publisher computed protects a record from its application to Spark.
-* Dictionary entry 0 is the publisher's client name; entries 1.. are topics. A row's topic is a dictionary index.
+  header with its own field zero. The broker stamps the header and never changes the payload, so the
+  publisher's checksum protects a record from its application to Spark.
+* Dictionary entry 0 is the publisher's client name; entries 1.. are topics. A row's topic is a dictionary
+  index.
 * Record i has sequence first_sequence + i, or sequences[i]. Its publisher sequence is
   first_publisher_sequence + publisher_sequence_delta. first_sequence 0 means "not journaled";
-  first_publisher_sequence 0 means that the publisher doesn't number its messages.
-* session names the publisher session that counts the publisher sequences: numbers are compared within a name and
-  a session alone. Its highest bit says that the client had proven who it is; 0 is a publisher without numbers.
-* origin and publisher are hash64() of the instance's and the client's name. accepted_at is nanoseconds UTC.
-* log_position says where the batch stands in the log that a group of brokers shares (group/state_machine.py); 0 where there is none.
-* A row's flags are zero. A record's headers are bytes that the publisher and its subscribers agree on; the broker carries them.
-* flags: EXPLICIT_SEQUENCES, and of deliveries alone CONFLATED and CONFLATION_OVER, which stand in a copy that is made for one
-  client and never in a journal. CLAIM stands in a group's log alone: the first batch that a connection
-  appends there.
-* A reader that meets another version or codec refuses the batch; it never guesses.
+  first_publisher_sequence 0 means that the publisher does not number its messages.
+* session is the publisher session that counts the publisher sequences: sequences are only compared within one
+  name and session. Its highest bit says that the client was authenticated; 0 is a publisher without
+  sequences.
+* origin and publisher are hash64() of the instance's and the client's name. accepted_at is in nanoseconds
+  UTC.
+* log_position is the position of the batch in the log that a group of brokers shares
+  (group/state_machine.py); 0: none.
+* A row's flags are zero. A record's headers are bytes that the publisher and its subscribers agree on; the
+  broker only carries them.
+* flags: EXPLICIT_SEQUENCES; CONFLATED and CONFLATION_OVER, only in the copy of a batch that is delivered to
+  one client, never in a journal; CLAIM, only in a group's log, in the first batch that a connection appends
+  there.
+* A reader rejects a batch with an unknown version or codec; it never guesses.
 
-Why this shape: in CPython the cost is per object touched. One struct call reads the header whatever the number of
-records, and a reader of many small batches joins their row tables and decodes them at once.
+Reason for this format: in CPython the cost is per object touched. One struct call reads the header, however
+many records there are. A reader of many small batches joins their row tables and decodes them together.
 
-A batch's dictionary: the publisher's name and the topics, as bytes and as text. The same ones come again and again.
+This module also encodes and decodes dictionaries, with a cache, because the same dictionaries recur.
 """
 
 from __future__ import annotations
@@ -66,45 +71,45 @@ HEADER_SIZE = HEADER.size
 ROW = struct.Struct("<IIHHI")
 ROW_SIZE = ROW.size
 SEQUENCE_SIZE = 8
-"""Of a row's sequence, where sequences are explicit."""
+"""Bytes of one row's sequence, if sequences are explicit."""
 ROW_DTYPE = np.dtype(
     [("headers", "<u4"), ("body", "<u4"), ("topic", "<u2"), ("flags", "<u2"), ("delta", "<u4")]
 )
 EXPLICIT_SEQUENCES = 1
 CONFLATED = 2
-"""What is left of a backlog from which policy left out messages: later ones of the same key stand for them."""
+"""Mark of a backlog from which a policy removed messages that later ones of the same key replace."""
 CONFLATION_OVER = 4
-"""The first delivery behind such a backlog: from it on everything comes again."""
+"""Mark of the first delivery after such a backlog. From it on, every message is delivered."""
 MARKS = CONFLATED | CONFLATION_OVER
 CLAIM = 8
-"""The first numbered batch of a connection in a group's log: with it the publisher session takes its name."""
+"""Flag of a connection's first numbered batch in a group's log: its session claims the client name."""
 KNOWN_FLAGS = EXPLICIT_SEQUENCES | MARKS | CLAIM
 PROVEN = 1 << 31
-"""The bit of a session that says that its client had proven who it is. Brokers set it."""
+"""Bit of a session that says that the client was authenticated. Only brokers set it."""
 MAX_SESSION = PROVEN - 1
-"""The largest id that a client may give a publisher session."""
+"""Largest id that a client may give a publisher session."""
 MARK_WORDS = {0: "", CONFLATED: "conflated", CONFLATION_OVER: "conflation_over"}
-"""The marks as messages show them."""
+"""Name of each mark, as messages show it."""
 MAX_RECORDS = 65_536
-"""Records in one batch; a bound on what one header can make a reader allocate."""
+"""Maximum records in one batch. Limits the memory that one header can make a reader allocate."""
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-"""One batch with its header, in bytes."""
+"""Maximum bytes of one batch, with its header."""
 MAX_DICTIONARY = 1_024
-"""Entries of a dictionary: the publisher's name, and topics."""
+"""Maximum entries of a dictionary: the publisher's name and the topics."""
 FEW_ROWS = 64
-"""Up to here a row table is handled by struct, above by numpy; measured, building costs the same at 64 rows."""
+"""Maximum rows that struct reads and writes; numpy handles more. Measured: both cost the same at 64 rows."""
 
 MAX_DELTA = 2**32 - 1
-"""Between the numbers of a batch's records, which a row has 32 bits for."""
+"""Maximum difference between the publisher sequences of a batch: a row has 32 bits for it."""
 PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
-"""What a length needs to be a multiple of 8, by its last three bits."""
+"""Zero bytes that pad a length to a multiple of 8, by the last three bits of the length."""
 _U32 = struct.Struct("<I")
 _HEADER_CRC_AT = 28
 _ZERO_CRC = b"\0\0\0\0"
 
 
 class BatchHeader(NamedTuple):
-    """The header's fields, in their order in the file."""
+    """Fields of the header, in the order of the format."""
 
     magic: bytes
     version: int
@@ -134,7 +139,7 @@ class BatchHeader(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record, decoded. Made only where somebody looks at single records."""
+    """Decoded record. Only code that handles single records creates these."""
 
     topic: str
     body: bytes
@@ -145,11 +150,12 @@ class Record(NamedTuple):
 
 @lru_cache(maxsize=65_536)
 def hash64(name: str) -> int:
-    """A name's 64-bit identity in headers (BLAKE2b with a digest of 8 bytes, little-endian)."""
+    """Return the 64-bit hash of a name in headers (BLAKE2b with an 8-byte digest, little-endian)."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def bad_batch_error(sentence: str, position: int) -> ClientError:
+    """Return the error for an invalid batch. `position` is the byte in the batch."""
     return ClientError(
         "bad_batch",
         f"{sentence} (at byte {position} of the batch)",
@@ -159,27 +165,27 @@ def bad_batch_error(sentence: str, position: int) -> ClientError:
 
 
 def header_crc(header: Buffer) -> int:
-    """The checksum of a header's 96 bytes, which covers all of them but itself."""
+    """Return the checksum of a 96-byte header, computed with its own field zero."""
     plain = bytearray(header)
     plain[_HEADER_CRC_AT : _HEADER_CRC_AT + 4] = _ZERO_CRC
     return crc32c(plain)
 
 
 def update_header_crc(buf: bytearray) -> None:
-    """Renew the checksum of the header that `buf` begins with, in place."""
+    """Update the checksum of the header at the beginning of `buf`, in place."""
     buf[_HEADER_CRC_AT : _HEADER_CRC_AT + 4] = _ZERO_CRC
     _U32.pack_into(buf, _HEADER_CRC_AT, crc32c(buf[:HEADER_SIZE]))
 
 
 @lru_cache(maxsize=FEW_ROWS + 1)
 def pack_small_row_table(count: int) -> struct.Struct:
-    """The row table of a few records, whose fields come one after the other."""
+    """Return the struct of a row table with `count` rows, as flat fields."""
     return struct.Struct("<" + "IIHHI" * count)
 
 
 @lru_cache(maxsize=8_192)
 def encode_dictionary(publisher: str, topics: tuple[str, ...]) -> bytes:
-    """The bytes, padded to a multiple of 8."""
+    """Return the bytes of a dictionary, padded to a multiple of 8."""
     parts = [struct.pack("<H", len(topics) + 1)]
     for entry in (publisher, *topics):
         raw = entry.encode()
@@ -190,7 +196,11 @@ def encode_dictionary(publisher: str, topics: tuple[str, ...]) -> bytes:
 
 @lru_cache(maxsize=8_192)
 def decode_dictionary(raw: bytes) -> tuple[str, ...]:
-    """The publisher's name and the topics. ClientError bad_batch."""
+    """Return the publisher's name and the topics of an encoded dictionary.
+
+    Raises:
+        ClientError: `bad_batch`.
+    """
     entries: list[str] = []
     try:
         (number,) = struct.unpack_from("<H", raw)

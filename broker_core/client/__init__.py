@@ -1,8 +1,9 @@
-"""The Python client of Sluice: `AsyncClient` for asyncio, `SyncClient` for everything else.
+"""Python client of Sluice: `AsyncClient` for asyncio, `SyncClient` for programs without asyncio.
 
-It keeps what isn't acknowledged in a publish store and how far a subscriber is done in a bookmark store, in memory or
-in files. `AsyncGroups` and `SyncGroups` are clients of several groups of brokers, each with topics of its own.
-`python -m broker_core.client --help` is the same as a client from a shell.
+A publish store holds messages that the broker has not acknowledged. A bookmark store holds the position up to
+which a subscriber has processed its messages. Both exist in memory and as files. `AsyncGroups` and
+`SyncGroups` are clients of several groups of brokers, each with topics of its own. `python -m
+broker_core.client --help` describes the client for a shell.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Publish and subscribe from a shell: `python -m broker_core.client --help`."""
+"""Command line client that publishes and subscribes: `python -m broker_core.client --help`."""
 
 from __future__ import annotations
 
@@ -37,18 +37,22 @@ Publish messages to a Sluice broker, or watch them.
 Each has its own --help with more examples. The address comes from --address, else SLUICE_ADDRESS, else
 {USUAL_ADDRESS}; ws://127.0.0.1:9008/ works the same. Several, by commas, are tried in turn.
 
-A transport may ask who you are: --user with SLUICE_PASSWORD in the environment, SLUICE_TOKEN, or --certificate.
-tcps:// and wss:// are reached by TLS; --ca names the authorities to trust. docs/client.md has the same for programs.
+A transport may ask who you are: --user with SLUICE_PASSWORD in the environment, SLUICE_TOKEN, \
+or --certificate.
+tcps:// and wss:// are reached by TLS; --ca names the authorities to trust. docs/client.md has the same \
+for programs.
 """
 
 _PUBLISH = """\
 Publish messages to one topic: those named on the command line, or the lines of standard input.
-It ends when the broker has acknowledged all of them, which for a journaled topic means that they are on its disk.
+It ends when the broker has acknowledged all of them, which for a journaled topic means that they \
+are on its disk.
 
   python -m broker_core.client publish orders.eu '{"id": 1}' '{"id": 2}'
   seq 1 100000 | python -m broker_core.client publish numbers
   python -m broker_core.client publish orders.eu --store unsent.store < orders.jsonl
-      (with a store, what was not acknowledged is sent by the next run, if this one is interrupted, and nothing
+      (with a store, what was not acknowledged is sent by the next run, if this one is interrupted, \
+and nothing
        is stored twice; such a run needs the same --name)
 """
 
@@ -56,14 +60,16 @@ _SUBSCRIBE = """\
 Print the messages of a topic or a pattern, one line each, until interrupted.
 
   python -m broker_core.client subscribe orders.eu                    what is published from now on
-  python -m broker_core.client subscribe 'orders.*'                   one level; 'orders.>' any number of levels
+  python -m broker_core.client subscribe 'orders.*'                   \
+one level; 'orders.>' any number of levels
   python -m broker_core.client subscribe 'orders.>' --filter '/amount > 100'
   python -m broker_core.client subscribe 'orders.>' --bookmark 0      everything in the log, then live
   python -m broker_core.client subscribe 'orders.>' --bookmark 0 --replay-only --format line
   python -m broker_core.client subscribe 'orders.>' --bookmark 20261121T134500Z
   python -m broker_core.client subscribe 'orders.>' --bookmark MOST_RECENT --store marks.store --name screen-1
       (goes on after the last message that the previous run printed; if that was killed, one may come twice)
-  python -m broker_core.client subscribe 'orders.>' --address tcp://10.0.0.1:9007,tcp://10.0.0.2:9007 --bookmark 0
+  python -m broker_core.client subscribe 'orders.>' --address tcp://10.0.0.1:9007,tcp://10.0.0.2:9007 \
+--bookmark 0
       (goes on by the other transport when one is lost, and misses and repeats nothing)
 
 Formats: body (just the message, as it is where the output isn't a terminal), line (bookmark, topic, message),
@@ -139,6 +145,7 @@ async def _publish(options: argparse.Namespace) -> None:
 
 
 async def _bodies(messages: Sequence[str]) -> AsyncIterator[bytes]:
+    """Yield the messages of the command line, or the lines of standard input if there are none."""
     for message in messages:
         yield message.encode()
     if messages:
@@ -149,7 +156,7 @@ async def _bodies(messages: Sequence[str]) -> AsyncIterator[bytes]:
 
 
 def _some_lines() -> list[bytes]:
-    """The next line, and with it whatever a pipe holds already."""
+    """Return the next line of standard input, and the lines that a pipe has already buffered."""
     first = sys.stdin.buffer.readline()
     if not first:
         return []
@@ -189,13 +196,19 @@ def _line(message: Message, shape: str) -> bytes:
 
 
 def _report_loss(loss: ConnectionLoss) -> None:
-    """Print why a connection was lost. The last loss is the error of the command, which is printed at its end."""
+    """Print the reason of a lost connection.
+
+    The last loss is not printed here: it becomes the error of the command, which `main` prints.
+    """
     if loss.retry_in_s is not None:
         say(str(loss), sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 when it went well, 1 when the broker or a store said no, 130 when interrupted."""
+    """Run one command line and return the exit status.
+
+    0: success. 1: the broker or a store reported an error. 130: interrupted.
+    """
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.kind == "subscribe":
@@ -212,7 +225,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         sys.stderr.close()
-        # The reader of our output has gone; nothing can be written any more, not even on the way out.
+        # The reader of the output closed the pipe. Exit without the interpreter's cleanup, which would write
+        # again.
         os._exit(0)
     return 0
 

@@ -1,18 +1,17 @@
-"""The acknowledgements of one subscription: counts what came, and says what is done, once a turn of the loop.
+"""Acknowledgements, credit and processed records of one subscription.
 
-The broker numbers a subscription's messages from 1 on each connection. Here they are counted on over connections, so
-that an acknowledgement for a message of an earlier connection is known as such and not sent: the broker has
-forgotten that it sent it, and delivers it again where it is owed.
+`Acknowledger` numbers the received messages and sends acknowledgements, at most once per event-loop
+iteration. The broker numbers a subscription's messages from 1 on each connection. Here the numbers continue
+over connections, so that an acknowledgement for a message of an earlier connection is recognised and not
+sent: the broker no longer knows that it sent the message, and delivers it again if it is unacknowledged.
 
-What the broker may send of one subscription: as much as fits beside what waits for the application.
+`CreditWindow` limits the bytes that the broker may send for one subscription. Both sides count the bytes of
+its deliveries, from 0 on each connection, and the client grants credit up to a count. So an application that
+is slow with one subscription delays that subscription only: the client always reads the connection.
 
-Both sides count the bytes of its deliveries, from 0 on each connection, and the client says up to which count it has room. So
-an application that is slow with one subscription holds up that one alone: the connection is always read.
-
-How far an application is done with a subscription, when it is done out of order.
-
-The most recent bookmark is the last record before which nothing is left to do: after a restart from it nothing is
-missed, and only what was done out of order comes again.
+`CompletionTracker` determines the most recent bookmark of an application that processes records out of order.
+That is the last record up to which all records are processed. A restart from it misses nothing, and delivers
+again only the records that were processed out of order.
 """
 
 from __future__ import annotations
@@ -27,34 +26,47 @@ from broker_core.protocols import commands
 
 
 class Acknowledger:
-    """`send` is given commands, and drops them while there is no connection."""
+    """Acknowledgements of one subscription."""
 
     def __init__(
         self, id: str, mode: commands.AckWord, send: Callable[[commands.Acknowledge], object]
     ) -> None:
+        """Create the acknowledger of one subscription.
+
+        Args:
+            id: Id of the subscription.
+            mode: `auto`, `client` or `client-individual`.
+            send: Sends a command, or drops it while there is no connection.
+        """
         self.mode = mode
         self._id = id
         self._send = send
         self._counted = 0
         self._before = 0
-        """Messages counted before this connection."""
+        """Number of messages that were counted before this connection."""
         self._upto = 0
         self._single: list[int] = []
         self._due = False
 
     def on_delivery(self, count: int) -> int:
-        """That many messages came; the number of the first."""
+        """Count received messages. Returns the number of the first one."""
         first = self._counted + 1
         self._counted += count
         return first
 
     def on_connected(self) -> None:
-        """A new connection: the broker counts from 1 again."""
+        """Start a new connection, on which the broker numbers messages from 1 again."""
         self._before, self._upto = self._counted, 0
         self._single.clear()
 
     def acknowledge(self, first: int, last: int) -> None:
-        """These messages are done; without `client-individual` everything before them as well."""
+        """Acknowledge the messages numbered `first` to `last`.
+
+        They are sent at the end of the event-loop iteration.
+
+        Unless the mode is `client-individual`, all earlier messages are acknowledged too. Messages of an
+        earlier connection are ignored.
+        """
         first, last = max(first - self._before, 1), last - self._before
         if last < 1:
             return
@@ -66,7 +78,10 @@ class Acknowledger:
             asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        """Say now what is done and hasn't been said: before the subscription ends, or its turn of the loop does."""
+        """Send pending acknowledgements now.
+
+        Called at the end of the event-loop iteration, and before the subscription ends.
+        """
         if not self._due:
             return
         self._due = False
@@ -82,7 +97,7 @@ class Acknowledger:
 
 
 def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
-    """Runs of consecutive numbers, first and last of each."""
+    """Return the runs of consecutive numbers, as pairs of first and last."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:
@@ -93,52 +108,67 @@ def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 STEPS: Final = 4
-"""In so many parts room is given back while more is on its way: a word for each batch would cost more than the batch."""
+"""Number of steps in which the credit of a window is granted.
+
+A grant per batch would cost more than the batch.
+"""
 STARVED_BYTES: Final = 32 * 1024
-"""Where the broker waits for room it is given as soon as there is so much."""
+"""Bytes of free buffer after which credit is granted while the broker has none left."""
 
 
 class CreditWindow:
-    """One subscription's. `most` is what may wait for the application, but for one delivery more."""
+    """Credit of one subscription: limits the bytes that wait for the application.
+
+    The broker may exceed the limit by one delivery, because a delivery of any size may follow while credit is
+    left.
+    """
 
     def __init__(self, id: str, most: int, send: Callable[[commands.GrantCredit], object]) -> None:
+        """Create the credit window of one subscription.
+
+        Args:
+            id: Id of the subscription.
+            most: Maximum bytes that wait for the application.
+            send: Sends a command, or drops it while there is no connection.
+        """
         self._id = id
         self._most = most
         self._send = send
         self.held = 0
         """Bytes that wait for the application."""
         self._received = 0
-        """Bytes that came on this connection."""
+        """Bytes that were received on this connection."""
         self._granted = 0
         self._begun = False
 
     def initial_credit(self) -> int:
-        """It is asked for, on a new connection or anew: with how much to begin."""
+        """Reset the window for a new subscribe command. Returns the initial credit in bytes."""
         self._received, self._granted, self._begun = 0, max(self._most - self.held, 0), False
         return self._granted
 
     def on_subscribed(self) -> None:
-        """The broker has it."""
+        """Record that the broker accepted the subscription, and grant credit."""
         self._begun = True
         self._give()
 
     def on_unsubscribed(self) -> None:
-        """Nothing more comes for it."""
+        """Record that no more deliveries are expected."""
         self._begun = False
 
     def on_delivery(self, nbytes: int) -> bool:
-        """A delivery came. Whether there was room when the broker sent it; the last one may be larger than what is left."""
+        """Count a delivery. Returns whether the broker had credit left when it sent the delivery."""
         fits = self._received < self._granted
         self._received += nbytes
         self.held += nbytes
         return fits
 
     def on_consumed(self, nbytes: int) -> None:
-        """The application has taken so much."""
+        """Record that the application took `nbytes`, and grant credit."""
         self.held -= nbytes
         self._give()
 
     def _give(self) -> None:
+        """Send a grant if the credit grew by at least one step."""
         upto = self._received + self._most - self.held
         step = max(self._most // STEPS, 1)
         if self._received >= self._granted:
@@ -149,12 +179,16 @@ class CreditWindow:
 
 
 MAX_UNDONE = 100_000
-"""Delivered batches of a subscription that an application may have open."""
+"""Maximum number of delivered, unprocessed batches of a subscription."""
 _TRIM = 1_024
 
 
 class _DeliveredBatch:
-    """The records of one delivered batch that aren't done yet."""
+    """Records of one delivered batch, with those that are processed.
+
+    `front` is the number of records at the start of the batch that are all processed. `done` marks processed
+    records one by one; it is None while they were processed in order.
+    """
 
     __slots__ = ("done", "front", "sequences")
 
@@ -164,6 +198,7 @@ class _DeliveredBatch:
         self.front = 0
 
     def mark_record_done(self, sequence: int) -> None:
+        """Mark one record as processed. Ignores sequences that are not in the batch."""
         at = bisect_left(self.sequences, sequence)
         if at == len(self.sequences) or self.sequences[at] != sequence:
             return
@@ -179,7 +214,10 @@ class _DeliveredBatch:
 
 
 class CompletionTracker:
-    """The delivered, not yet done records of one subscription from one instance."""
+    """Delivered but unprocessed records of one subscription from one instance.
+
+    `most_recent` is the last sequence up to which all delivered records are processed.
+    """
 
     __slots__ = ("_delivered", "_firsts", "_head", "most_recent")
 
@@ -191,11 +229,11 @@ class CompletionTracker:
 
     @property
     def pending_batches(self) -> int:
-        """Delivered batches that aren't done as a whole, or wait behind one that isn't."""
+        """Number of delivered batches that are not completely processed, or follow one that is not."""
         return len(self._delivered) - self._head
 
     def add(self, batch: Batch) -> None:
-        """A batch was delivered. One small object for a batch, and nothing for a record."""
+        """Add a delivered batch. Costs one small object per batch and none per record."""
         first = batch.first_sequence
         explicit = batch.flags & EXPLICIT_SEQUENCES
         self._delivered.append(
@@ -204,12 +242,16 @@ class CompletionTracker:
         self._firsts.append(first)
 
     def advance_to(self, sequence: int) -> bool:
-        """Nothing more comes up to this sequence. True when the most recent bookmark moved there: all was done."""
+        """Record that no more records up to `sequence` will be delivered.
+
+        Returns True if the most recent bookmark moved there, because all delivered records were processed.
+        """
         if self._head == len(self._delivered):
             before, self.most_recent = self.most_recent, max(self.most_recent, sequence)
             return self.most_recent > before
         if sequence > self._delivered[-1].sequences[-1]:
-            # As a record that is done: once everything before it is done as well, the bookmark moves to it.
+            # Add the sequence as a processed record: the bookmark moves to it after all earlier records are
+            # processed.
             mark = _DeliveredBatch(range(sequence, sequence + 1))
             mark.front = 1
             if (
@@ -223,13 +265,16 @@ class CompletionTracker:
         return False
 
     def mark_record_done(self, sequence: int) -> bool:
-        """One record is done. True when the most recent bookmark moved."""
+        """Mark one record as processed. Returns whether the most recent bookmark moved."""
         if entry := self._find(sequence):
             entry.mark_record_done(sequence)
         return self._advance()
 
     def mark_batch_done(self, batch: Batch) -> bool:
-        """All records of a delivered batch are done."""
+        """Mark all records of a delivered batch as processed.
+
+        Returns whether the most recent bookmark moved.
+        """
         if entry := self._find(batch.first_sequence):
             entry.front = len(entry.sequences)
         return self._advance()

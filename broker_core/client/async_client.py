@@ -1,18 +1,20 @@
-"""The asyncio client: publish, subscribe, and stay connected.
+"""Client for asyncio: publishes, subscribes, and reconnects automatically.
 
     async with AsyncClient("tcp://127.0.0.1:9007", "prices") as client:
         await client.publish("fx.eurusd", {"bid": 1.0842})
-        await client.flush()                                   # everything is on disk, or it raises
+        await client.flush()                    # returns when everything is on disk, or raises
 
-    async with AsyncClient("tcp://127.0.0.1:9007", "screen", bookmark_store=FileBookmarkStore("marks")) as client:
+    store = FileBookmarkStore("marks")
+    async with AsyncClient("tcp://127.0.0.1:9007", "screen", bookmark_store=store) as client:
         subscription = await client.subscribe("fx.>", filter="/bid > 1", bookmark="MOST_RECENT")
         async for message in subscription:
             print(message.topic, message.data)
-            subscription.done(message)                         # a restart goes on after it
+            subscription.done(message)          # after a restart, the next message follows
 
-After a lost connection it comes back with back-off, logs on, publishes again what wasn't acknowledged (the broker
-drops what it has already), and resumes subscriptions that have a bookmark after the last record received. A subscription
-without a bookmark is live only: it doesn't get what is published during an outage.
+After a lost connection the client reconnects with exponential back-off and logs on. It publishes
+unacknowledged messages again; the broker drops those that it already has. A subscription with a bookmark
+resumes after the last record that it received. A subscription without a bookmark is live only: it does not
+receive messages that were published during an outage.
 """
 
 from __future__ import annotations
@@ -42,12 +44,13 @@ from broker_core.protocols.names import check_client_name, check_subscription_id
 from broker_core.protocols.native import COMMAND, NativeFrame
 
 MAX_HELD = 4 * 1024 * 1024
-"""Bytes of a subscription that are received but not yet taken by the application; the broker holds back the rest."""
+"""Default limit in bytes of a subscription's unread data. The broker holds back the rest."""
 HEARTBEAT_MS = 10_000
+"""Default heartbeat interval in milliseconds."""
 
 
 class SubscribeOptions(TypedDict, total=False):
-    """How a subscription is delivered; see AsyncClient.subscribe."""
+    """Delivery options of a subscription, described in `AsyncClient.subscribe`."""
 
     on_gap: commands.OnGap | None
     timestamp: bool
@@ -69,7 +72,19 @@ class SubscribeOptions(TypedDict, total=False):
 
 
 class AsyncClient(SubscriptionControl):
-    """One client of a broker, by its unique name. Use it in one event loop, as `async with`."""
+    """Client of one broker or one group, identified by its unique name.
+
+    Use it in one event loop, as `async with`. Messages are published with `publish()` and `flush()`, and
+    received with `subscribe()`.
+
+    Attributes:
+        name: Unique client name.
+        instance: Instance to which the client is connected; "" before the first logon.
+        notices: Newest 100 notices of the broker.
+        errors: Newest 100 errors that the broker reported.
+        last_loss: Newest lost connection or failed attempt to connect, with its reason.
+        close_timeout: Default seconds that `close()` may take.
+    """
 
     def __init__(
         self,
@@ -95,30 +110,45 @@ class AsyncClient(SubscriptionControl):
         publisher_session: int = 0,
         on_disconnect: Callable[[ConnectionLoss], None] | None = None,
     ) -> None:
-        """`address` may be several transports of an instance: when one is lost, the next is tried.
+        """Create a client. `start()`, or entering `async with`, connects it.
 
-        `max_held` bounds the bytes held for each subscription, and one delivery more: what an application doesn't take waits at
-        the broker, while everything else of this client goes on.
+        Args:
+            address: Address of a transport, or of several transports of one instance, as `tcp://host:9007` or
+                `ws://host:9008/`. When one connection is lost, the client tries the next address.
+            name: Unique client name. A second client with this name replaces the first.
+            user: User name, with `password` or a client certificate.
+            password: Password of the user.
+            token: Token, for transports that authenticate by token.
+            tls: TLS for `tcps://` and `wss://`: a file of trusted authorities (PEM), or a context, which
+                `tls_context()` creates. None: the system's authorities.
+            publish_store: Store of unacknowledged messages. Default: a `MemoryPublishStore`.
+            bookmark_store: Store of processed positions, needed for `MOST_RECENT`. Default: none.
+            reconnect: Delays and limits of reconnection. Default: `ReconnectPolicy()`.
+            heartbeat_ms: Heartbeat interval in milliseconds, 100 to 3,600,000. A broker that is silent for
+                two intervals counts as lost. None: no heartbeats. Default 10,000.
+            batch_bytes: Bytes at which gathered messages form a full batch. Default 64 KiB.
+            max_held: Maximum bytes held for each subscription, plus one delivery. Further messages wait at
+                the broker; other subscriptions are not affected. Default 4 MiB.
+            request_timeout: Seconds that `subscribe`, `pause`, `resume` and `set_rate` wait for the broker's
+                answer, also without a connection. Then they raise TimeoutError. None: as long as the client
+                tries to connect. Default 60.
+            close_timeout: Seconds that `close()` and leaving `async with` may take. Default 10.
+            verify: Whether to verify the checksum of received batches. False trusts the network.
+            on_notice: Called with each notice of the broker. `notices` has the newest 100.
+            on_rejection: Called with each rejection, before the rejected messages leave the publish store.
+                The client automatically sends later messages again.
+            needs_sequence: Leave a broker immediately if it cannot say which messages of this client it has,
+                as a member that is cut off from its group. By default the client moves to the next address
+                with its first message.
+            publisher_session: Session of a publisher whose sequences are the same for every sender, such as a
+                link. Such a client stops publishing at the first rejection and keeps the rejected messages; a
+                new client with the same session sends them again. 0: the client creates a session.
+            on_disconnect: Called with each lost connection and each failed attempt, with its reason and the
+                time of the next attempt. The logger `sluice.client` receives the same.
 
-        `needs_sequence` leaves a broker at once that can't say which messages of this client it has, as a member
-        that is cut off from its group; by default the client goes to the next address with its first message.
-
-        `on_disconnect` is called with each lost connection and each failed attempt: why, and when the next
-        one is. The logger `sluice.client` gets the same.
-
-        `request_timeout`: seconds that `subscribe`, `pause`, `resume` and `set_rate` wait for the broker's
-        answer, also while there is no connection; then they raise TimeoutError. None: as long as the client
-        tries to connect. `close_timeout` bounds `close()` and leaving `async with`.
-
-        `verify=False` trusts the network with received batches. `tls`, for `tcps://` and `wss://`, is a file of
-        authorities (PEM) or a context, as `tls_context()` makes one with a client certificate.
-
-        `on_rejection` is called with each refusal, before the refused messages leave the publish store. What
-        was published behind them is sent again by itself.
-
-        `publisher_session` is for a publisher whose numbers mean the same whoever sends them, such as a
-        link; others get one of their own. Such a client stops publishing at the first refusal, and keeps what
-        was refused: a new client with the same session tries it again.
+        Raises:
+            ClientError: `bad_client_name`.
+            OperatorError: `bad_address` or `bad_certificate`.
         """
         super().__init__(request_timeout)
         self.close_timeout = close_timeout
@@ -127,7 +157,6 @@ class AsyncClient(SubscriptionControl):
         self.notices: deque[replies.DecisionNotice] = deque(maxlen=100)
         self.errors: deque[ClientError] = deque(maxlen=100)
         self.last_loss: ConnectionLoss | None = None
-        """Newest lost connection or failed attempt to connect, with its reason."""
         self._bookmark_store = bookmark_store
         self._needs_sequence = needs_sequence
         self._on_notice = on_notice
@@ -146,7 +175,7 @@ class AsyncClient(SubscriptionControl):
             commands.Logon(
                 name=name, user=user, password=password, token=token, heartbeat_ms=heartbeat_ms or None
             ),
-            lambda: self._publisher.session,  # it changes when messages are numbered anew
+            lambda: self._publisher.session,  # read at each logon: renumbering messages changes it
             reconnect or ReconnectPolicy(),
             self._on_frames,
             self._check_logon,
@@ -161,7 +190,12 @@ class AsyncClient(SubscriptionControl):
         self._closing: asyncio.Future[Unsent] | None = None
 
     async def start(self) -> Self:
-        """Connect and log on. Raises the reason for failing, after the policy's first_connect_timeout."""
+        """Connect and log on.
+
+        Raises:
+            SluiceError: Reason of the failure, after `first_connect_timeout` of the reconnect policy.
+            OperatorError: `client_started` if the client was started before.
+        """
         if self._task is not None:
             raise OperatorError(
                 "client_started", f"Client {self.name} was started before.", "Make a new client."
@@ -175,24 +209,28 @@ class AsyncClient(SubscriptionControl):
         return self
 
     async def _run(self) -> None:
+        """Run the connection until the client fails for good or is closed."""
         self._fail(await self._connector.run())
 
     def _fail(self, error: SluiceError) -> None:
+        """Fail everything that waits for the broker. The client cannot be used again."""
         self._publisher.fail(error)
         self._steering_ended(error)
         self._subscriptions.fail(error)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what was published, wait until it is acknowledged, and disconnect: within `timeout` seconds.
+        """Send all published messages, wait until they are acknowledged, and disconnect.
 
-        Without a `timeout` the client's `close_timeout` counts. A store in a file isn't waited for: it keeps
-        what isn't acknowledged, and the next client with it sends that.
+        The client does not wait for acknowledgements if its publish store is a file: the store retains
+        unacknowledged messages, and the next client with that store sends them.
+
+        Args:
+            timeout: Maximum seconds. None: the client's `close_timeout`.
 
         Raises:
-            OperatorError: unsent_messages, with the number of `messages` and `bytes` that nobody has
-            acknowledged and
-                that are in this process alone.
-            SluiceError: A refusal or failure of the store of which nobody was told yet.
+            OperatorError: `unsent_messages`, with the number of `messages` and `bytes` that no broker has
+                acknowledged and that exist only in this process.
+            SluiceError: A rejection, or a failure of the store, that was not reported yet.
         """
         unsent = await self.disconnect(self.close_timeout if timeout is None else timeout)
         unsent.raise_for(self.name)
@@ -200,10 +238,12 @@ class AsyncClient(SubscriptionControl):
             self._publisher.raise_rejection()
 
     async def disconnect(self, timeout: float) -> Unsent:
-        """Close within `timeout` seconds. Return what is left in a store that ends with the process.
+        """Close within `timeout` seconds, without raising errors.
 
-        Calls at the same time are one closing, and each returns what that leaves. A later call returns
-        nothing.
+        Returns the messages that are lost with the process.
+
+        Concurrent calls share one close, and each returns the same result. A later call returns nothing
+        unsent.
         """
         if self._task is None or (self._closing is not None and self._closing.done()):
             return NOTHING_UNSENT
@@ -222,11 +262,16 @@ class AsyncClient(SubscriptionControl):
 
     @property
     def unsent(self) -> Unsent:
-        """Unacknowledged messages that would end with this process."""
+        """Unacknowledged messages that would be lost with this process.
+
+        Always empty for a store in a file.
+        """
         store = self._publisher.store
         return NOTHING_UNSENT if store.durable else Unsent(store.messages, store.nbytes)
 
     async def _disconnect(self, running: asyncio.Task[None], timeout: float) -> Unsent:
+        # The order matters: wait for acknowledgements, write the pending batch to the store, unsubscribe,
+        # close the connection, and only then close the stores.
         ends = asyncio.get_running_loop().time() + timeout
         store = self._publisher.store
         if self._publisher.failure is None:
@@ -234,7 +279,7 @@ class AsyncClient(SubscriptionControl):
                 with suppress(TimeoutError, SluiceError):
                     async with asyncio.timeout_at(ends):
                         await self._publisher.wait_for_acknowledgements()
-            with suppress(OperatorError):  # the store's disk: what it refused was never taken
+            with suppress(OperatorError):  # the store's disk rejected a batch, so it was never accepted
                 self._publisher.flush_batch()
             for subscription in list(self._subscriptions.by_id.values()):
                 await subscription.close()
@@ -242,7 +287,8 @@ class AsyncClient(SubscriptionControl):
         running.cancel()
         await asyncio.wait([running])
         if self._publisher.failure is None:
-            self._publisher.build_pending_batch()  # what was published while this closed is in the store, as it was taken
+            # Messages published while this closed were accepted, so they must reach the store.
+            self._publisher.build_pending_batch()
         self._fail(OperatorError("client_closed", f"Client {self.name} is closed.", "Make a new client."))
         unsent, messages, nbytes = self.unsent, store.messages, store.nbytes
         store.close()
@@ -269,41 +315,58 @@ class AsyncClient(SubscriptionControl):
 
     @property
     def connected(self) -> bool:
-        """Whether it is logged on now."""
+        """Whether the client is logged on now."""
         return self._up
 
     @property
     def connections(self) -> int:
-        """How many times it has logged on."""
+        """Number of successful logons."""
         return self._connector.connections
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """Bytes in the publish store."""
+        """Bytes of unacknowledged batches in the publish store."""
         return self._publisher.store.nbytes
 
     def publish(self, topic: str, body: Body) -> Awaitable[None]:
-        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON. Await what it returns.
+        """Publish one message. Await the returned object.
 
-        Messages of one turn of the loop travel as one batch, which the publish store has at the end of the
-        turn; a process that is killed before loses them, and a store that fails then says so by `flush()`.
-        The message is taken at once: what is awaited is room for more, while too much is unacknowledged.
-        Bound that wait with `asyncio.timeout()`; it takes no message back. `flush()` says that the broker has
-        them.
+        The message is accepted at the call. The returned awaitable only waits while too many bytes are
+        unacknowledged; limit that wait with `asyncio.timeout()`, which does not take the message back.
+        `flush()` confirms that the broker has it.
+
+        Messages of one event-loop iteration form one batch, which reaches the publish store at the end of the
+        iteration. A process that is killed before then loses them. If the store fails then, `flush()` raises
+        the error.
+
+        Args:
+            topic: Exact topic.
+            body: bytes are sent unchanged, str as UTF-8, anything else as JSON.
+
+        Raises:
+            ClientError: `bad_topic`, or `frame_too_large` for a body over the limit.
+            SluiceError: Reason why the client failed or is closed.
         """
         return self._publisher.publish(topic, body)
 
     async def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
-        """Publish messages of one topic as one batch."""
+        """Publish messages of one topic as one batch; see `publish`."""
         await self._publisher.publish_many(topic, bodies)
 
     def publish_numbered_batch(self, first: int, last: int, batch: bytearray) -> None:
-        """Publish a batch that has this client's name and its records' own numbers, `first` to `last`, greater than all before. It doesn't
-        wait; the caller watches the publish store."""
+        """Publish a batch whose records already have publisher sequences. Does not wait.
+
+        The caller must watch the size of the publish store.
+
+        Args:
+            first: First sequence. It must be greater than all published before.
+            last: Last sequence. Sequences between the two may be missing.
+            batch: Record batch with this client's name.
+        """
         self._publisher.publish_numbered_batch(first, last, batch)
 
     async def wait_closed(self) -> SluiceError:
-        """Wait until the client has failed for good or is closed; the reason."""
+        """Wait until the client is closed or has failed permanently. Returns the reason."""
         if self._task is not None:
             await asyncio.wait([self._task])
         return self._publisher.failure or OperatorError(
@@ -311,17 +374,19 @@ class AsyncClient(SubscriptionControl):
         )
 
     async def store_messages(self, topic: str, bodies: Sequence[Body], timeout: float | None = None) -> None:
-        """Put messages of one topic into the publish store, and send them: they are there when this returns.
+        """Put messages of one topic into the publish store and send them. They are stored when this returns.
 
         Raises:
-            TimeoutError: The store was full for `timeout` seconds; none of the messages is taken.
-            OperatorError: store_failed, when the store's disk refused them.
+            TimeoutError: The store was full for `timeout` seconds; no message was accepted.
+            OperatorError: `store_failed`, when the store's disk rejected them.
         """
         await self._publisher.store_messages(topic, bodies, timeout)
 
     def keep_in_file(self, topic: str, body: bytes) -> bool:
-        """Put a message into a store that outlives the process, however full it is. Return whether it is
-        there."""
+        """Put a message into a store that outlives the process, even if the store is full.
+
+        Returns whether the message is stored; False for a store in memory, a failed client or a failed disk.
+        """
         if not self._publisher.store.durable or self._publisher.failure is not None:
             return False
         with suppress(OperatorError):
@@ -330,9 +395,17 @@ class AsyncClient(SubscriptionControl):
         return False
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything published is acknowledged. Raises the first error of the broker since the
-        last `flush()`, or TimeoutError after `timeout` seconds; without one it waits as long as the client
-        tries to connect."""
+        """Wait until all published messages are acknowledged.
+
+        For a journaled topic, acknowledged means that the message is on the broker's disk.
+
+        Args:
+            timeout: Maximum seconds. None: as long as the client tries to connect.
+
+        Raises:
+            SluiceError: First rejection since the last `flush()`, or the reason why the client failed.
+            TimeoutError: The timeout expired. The messages stay in the publish store.
+        """
         await self._publisher.flush(timeout)
 
     async def subscribe(
@@ -343,29 +416,50 @@ class AsyncClient(SubscriptionControl):
         id: str | None = None,
         **options: Unpack[SubscribeOptions],
     ) -> Subscription:
-        """Subscribe to a topic pattern. Raises the broker's error if it refuses, TimeoutError after
-        `request_timeout`.
+        """Subscribe to a topic pattern. Returns when the broker has accepted the subscription.
 
-        `bookmark`: None is live only; "0" replays from the start, "0|1|" begins now, a message's bookmark or a time
-        (20261121T134500Z) replays from there, "[a:b)" from a to b and then ends, and "MOST_RECENT" resumes where the
-        bookmark store says (at the start if it doesn't know). `id` names the subscription in the store; by default it is
-        derived from topic and filter.
+        Args:
+            topic: Topic, or a pattern such as `orders.*` or `orders.>`.
+            filter: Expression that a message must satisfy, such as `/amount > 100`. None: all messages.
+            bookmark: Start of the subscription. None: live messages only. "0": replay from the oldest record.
+                "0|1|": begin now. A message's bookmark, or a time such as 20261121T134500Z: replay from
+                there. "[a:b)": replay from a to b, then end. "MOST_RECENT": resume at the position in the
+                bookmark store, or at the oldest record if the store has none.
+            id: Name of the subscription in the bookmark store. Default: derived from topic and filter.
+            on_gap: With a bookmark, when records after it were removed: "error" refuses the subscription
+                (`bookmark_gone`). Default "replay": report a gap and start with the oldest record.
+            timestamp: Whether messages carry the time at which the broker accepted them.
+            durability: With a bookmark, when a record is delivered after the replay: "persisted" (default)
+                when it is on disk, "live" before, "fully_durable" when every sync member and sync destination
+                has it.
+            ack: "auto", "client" or "client-individual". At most `prefetch` messages are then delivered
+                without being acknowledged; see `Subscription.ack`. Default: "auto" with `durable`, else none.
+            prefetch: Maximum number of unacknowledged messages. Default: the policy's value, or 1,000.
+            durable: Name of a subscription that the broker retains while this client is disconnected.
+            shared: Whether other clients consume the same durable subscription. Each message goes to one of
+                them.
+            max_deliveries: With `shared`: failed deliveries after which a record becomes a dead letter. 0:
+                never. Default 10.
+            lease_ms: The broker ends the subscription unless it is renewed within this time. The client
+                renews it, and subscribes again if the broker cancels it.
+            snapshot_key: Start with the last record of each key, such as "/id".
+            resume_how: How to continue after a policy has dropped this client: "log" (default) sends the
+                missed interval, "conflated" the last record per key, "now" nothing. `Subscription.resumed`
+                has the number of missed messages.
+            rate: With a bookmark: messages per second ("1000"), bytes per second ("500KB"), or a multiple of
+                the recorded pace ("2X").
+            rate_max_gap: With a multiple: longest pause between two records, such as "10s".
+            paused: With a bookmark: whether the subscription starts paused.
+            conflation: With a bookmark: interval, such as "1s", in which only the last message per key is
+                delivered.
+            conflation_key: Key of the conflation, such as "/id".
+            managed: Name of a managed replay, which the broker retains while this client is disconnected, and
+                which operators see and control. Subscribing again with the name continues it.
 
-        With a bookmark: `on_gap="error"` refuses (bookmark_gone) when records after the bookmark were removed, instead
-        of reporting a gap and starting with the oldest record; `durability` is "persisted", "live" (before it is on disk, after the replay)
-        or "fully_durable". `timestamp`: messages have the time when they were accepted.
-
-        `ack` ("auto", "client", "client-individual"): at most `prefetch` messages (default 1,000) are delivered
-        without being acknowledged. `durable` names a subscription that the broker keeps while this client is away;
-        with `shared` other clients consume the same one, and each message goes to one of them.
-        `lease_ms`: the broker ends the subscription unless it is renewed, which the client does; it subscribes again if one
-        was cancelled. `snapshot_key` ("/id"): start with the last record of each key. `resume_how` ("log", "conflated",
-        "now"): how to continue after a policy has dropped this client; `subscription.resumed` says what it missed.
-
-        With a bookmark: `rate` is messages a second ("1000"), bytes a second ("500KB") or a multiple of the recorded
-        pace ("2X", whose pauses `rate_max_gap` shortens, "10s"); `paused` starts it paused. `managed` names a replay
-        that the broker keeps while this client is away, and that operators see and control; subscribing again with the
-        name continues it. `conflation` ("1s") delivers only the last message of each `conflation_key` ("/id") per interval.
+        Raises:
+            ClientError: The broker's reason for rejecting the subscription.
+            OperatorError: `bad_subscription` if the id is in use, `no_bookmark_store`, or `client_closed`.
+            TimeoutError: No answer within `request_timeout` seconds.
         """
         if self._publisher.failure is not None:
             raise self._publisher.failure
@@ -395,22 +489,24 @@ class AsyncClient(SubscriptionControl):
         return subscription
 
     def _send(self, command: commands.Command) -> bool:
-        """Send a command that means nothing to a later connection; whether there is one to send it on."""
+        """Send a command that is meaningless on a later connection.
+
+        Returns whether there was a connection.
+        """
         link = self._connector.link if self._up else None
         if link is not None:
             link.send_command(command)
         return link is not None
 
-    # The connection.
+    # Connection callbacks.
 
     def _check_logon(self, ack: replies.Ack) -> None:
-        """Leave a member that is cut off from its group if there is something to publish. ClientError
-        behind."""
+        """Raise ClientError `behind` if messages must be published to a member that is cut off."""
         if ack.sequence is None and (self._needs_sequence or self._publisher.store.nbytes):
             raise self._make_behind(ack.instance)
 
     def _make_behind(self, instance: str | None) -> ClientError:
-        """Return why this client leaves a member that is cut off, and note it among the errors."""
+        """Return the error for leaving a member that is cut off from its group. Also adds it to `errors`."""
         self.errors.append(
             ClientError(
                 "behind",
@@ -421,13 +517,14 @@ class AsyncClient(SubscriptionControl):
         return self.errors[-1]
 
     async def _connected(self, link: ClientLink, ack: replies.Ack) -> None:
+        """Handle a logon: compare sequences, subscribe again, and send unacknowledged messages."""
         if ack.sequence is None:
             self._connected_unsure(link, ack)
             return
         known = ack.sequence
         if self.instance not in ("", ack.instance):
             self._publisher.check_instance(known)
-            self._publisher.acknowledged = known  # another log, and another count
+            self._publisher.acknowledged = known  # another log counts this client's messages separately
         self.instance = ack.instance or ""
         self._up = True
         self._subscriptions.on_connected(self.instance, link)
@@ -440,7 +537,10 @@ class AsyncClient(SubscriptionControl):
         await self._publisher.on_connected(link, known, ack.session, ack.stored or 0)
 
     def _connected_unsure(self, link: ClientLink, ack: replies.Ack) -> None:
-        """Read from a member that is cut off from its group; go to the next address with what is published."""
+        """Stay connected to a member that is cut off from its group, for reading only.
+
+        The first published message moves the client to the next address.
+        """
 
         def go_elsewhere() -> None:
             link.abort(self._make_behind(ack.instance))
@@ -453,17 +553,20 @@ class AsyncClient(SubscriptionControl):
             self._first.set_result(None)
 
     def _on_missing(self, known: int) -> None:
+        """Report that the broker lacks messages that it had acknowledged."""
         acknowledged, self._publisher.acknowledged = self._publisher.acknowledged, known
         self._tell(
             replies.DecisionNotice(
                 code="acknowledged_missing",
-                message=f"{self.instance} has this client's messages up to {known}, and had acknowledged {acknowledged}: its log was restored"
+                message=f"{self.instance} has this client's messages up to {known}, and had acknowledged "
+                f"{acknowledged}: its log was restored"
                 " from an older backup. Publish again what it lacks, if nobody else has it.",
                 details={"known": known, "acknowledged": acknowledged},
             )
         )
 
     def _on_forgotten(self, repeats: int) -> None:
+        """Report that the broker forgot this client's session. Some messages may be stored twice."""
         self._tell(
             replies.DecisionNotice(
                 code="session_forgotten",
@@ -474,6 +577,7 @@ class AsyncClient(SubscriptionControl):
         )
 
     def _tell(self, notice: replies.DecisionNotice) -> None:
+        """Report a notice to the log and to the application."""
         self.notices.append(notice)
         log.warning("%s: notice %s: %s", self.name, notice.code, notice.message)
         if self._on_notice is not None:
@@ -490,13 +594,13 @@ class AsyncClient(SubscriptionControl):
             try:
                 self._on_disconnect(loss)
             except Exception:
-                # An application's mistake must not end the task that reconnects.
+                # An exception in the application's callback must not end the task that reconnects.
                 log.exception("on_disconnect of client %s failed", self.name)
 
     def _on_frames(self, link: ClientLink, frames: list[NativeFrame]) -> None:
         for frame in frames:
             if link.error is not None:
-                return  # one of these had it closed: what came with that comes again, in order
+                return  # an earlier frame closed the link; the broker delivers the others again, in order
             if frame.kind == COMMAND:
                 self._on_reply(frame)
             else:
@@ -533,7 +637,7 @@ class AsyncClient(SubscriptionControl):
             case replies.ClosingNotice() as closing:
                 self._connector.on_closing(closing)
             case replies.TextMessage() | None:
-                pass  # records come as batches where commands come as frames; a newer broker may say more
+                pass  # records arrive as batches in this mode; a newer broker may send unknown replies
             case _:
                 assert_never(reply)
 
@@ -545,11 +649,11 @@ class AsyncClient(SubscriptionControl):
             self._subscriptions.on_ack(ack)
         elif ack.of in STEERING_WORDS:
             self._steered(ack)
-        # Of unsubscribe and renew nothing is awaited.
+        # Replies to unsubscribe and renew are ignored.
 
     def _on_error(self, error: replies.ErrorReply) -> None:
         problem = ClientError.from_dict(error.code, error.message, error.fix, error.details)
-        if error.code != "refused_before":  # of messages that are sent again
+        if error.code != "refused_before":  # these messages are sent again
             self.errors.append(problem)
         if error.of == "subscribe" and error.id is not None:
             self._subscriptions.on_refused(error.id, problem)
@@ -562,5 +666,6 @@ class AsyncClient(SubscriptionControl):
         elif error.of == "publish" or error.first is not None:
             self._publisher.on_error(error)
         elif error.of is None and self._connector.link is not None:
-            # Of nothing that was sent: what the broker can't read was damaged on its way, and must be said again.
+            # The error concerns no command of this client: the bytes were damaged in transit. Reconnect to
+            # send them again.
             self._connector.link.abort(problem)

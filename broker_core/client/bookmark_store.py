@@ -1,13 +1,14 @@
-"""Where a subscriber keeps how far it is done, so that `MOST_RECENT` resumes there.
+"""Bookmark stores: positions up to which subscribers have processed records, for `MOST_RECENT`.
 
-An application that writes its results to a database keeps the bookmark there instead, in the same transaction
+An application that writes its results to a database should store the bookmark in the same transaction instead
 (`Subscription.bookmark_after`).
 
-The file is text: a first line that says what it is, then one line for each move, the CRC32C in hex, a space, and
-`["subscription","instance",sequence]`. The last good line of a subscription and instance counts; a sequence of -1
-forgets the subscription. A line with one number more, `["subscription","instance",first,last]`, says that these records are
-done although something before them isn't. Lines that aren't good, a torn last one or damaged ones, are set aside: what they
-said is then done again, never skipped.
+File format: text. The first line identifies the file. Each later line is one update: the CRC32C in hex, a
+space, and `["subscription","instance",sequence]`. The last valid line of a subscription and instance counts.
+A sequence of -1 deletes the subscription. A line with one number more,
+`["subscription","instance",first,last]`, marks records as processed although earlier ones are not. Invalid
+lines, such as a torn last line, are moved to a `.torn` file. The records that they named are then processed
+again, never skipped.
 """
 
 from __future__ import annotations
@@ -25,40 +26,52 @@ from broker_core.errors import OperatorError
 from broker_core.sequence_set import SequenceSet
 
 MOST_RECENT = "MOST_RECENT"
-"""The bookmark that the store knows; the broker never sees this word."""
+"""Bookmark that the client replaces by the position in its store. It is never sent to the broker."""
 MAX_POSITIONS = 10_000
-"""Subscriptions, times the instances each had records from, that one store keeps."""
+"""Maximum number of positions in one store: pairs of a subscription and an instance."""
 MAX_RANGES = 10_000
-"""Of a subscription and instance; what is done beyond them comes again after a restart."""
+"""Maximum number of processed ranges per subscription and instance.
+
+Records in further ranges are processed again after a restart.
+"""
 FIRST_LINE = b"SLUICE-BOOKMARKS-1\n"
 COMPACT_AT = 1024 * 1024
-"""Bytes of the file before it is written anew, and at least twice what is kept."""
+"""File size in bytes from which the file is compacted, if its content fills at most half of it."""
 
 
 class BookmarkStore(Protocol):
-    """What a client needs of a store."""
+    """Interface of a bookmark store."""
 
     def record(self, subscription: str, instance: str, sequence: int) -> None:
-        """Everything of this subscription up to that record of that instance is done."""
+        """Store that the application has processed every record up to `sequence` of an instance."""
 
     def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
-        """These records are done, although something before them isn't."""
+        """Store that the records `first` to `last` are processed, but not all earlier ones."""
 
     def processed_ranges(self, subscription: str, instance: str) -> SequenceSet | None:
-        """What was done behind the most recent bookmark; None: nothing."""
+        """Return the ranges processed beyond the most recent bookmark, or None if there are none."""
 
     def most_recent(self, subscription: str) -> str | None:
-        """The bookmark to resume from; one per instance, by commas. None when nothing is known."""
+        """Return the bookmark to resume from, or None if the subscription is unknown.
+
+        The bookmark is a comma-separated list with one position per instance.
+        """
 
     def forget(self, subscription: str) -> None:
-        """Start anew next time."""
+        """Delete all positions of a subscription."""
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close open files."""
 
 
 def starting_point(bookmark: str | None, store: BookmarkStore | None, subscription: str) -> str | None:
-    """The bookmark to send: MOST_RECENT is what the store says, and the start when it says nothing."""
+    """Return the bookmark to send to the broker.
+
+    `MOST_RECENT` is replaced by the stored position, or by EPOCH if the store has none.
+
+    Raises:
+        OperatorError: `no_bookmark_store` for `MOST_RECENT` without a store.
+    """
     if bookmark != MOST_RECENT:
         return bookmark
     if store is None:
@@ -69,12 +82,15 @@ def starting_point(bookmark: str | None, store: BookmarkStore | None, subscripti
 
 
 def format_positions(positions: Mapping[str, int]) -> str:
-    """The bookmark that resumes after these records, one of each instance; "" without any."""
+    """Return the bookmark that resumes after these records, one per instance; "" if there are none."""
     return ",".join(str(Bookmark(instance, sequence)) for instance, sequence in positions.items())
 
 
 class MemoryBookmarkStore:
-    """Keeps bookmarks while the process lives: MAX_POSITIONS of them, then OperatorError store_full."""
+    """Bookmark store in memory, lost with the process.
+
+    `record` raises OperatorError `store_full` beyond MAX_POSITIONS.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, int]] = {}
@@ -82,6 +98,11 @@ class MemoryBookmarkStore:
         self._done: dict[tuple[str, str], SequenceSet] = {}
 
     def record(self, subscription: str, instance: str, sequence: int) -> None:
+        """Store that every record up to `sequence` of an instance is processed.
+
+        Raises:
+            OperatorError: `store_full` beyond MAX_POSITIONS; in a file also `store_failed`.
+        """
         known = self._known.get(subscription, {})
         if instance not in known:
             if self._positions >= MAX_POSITIONS:
@@ -100,29 +121,37 @@ class MemoryBookmarkStore:
                 del self._done[subscription, instance]
 
     def record_done(self, subscription: str, instance: str, first: int, last: int) -> None:
+        """Store that the records `first` to `last` are processed, but not all earlier ones."""
         self._done.setdefault((subscription, instance), SequenceSet(most=MAX_RANGES)).add(first, last)
 
     def processed_ranges(self, subscription: str, instance: str) -> SequenceSet | None:
+        """Return the ranges processed beyond the most recent bookmark, or None if there are none."""
         return self._done.get((subscription, instance))
 
     def most_recent(self, subscription: str) -> str | None:
+        """Return the bookmark to resume from, or None if the subscription is unknown."""
         return format_positions(self._known.get(subscription, {})) or None
 
     def forget(self, subscription: str) -> None:
+        """Delete all positions of a subscription."""
         self._positions -= len(self._known.pop(subscription, {}))
         for key in [key for key in self._done if key[0] == subscription]:
             del self._done[key]
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there are no files to close."""
 
 
 class FileBookmarkStore(MemoryBookmarkStore):
-    """Keeps bookmarks in a file, one client at a time. Each move is a line, and survives the process.
+    """Bookmark store in a file, for one client at a time. Each update is one line and survives the process.
 
-    With `sync=True` each also survives the machine, for an fdatasync each: then say done() with batches. The file
-    has at most COMPACT_AT bytes, or twice what is kept when that is more. `set_aside_bytes` is what opening
-    couldn't use: kept in a `.torn` beside the file.
+    With `sync=True` each update also survives a power failure, at the cost of an fdatasync; then call
+    `done()` with batches. The file has at most COMPACT_AT bytes, or twice its content if that is more.
+    `set_aside_bytes` is the number of invalid bytes found on opening; they are stored in a `.torn` file
+    beside it.
+
+    Raises:
+        OperatorError: `store_locked`, `store_failed`, or `bad_store` for a file of another kind.
     """
 
     def __init__(self, path: Path | str, *, sync: bool = False) -> None:
@@ -136,6 +165,7 @@ class FileBookmarkStore(MemoryBookmarkStore):
             self._file.sync_directory()
 
     def _recover(self) -> int:
+        """Load the file. Returns the number of invalid bytes, which are moved to the `.torn` file."""
         raw = self._file.read(0, self._file.end)
         lines = raw.splitlines(keepends=True)
         if FIRST_LINE.startswith(raw):
@@ -159,6 +189,7 @@ class FileBookmarkStore(MemoryBookmarkStore):
         return sum(map(len, bad))
 
     def _take(self, line: bytes) -> bool:
+        """Apply one line of the file. Returns whether the line is valid."""
         if len(line) < 10 or not line.endswith(b"\n") or line[:9] != b"%08x " % crc32c(line[9:-1]):
             return False
         subscription, instance, sequence, *last = orjson.loads(line[9:-1])
@@ -181,7 +212,7 @@ class FileBookmarkStore(MemoryBookmarkStore):
     def forget(self, subscription: str) -> None:
         super().forget(subscription)
         self._write(_line(subscription, "", -1))
-        self.compact()  # if this line alone were damaged, the older ones would speak again
+        self.compact()  # otherwise damage to this one line would bring the older positions back
 
     def _write(self, line: bytes) -> None:
         self._file.append(line, sync=self._sync)
@@ -189,9 +220,9 @@ class FileBookmarkStore(MemoryBookmarkStore):
             self.compact()
 
     def compact(self) -> None:
-        """Write what is kept into a new file and put it in the old one's place."""
+        """Write the content to a new file, and replace the old file with it."""
         self._file.rewrite(self._lines())
-        # After a failure, too: it isn't tried again at once.
+        # Set after a failure, too: compaction is retried after further growth, not at the next update.
         self._longest = max(COMPACT_AT, 2 * self._file.end)
 
     def _lines(self) -> Iterator[bytes]:
@@ -202,6 +233,7 @@ class FileBookmarkStore(MemoryBookmarkStore):
             yield b"".join(_line(subscription, instance, first, last) for first, last in done)
 
     def close(self) -> None:
+        """Close the file and release its lock."""
         self._file.close()
 
 

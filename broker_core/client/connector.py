@@ -1,8 +1,7 @@
-"""When a client that lost its connection tries again, and where: back-off with jitter, over a list of addresses.
+"""Connection supervisor of a client: opens a link, logs on, and reconnects with back-off.
 
-Keeps a client connected: opens a link, logs on, and does it again with back-off when it is lost.
-
-What the frames mean is the client's; this is only when there is a link, and who is told.
+The client has one or several addresses. `Connector` manages the connection only; the client handles the
+content of the frames. Delays grow exponentially and have jitter.
 """
 
 from __future__ import annotations
@@ -34,22 +33,23 @@ from broker_core.protocols.replies import (
 )
 
 STEADY_DELAYS: Final = 6
-"""A connection that lasted for so many longest delays was good, whatever ended it."""
+"""A connection that lasted this many times `longest_delay` was stable, regardless of why it ended."""
 PLAIN_LOSS: Final = "broker_away"
-"""Code of a connection that was lost without a reason."""
+"""Error code of a connection that was lost without a reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLoss:
-    """A connection that ended, or could not be made: why, and when the client tries again."""
+    """Lost connection or failed attempt to connect, with its reason and the time of the next attempt."""
 
     error: SluiceError
-    """Its code, sentence and fix: the broker's own where it gave a reason."""
+    """Reason with code, sentence and fix; the broker's own reason if it sent one."""
     address: str
+    """Address of the connection."""
     failures: int
-    """Losses in a row without a good connection between them, this one included."""
+    """Number of consecutive losses without a stable connection between them, including this one."""
     retry_in_s: float | None
-    """Seconds until the next attempt; None when the client gives up."""
+    """Seconds until the next attempt. None: the client gives up."""
 
     def __str__(self) -> str:
         then = "gives up" if self.retry_in_s is None else f"tries again in {self.retry_in_s:.2f} s"
@@ -58,11 +58,23 @@ class ConnectionLoss:
 
 @dataclass(frozen=True, slots=True)
 class ReconnectPolicy:
-    """Delays in seconds. `give_up_after` bounds one outage, None tries for ever; `enabled=False` never tries again.
+    """Delays and limits of connecting and reconnecting. All times are in seconds.
 
-    The first connection of a client gets `first_connect_timeout`, then start() raises what went wrong. One address
-    gets `connect_timeout` to connect and `logon_timeout` to answer the logon before the next one is tried: a broker to which
-    thousands come back at once answers late, and who leaves then comes last again. Each is tried before the client gives up.
+    Each address is tried before the client gives up. The logon timeout is long because a broker to which
+    thousands of clients return at the same time answers late, and a client that gives up must queue again.
+
+    Attributes:
+        enabled: Whether to reconnect after a lost connection.
+        first_delay: Delay after each failure in the first pass over all addresses.
+        longest_delay: Upper limit of the delay.
+        factor: Growth of the delay per failed pass over all addresses.
+        jitter: Fraction of the delay that is randomly subtracted, to spread clients that lost the same
+            broker.
+        give_up_after: Duration of an outage after which the client fails. None: never.
+        first_connect_timeout: Time for the first connection of a client, after which `start()` raises the
+            reason.
+        connect_timeout: Time to open a connection to one address.
+        logon_timeout: Time for the broker's answer to the logon.
     """
 
     enabled: bool = True
@@ -76,13 +88,16 @@ class ReconnectPolicy:
     logon_timeout: float = 60.0
 
     def delay(self, attempt: int) -> float:
-        """How long to wait before attempt 0, 1, 2, …; the jitter spreads clients that lost the same broker."""
+        """Return the seconds to wait before attempt 0, 1, 2, …, with random jitter."""
         whole = min(self.longest_delay, self.first_delay * self.factor ** min(attempt, 60))
         return whole * (1 - self.jitter * random.random())
 
 
 class AddressRotation:
-    """Whose turn it is of a number of addresses. Every failure gives it to the next one; a round grows the delay."""
+    """Rotation over a list of addresses.
+
+    Each failure selects the next address; each full pass increases the delay.
+    """
 
     def __init__(self, number: int, policy: ReconnectPolicy) -> None:
         self.current = 0
@@ -93,19 +108,24 @@ class AddressRotation:
 
     @property
     def failures(self) -> int:
-        """Losses in a row without a good connection between them."""
+        """Number of consecutive losses without a stable connection between them."""
         return self._failures
 
     @property
     def is_round_complete(self) -> bool:
-        """Whether each address has failed since one of them held."""
+        """Whether every address has failed since the last stable connection."""
         return self._failures >= self._number
 
     def note_connection(self, code: str, up_s: float, *, moved: bool) -> None:
-        """Start the delays anew if the connection that ended with `code` after `up_s` seconds was a good one.
+        """Reset the delays if the connection that just ended was stable.
 
-        A connection that ends for the same reason as the one before it is not good, however long the peers
-        took to notice. A plain loss recurs only if nothing was delivered or acknowledged (`moved`).
+        A connection that ended with the same code as the one before it was not stable, however long the peers
+        took to notice. A plain loss only counts as the same if nothing was delivered or acknowledged.
+
+        Args:
+            code: Error code with which the connection ended.
+            up_s: Seconds for which the connection lasted.
+            moved: Whether anything was delivered or acknowledged on it.
         """
         same = code == self._last_code and (code != PLAIN_LOSS or not moved)
         recurs = same and up_s < STEADY_DELAYS * self._policy.longest_delay
@@ -114,7 +134,7 @@ class AddressRotation:
         self._last_code = code
 
     def on_failure(self) -> float:
-        """The current address failed or was lost; how long to wait before trying the one whose turn it is now."""
+        """Select the next address after a failure. Returns the seconds to wait before trying it."""
         delay = self._policy.delay(self._failures // self._number)
         self._failures += 1
         self.current = (self.current + 1) % self._number
@@ -125,41 +145,58 @@ log = logging.getLogger("sluice.client")
 log.addHandler(logging.NullHandler())
 
 _CHECK_INTERVAL_S = 5.0
-"""Longest time between two looks at what a connection has carried."""
+"""Maximum seconds between two checks of a connection's liveness."""
 _DAMAGE = frozenset({"bad_frame", "frame_too_large", "bad_batch", "bad_command", "unknown_command"})
-"""What a broker says of bytes that this library doesn't send: they were damaged on their way."""
+"""Error codes that this client cannot cause: the broker received bytes that were damaged in transit."""
 MAX_DAMAGED = 10
-"""Connections in a row that end so, and bring nothing: then it isn't the network."""
+"""Maximum number of consecutive connections that end with such a code without progress.
+
+Then the client gives up.
+"""
 
 
 @dataclass(slots=True)
 class Connector:
-    """The supervisor of one client's connection. `run()` is its task."""
+    """Supervisor of one client's connection. `run()` is its task."""
 
     _addresses: Sequence[BrokerAddress]
     _tls: ssl.SSLContext | None
     _logon: commands.Logon
     _session: Callable[[], int]
-    """Returns the publisher session that the next logon names."""
+    """Returns the publisher session for the next logon."""
     _policy: ReconnectPolicy
     _on_frames: OnFrames
     _check_answer: Callable[[Ack], None]
-    """Raises SluiceError for an answer to the logon with which the client can't stay."""
+    """Raises SluiceError for a logon reply after which the client must leave the broker."""
     _on_up: Callable[[ClientLink, Ack], Awaitable[None]]
+    """Awaited with the link and the logon reply after each logon."""
     _on_down: Callable[[], None]
+    """Called after each lost connection and each failed attempt."""
     _on_loss: Callable[[ConnectionLoss], None]
+    """Called with each loss, except while the client closes."""
     link: ClientLink | None = None
+    """Open link; None while disconnected."""
     connections: int = 0
+    """Number of successful logons."""
     _answer: asyncio.Future[Ack] | None = None
+    """Completed by the reply to the current logon."""
     _wanted_delay: float = 0.0
+    """Minimum seconds until the next attempt, as the broker requested."""
     _last_word: SluiceError | None = None
+    """Reason that the broker gave for closing the connection."""
     _heard_heartbeat: bool = False
+    """Whether the broker sends heartbeats, so that its silence is an error."""
     _damaged: int = 0
+    """Number of consecutive connections that ended with damaged bytes."""
     _moved: bool = False
+    """Whether anything was delivered or acknowledged on this connection."""
     _closing: bool = False
 
     async def run(self) -> SluiceError:
-        """Connect and reconnect until that is pointless; returns why."""
+        """Connect and reconnect until the client closes, gives up, or gets a permanent error.
+
+        Returns the reason.
+        """
         turns, down_since = AddressRotation(len(self._addresses), self._policy), _now()
         while True:
             up_at, failure = None, None
@@ -183,7 +220,7 @@ class Connector:
             address = self._addresses[turns.current]
             delay, wanted = turns.on_failure(), self._wanted_delay
             if error.code == "behind" and not turns.is_round_complete:
-                wanted = 0.0  # of that broker; the next address is another one's
+                wanted = 0.0  # the delay is for that broker; the next address is another one
             delay = max(delay, wanted)
             end = self._pointless(error, now - down_since, turns)
             if not self._closing:
@@ -194,25 +231,29 @@ class Connector:
             self._wanted_delay = 0.0
 
     def _report(self, loss: ConnectionLoss) -> None:
-        """Tell the log and the client. Of many losses in a row the log gets those whose number is a power of
-        two."""
+        """Report a loss to the log and the client.
+
+        Of consecutive losses only number 1, 2, 4, 8, … are logged as warnings; the others have level DEBUG.
+        """
         often = loss.failures & (loss.failures - 1) and loss.retry_in_s is not None
         log.log(logging.DEBUG if often else logging.WARNING, "%s: %s", self._logon.name, loss)
         self._on_loss(loss)
 
     def _pointless(self, error: SluiceError, outage: float, turns: AddressRotation) -> SluiceError | None:
+        """Return the error with which the client must give up, or None to try again."""
         if isinstance(error, ClientError) and is_permanent(error.code):
             self._damaged = self._damaged + 1 if error.code in _DAMAGE else MAX_DAMAGED
             if self._damaged >= MAX_DAMAGED:
                 return error
-        was_lost = self.connections > 0 and error.code != "behind"  # a member that is behind refused it
+        # "behind" is no lost connection: the client refused to stay at a member that is cut off.
+        was_lost = self.connections > 0 and error.code != "behind"
         if not self._policy.enabled and (was_lost or turns.is_round_complete):
             return error
         limit = self._policy.give_up_after if self.connections else self._policy.first_connect_timeout
         return error if limit is not None and outage >= limit and turns.is_round_complete else None
 
     async def _connect(self, address: BrokerAddress) -> tuple[ClientLink, Ack]:
-        """Open a link and log on. Return the link and the broker's answer."""
+        """Open a link and log on. Returns the link and the broker's reply."""
         self._last_word = None
         self._heard_heartbeat = self._moved = False
         self._answer = asyncio.get_running_loop().create_future()
@@ -225,14 +266,14 @@ class Connector:
         if not self._answer.done():
             raise self._why(link) or ConnectionResetError("the connection was closed during logon")
         ack = self._answer.result()
-        self._check_answer(ack)  # before it counts as a connection: the next address may be better
-        # It has promised them: its silence means something from now on.
+        self._check_answer(ack)  # before counting it as a connection: the next address may be better
+        # A broker that agreed to send heartbeats must not be silent from now on.
         self._heard_heartbeat = bool(ack.heartbeat_ms)
         self.connections += 1
         return link, ack
 
     async def _stay(self, link: ClientLink, ack: Ack) -> Exception | None:
-        """Hand the link over and watch it: what was not acknowledged may take long to be sent again."""
+        """Run the client's logon callback while watching the link. Sending stored messages may take long."""
         entering = asyncio.ensure_future(self._on_up(link, ack))
 
         def entered(task: asyncio.Future[None]) -> None:
@@ -246,7 +287,7 @@ class Connector:
             entering.cancel()
 
     async def _watch(self, link: ClientLink) -> Exception | None:
-        """Send heartbeats until the link is lost or the broker gives no sign of life. Return the reason."""
+        """Send heartbeats until the link is lost or the broker is silent for too long. Returns the reason."""
         interval_ms = self._logon.heartbeat_ms or 0
         pause = min(interval_ms / 4_000, _CHECK_INTERVAL_S) if interval_ms else _CHECK_INTERVAL_S
         said_at = link.now_ms()
@@ -261,15 +302,17 @@ class Connector:
             elif life.is_frame_overdue(now):
                 link.abort(_overdue())
             elif interval_ms and now - said_at >= interval_ms / 2 and not link.unwritten_bytes:
-                # Behind bytes that wait, a heartbeat would arrive no sooner than they do.
+                # Skip the heartbeat while bytes wait to be written: it could not arrive before them.
                 said_at = now
                 link.send_command(commands.ClientHeartbeat())
         return self._why(link)
 
     def _why(self, link: ClientLink) -> Exception | None:
+        """Return the reason of a lost connection; the broker's own reason comes first."""
         return self._last_word or (link.lost.result() if link.lost.done() else None)
 
     def _receive(self, link: ClientLink, frames: list[NativeFrame]) -> None:
+        """Process the logon reply, then pass further frames to the client."""
         answer = self._answer
         if answer is not None and not answer.done() and frames:
             reply, frames = parse_reply(frames[0].payload), frames[1:]
@@ -284,32 +327,39 @@ class Connector:
         if frames:
             self._on_frames(link, frames)
 
-    # What the client hears on our behalf.
+    # Called by the client with replies that concern the connection.
 
     def on_heartbeat(self) -> None:
-        """The broker sends heartbeats: from now on its silence means something."""
+        """Record that the broker sends heartbeats, so that its silence is an error."""
         self._heard_heartbeat = True
 
     def on_progress(self) -> None:
-        """Something was delivered or acknowledged."""
+        """Record that something was delivered or acknowledged."""
         self._damaged, self._moved = 0, True
 
     def on_closing(self, reply: ClosingNotice | DecisionNotice) -> None:
-        """The broker says why it will close the connection, and when to come back."""
+        """Record why the broker will close the connection, and when the client may reconnect."""
         if isinstance(reply, ClosingNotice):
             self._last_word = ClientError.from_dict(reply.code, reply.message, reply.fix)
         if reply.retry_after_ms:
             self._wanted_delay = max(self._wanted_delay, reply.retry_after_ms / 1000)
 
     def on_close_requested(self, reply: CloseRequested) -> None:
-        """The broker asks to close: write what is held, close, and come back when it says."""
+        """Close the connection because the broker asked for it, after writing buffered data.
+
+        The client reconnects after the delay that the broker named.
+        """
         self._last_word = ClientError.from_dict(reply.code, reply.message)
         self._wanted_delay = max(self._wanted_delay, (reply.retry_after_ms or 0) / 1000)
         if self.link is not None:
             self.link.close()
 
     async def close(self, ends: float) -> None:
-        """Write what is held and close the link, until `ends` of the loop's clock and for 2 s at most."""
+        """Write buffered data and close the link.
+
+        Args:
+            ends: Event-loop time until which to wait for the close, but at most 2 seconds from now.
+        """
         self._closing = True
         link = self.link
         if link is not None:
@@ -318,14 +368,15 @@ class Connector:
 
 
 def _as_error(failure: Exception | None) -> SluiceError:
-    """Return the failure of a connection as an error with a code, a sentence and a fix."""
+    """Return the failure of a connection as an error with code, sentence and fix."""
     if isinstance(failure, SluiceError):
         return failure
     if isinstance(failure, SSLCertVerificationError):
         return OperatorError(
             "broker_unproven",
             f"Whatever answers can't prove that it is the broker: {failure.verify_message or failure}.",
-            "Trust the authority that signed its certificate, and connect to a name that is in the certificate.",
+            "Trust the authority that signed its certificate, and connect to a name that is in the "
+            "certificate.",
         )
     return OperatorError(
         "broker_away",
@@ -357,12 +408,25 @@ def _now() -> float:
 async def open_link(
     address: BrokerAddress, on_frames: OnFrames, time_out: float, tls: ssl.SSLContext | None
 ) -> ClientLink:
-    """A link that is ready for the logon, with `tls` when the address wants it. Raises OSError, TimeoutError, ClientError."""
+    """Open a link that is ready for the logon.
+
+    Args:
+        address: Address to connect to.
+        on_frames: Called with received frames.
+        time_out: Maximum seconds to connect, with the WebSocket handshake.
+        tls: Context, used if the address has a TLS scheme.
+
+    Raises:
+        OSError: The connection failed.
+        TimeoutError: The timeout expired.
+        ClientError: The peer sent invalid data during the handshake.
+    """
     link: ClientLink
     if address.scheme.startswith("tcp"):
         link = TcpLink(on_frames)
     else:
-        from broker_core.client.websocket_link import WebSocketLink  # TCP clients don't need the package
+        # Imported here: TCP clients do not need the websockets package.
+        from broker_core.client.websocket_link import WebSocketLink
 
         link = WebSocketLink(on_frames, address)
     async with asyncio.timeout(time_out):

@@ -1,7 +1,7 @@
-"""Pausing, resuming and pacing subscriptions from the client, one or many in one command.
+"""Commands that pause, resume and rate-limit one or several subscriptions of a client.
 
-What was asked for is part of each subscription's own command, so a connection that is lost meanwhile costs nothing:
-the next one subscribes with it.
+The requested state becomes part of each subscription's own command. If the connection is lost meanwhile, the
+next connection subscribes with that state.
 """
 
 from __future__ import annotations
@@ -23,45 +23,74 @@ STEERING_WORDS = tuple(
 
 
 class PausableSubscription(Protocol):
-    """A subscription, as far as steering goes."""
+    """Subscription that can be paused, resumed and rate-limited."""
 
     @property
     def id(self) -> str: ...
     def apply_options(self, **options: str | bool | None) -> dict[str, str | bool | None]:
-        """Note options of its command; what was in force before."""
+        """Store delivery options for future subscribe commands.
+
+        Returns the options that were in force before.
+        """
 
 
 @dataclass(slots=True, eq=False)
 class _PendingRequest:
+    """Command that waits for answers: its tag, the unanswered ids, and the waiter."""
+
     word: str
     left: set[str]
     done: asyncio.Future[None]
 
 
 class SubscriptionControl:
-    """A client's way to steer its subscriptions."""
+    """Control of subscriptions: pause, resume and rate limits. Base class of `AsyncClient`."""
 
     def __init__(self, request_timeout: float | None) -> None:
         self._asked: list[_PendingRequest] = []
         self._request_timeout = request_timeout
 
     def _send(self, command: commands.Command) -> bool:
-        """Whether there is a connection that took the command."""
+        """Send a command. Returns whether there was a connection."""
         raise NotImplementedError
 
     async def pause(self, subscriptions: Sequence[PausableSubscription]) -> None:
-        """Pause several in one command: nothing is delivered until they are resumed. What is on its way still comes."""
+        """Pause several subscriptions in one command.
+
+        The broker delivers nothing more until they are resumed. Messages in flight still arrive.
+
+        Raises:
+            ClientError: `not_steerable`, when one of them cannot be paused.
+            TimeoutError: No answer within `request_timeout` seconds.
+        """
         await self._steer(subscriptions, commands.PauseSubscriptions(ids=_ids(subscriptions)), paused=True)
 
     async def resume(self, subscriptions: Sequence[PausableSubscription]) -> None:
-        """Resume several in one command. Those that stand at the same bookmark, with the same rate, share one replay:
-        their messages come in the journal's order across them."""
+        """Resume several subscriptions in one command.
+
+        Subscriptions with the same bookmark and rate share one replay: their messages arrive in the order of
+        the journal.
+
+        Raises:
+            ClientError: `not_steerable`, when one of them cannot be resumed.
+            TimeoutError: No answer within `request_timeout` seconds.
+        """
         await self._steer(subscriptions, commands.ResumeSubscriptions(ids=_ids(subscriptions)), paused=False)
 
     async def set_rate(
         self, subscriptions: Sequence[PausableSubscription], rate: str | None, max_gap: str | None = None
     ) -> None:
-        """Another rate of several in one command, or with None none, from now on; see Subscription.set_rate."""
+        """Change the rate of several subscriptions in one command.
+
+        Args:
+            subscriptions: Subscriptions of this client.
+            rate: New rate, such as "1000", "500KB" or "2X". None: no limit.
+            max_gap: With a multiple such as "2X": longest pause between two records, such as "10s".
+
+        Raises:
+            ClientError: `bad_rate` or `not_steerable`.
+            TimeoutError: No answer within `request_timeout` seconds.
+        """
         command = commands.SetRate(ids=_ids(subscriptions), rate=rate, rate_max_gap=max_gap)
         await self._steer(subscriptions, command, rate=rate, rate_max_gap=max_gap)
 
@@ -71,6 +100,7 @@ class SubscriptionControl:
         command: commands.PauseSubscriptions | commands.ResumeSubscriptions | commands.SetRate,
         **options: str | bool | None,
     ) -> None:
+        """Store the options, send the command and wait for the answers. A rejection restores the options."""
         before = [subscription.apply_options(**options) for subscription in subscriptions]
         if not self._send(command):
             return  # the next connection subscribes with it
@@ -89,16 +119,21 @@ class SubscriptionControl:
             if asked in self._asked:
                 self._asked.remove(asked)
 
-    # What the client hears.
+    # Called by the client with replies of the broker.
 
     def _steering_ended(self, error: SluiceError | None) -> None:
-        """The connection was lost: subscriptions ask the next for what they were steered to. With an error there is none."""
+        """Complete pending requests after a lost connection.
+
+        With `error` None they succeed, because the next connection subscribes with the requested state.
+        Otherwise there is no next connection, and they fail.
+        """
         asked, self._asked = self._asked, []
         for one in asked:
             if not one.done.done():
                 one.done.set_result(None) if error is None else one.done.set_exception(error)
 
     def _steered(self, ack: Ack) -> None:
+        """Record the broker's answer for one subscription."""
         for asked in self._asked:
             if asked.word == ack.of and ack.id in asked.left:
                 asked.left.discard(ack.id)
@@ -107,7 +142,10 @@ class SubscriptionControl:
                 return
 
     def _not_steered(self, word: str, error: ClientError) -> None:
-        """A command was refused, whole. Answers come in the order of the commands."""
+        """Fail the oldest pending command of this kind.
+
+        The broker rejects a command as a whole and answers in order.
+        """
         for asked in self._asked:
             if asked.word == word and not asked.done.done():
                 asked.done.set_exception(error)

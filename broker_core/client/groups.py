@@ -1,22 +1,21 @@
-"""Which of several groups has a topic. Pure.
+"""Client of several groups of brokers, and the routing of topics to groups.
 
-The most specific pattern decides, in whatever order the groups are named: `prices.eu.>` takes precedence over `prices.>`, and that
-over `>`. So that there always is one, the patterns of two groups either have no topic in common, or one contains the other;
-anything else is refused when the routes are made.
-
-A client of several groups, each with its own topics, log and acknowledgements: publishing scales with their number.
+Each group has its own topics, log and acknowledgements, so publishing scales with the number of groups.
 
     groups = {
-        "prices": Group("prices.>", ["tcp://a:9007", "tcp://b:9007", "tcp://c:9007"]),
-        "rest": Group(">", ["tcp://d:9007"]),
+        "prices": GroupConfig("prices.>", ["tcp://a:9007", "tcp://b:9007", "tcp://c:9007"]),
+        "rest": GroupConfig(">", ["tcp://d:9007"]),
     }
     async with AsyncGroups(groups, "desk") as client:
-        await client.publish("prices.eurusd", {"bid": 1.0842})   # at a, b or c
-        await client.publish("orders.eu", {"id": 1})             # at d
+        await client.publish("prices.eurusd", {"bid": 1.0842})   # to a, b or c
+        await client.publish("orders.eu", {"id": 1})             # to d
         await client.flush()
 
-A group is whatever carries one instance: members on one log, or a broker by itself. The most specific pattern decides which group
-has a topic (`routes`). Each group has a client, with its own connection, sequences and stores; when one is lost the others go on.
+A group is the set of brokers that carries one instance: members on one log, or a standalone broker. The most
+specific pattern decides which group has a topic, regardless of the order of the groups: `prices.eu.>` before
+`prices.>`, and that before `>`. So patterns of two groups must be disjoint, or one must contain the other;
+`TopicRouter` rejects others. Each group has its own client with its own connection, sequences and stores.
+When one connection is lost, the other groups continue.
 """
 
 from __future__ import annotations
@@ -34,21 +33,28 @@ from broker_core.errors import OperatorError
 from broker_core.subscriptions.topics import TopicPattern, are_disjoint, is_subpattern
 
 MAX_PATTERNS = 1_000
+"""Maximum number of patterns of all groups together."""
 MAX_REMEMBERED = 65_536
-"""Topics whose groups are remembered; when there are more, all are looked up again."""
+"""Maximum number of topics in the routing cache. The cache is cleared when it is full."""
 
 
 class TopicRoute(NamedTuple):
-    """The topics of a pattern belong to a group, except for those of narrower patterns."""
+    """Assignment of the topics of a pattern to a group, except for topics of narrower patterns."""
 
     pattern: TopicPattern
     group: str
 
 
 class TopicRouter:
-    """`topics` are each group's patterns. OperatorError bad_groups when they aren't clear, ClientError bad_pattern."""
+    """Router that finds the group of a topic or pattern."""
 
     def __init__(self, topics: Mapping[str, Sequence[str]]) -> None:
+        """Build the routes from the patterns of each group.
+
+        Raises:
+            OperatorError: `bad_groups`, if patterns overlap, are equal, or are regular expressions.
+            ClientError: `bad_pattern`.
+        """
         routes = [
             TopicRoute(TopicPattern.parse(text), group)
             for group, texts in topics.items()
@@ -61,7 +67,8 @@ class TopicRouter:
         for route in routes:
             if route.pattern.text.startswith("~"):
                 raise _bad(
-                    f"{route.pattern.text[:80]!r} is a regular expression, which can't be compared with other patterns."
+                    f"{route.pattern.text[:80]!r} is a regular expression, which can't be compared with "
+                    "other patterns."
                 )
         for one, other in combinations(routes, 2):
             if one.group != other.group:
@@ -70,12 +77,16 @@ class TopicRouter:
             route: sum(is_subpattern(route.pattern, other.pattern) for other in routes if other is not route)
             for route in routes
         }
-        # What lies within another pattern lies within all that are around that one as well: it has more, and comes before.
+        # A pattern that lies within more other patterns is narrower, so it is tried first.
         self._routes = sorted(routes, key=lambda route: -around[route])
         self._known: dict[str, str] = {}
 
     def group_of(self, topic: str) -> str:
-        """The group that has a topic. OperatorError no_group_for_topic."""
+        """Return the name of the group that has a topic.
+
+        Raises:
+            OperatorError: `no_group_for_topic`.
+        """
         known = self._known.get(topic)
         return known if known is not None else self._find(topic)
 
@@ -89,7 +100,12 @@ class TopicRouter:
         return found
 
     def groups_of(self, text: str) -> list[str]:
-        """The groups that may have a topic of this pattern, each once. ClientError bad_pattern, OperatorError no_group_for_topic."""
+        """Return the groups that may have a topic of this pattern, without duplicates.
+
+        Raises:
+            ClientError: `bad_pattern`.
+            OperatorError: `no_group_for_topic`.
+        """
         asked = TopicPattern.parse(text)
         if asked.exact is not None:
             return [self.group_of(asked.exact)]
@@ -98,13 +114,14 @@ class TopicRouter:
             if not are_disjoint(asked, route.pattern):
                 found.append(route.group)
             if is_subpattern(asked, route.pattern):
-                break  # wider ones name these topics as well, and have none of them
+                break  # wider patterns contain these topics too, but the narrower route takes them
         if not found:
             raise _nobody(text)
         return list(dict.fromkeys(found))
 
 
 def _check_routes(one: TopicRoute, other: TopicRoute) -> None:
+    """Raise OperatorError `bad_groups` if patterns of two groups are equal, or overlap in part."""
     if one.pattern == other.pattern:
         raise _bad(f"{one.pattern.text!r} is a pattern of both {one.group!r} and {other.group!r}.")
     apart = are_disjoint(one.pattern, other.pattern)
@@ -123,33 +140,50 @@ def _nobody(topic: str) -> OperatorError:
     return OperatorError(
         "no_group_for_topic",
         f"No group has the topic {topic[:80]!r}.",
-        'Give a group its pattern, or ">" for all remaining topics. Topics that begin with $ belong to each broker itself.',
+        'Give a group its pattern, or ">" for all remaining topics. Topics that begin with $ belong to '
+        "each broker itself.",
     )
 
 
 _OF_ONE = ("publish_store", "bookmark_store")
+"""Options of AsyncClient that groups must not share."""
 
 
 class GroupConfig:
-    """One of several groups: its topic patterns, its addresses, and options of AsyncClient for it alone, such as its stores."""
+    """Configuration of one group: topics, addresses and options of its client."""
 
     def __init__(self, topics: str | Sequence[str], addresses: str | Sequence[str], **options: Any) -> None:
+        """Create the configuration of one group.
+
+        Args:
+            topics: Topic patterns of the group.
+            addresses: Addresses of its members.
+            options: Options of AsyncClient for this group only, such as its stores.
+        """
         self.topics = (topics,) if isinstance(topics, str) else tuple(topics)
         self.addresses = (addresses,) if isinstance(addresses, str) else tuple(addresses)
         self.options = options
 
 
 class AsyncGroups:
-    """One client of several groups, under one name. Use it in one event loop, as `async with`.
+    """Client of several groups, under one name. Use it in one event loop, as `async with`.
 
-    `clients` has each group's AsyncClient, by the group's name, for what concerns one of them: its notices, its own topics
-    (`$SLUICE.>`), or a `flush()` that doesn't wait for the others.
+    `clients` maps each group's name to its AsyncClient. Use it for operations on one group: its notices, its
+    system topics (`$SLUICE.>`), or a `flush()` that does not wait for the other groups.
     """
 
     def __init__(self, groups: Mapping[str, GroupConfig], name: str, **options: Any) -> None:
-        """`options` are those of AsyncClient, for every group; each store belongs to one Group and is given there.
+        """Create a client of several groups.
 
-        OperatorError bad_groups when it isn't clear which group has a topic, or two groups share an address or a store.
+        Args:
+            groups: Configuration of each group, by the group's name.
+            name: Unique client name.
+            options: Options of AsyncClient for all groups. Stores must be set in the `GroupConfig` of their
+                group.
+
+        Raises:
+            OperatorError: `bad_groups`, if the group of a topic is ambiguous, or two groups share an address
+                or a store.
         """
         self.name = name
         self._routes = TopicRouter({group: one.topics for group, one in groups.items()})
@@ -160,7 +194,11 @@ class AsyncGroups:
         }
 
     async def start(self) -> Self:
-        """Connect to all groups and log on. Raises the first error, with `group` in its details; then none is connected."""
+        """Connect to all groups and log on. If one group fails, all are disconnected.
+
+        Raises:
+            SluiceError: First error, with `group` in its details.
+        """
         try:
             await run_for_each_group(self.clients, lambda _, client: client.start())
             self._check_instances()
@@ -170,6 +208,7 @@ class AsyncGroups:
         return self
 
     def _check_instances(self) -> None:
+        """Raise OperatorError `bad_groups` if two groups lead to the same instance."""
         known: dict[str, str] = {}
         for group, client in self.clients.items():
             if (other := known.setdefault(client.instance, group)) != group:
@@ -180,8 +219,11 @@ class AsyncGroups:
                 )
 
     async def close(self, timeout: float | None = None) -> None:
-        """Close all groups within `timeout` seconds; see AsyncClient.close. The first group's error has
-        `group` in its details."""
+        """Close all groups within `timeout` seconds; see `AsyncClient.close`.
+
+        Raises:
+            SluiceError: Error of the first failed group, with `group` in its details.
+        """
         await run_for_each_group(self.clients, lambda _, client: client.close(timeout), to_the_end=True)
 
     async def __aenter__(self) -> Self:
@@ -192,21 +234,38 @@ class AsyncGroups:
             await self.close(0 if is_interruption(error) else None)
 
     def group_of(self, topic: str) -> str:
-        """The name of the group that has a topic. OperatorError no_group_for_topic."""
+        """Return the name of the group that has a topic.
+
+        Raises:
+            OperatorError: `no_group_for_topic`.
+        """
         return self._routes.group_of(topic)
 
     def publish(self, topic: str, body: Body) -> Awaitable[None]:
-        """Publish one message to the group that has the topic; see AsyncClient.publish. Await what it returns: it waits only while
-        too much of that group is unacknowledged. OperatorError no_group_for_topic."""
+        """Publish one message to the group that has the topic; see `AsyncClient.publish`.
+
+        Await the returned object: it waits only while too many bytes of that group are unacknowledged.
+
+        Raises:
+            OperatorError: `no_group_for_topic`.
+        """
         return self.clients[self._routes.group_of(topic)].publish(topic, body)
 
     async def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
-        """Publish messages of one topic as one batch. OperatorError no_group_for_topic."""
+        """Publish messages of one topic as one batch; see `AsyncClient.publish_many`.
+
+        Raises:
+            OperatorError: `no_group_for_topic`.
+        """
         await self.clients[self._routes.group_of(topic)].publish_many(topic, bodies)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything published is acknowledged, in all groups. Raises the first error, with
-        `group` in its details, or TimeoutError after `timeout` seconds."""
+        """Wait until all groups have acknowledged all published messages.
+
+        Raises:
+            SluiceError: First error, with `group` in its details.
+            TimeoutError: After `timeout` seconds.
+        """
         await run_for_each_group(self.clients, lambda _, client: client.flush(timeout))
 
     async def subscribe(
@@ -217,10 +276,21 @@ class AsyncGroups:
         id: str | None = None,
         **options: Unpack[SubscribeOptions],
     ) -> GroupsSubscription:
-        """Subscribe to a topic pattern in every group that may have a topic of it; see AsyncClient.subscribe.
+        """Subscribe to a topic pattern in every group that may have a topic of it.
 
-        The bookmark is "0", "0|1|", a time, a range of times, "MOST_RECENT" if each group has a bookmark store, or the result of
-        `bookmark_after`. Raises the first group's error, with `group` in its details, or no_group_for_topic; then it is subscribed nowhere.
+        If one group fails, the subscription is ended in all groups.
+
+        Args:
+            topic: Topic or pattern.
+            filter: Expression that a message must satisfy.
+            bookmark: "0", "0|1|", a time, a range of times, "MOST_RECENT" if each group has a bookmark store,
+                or the result of `bookmark_after`.
+            id: Name of the subscription in the bookmark stores.
+            options: Delivery options; see `AsyncClient.subscribe`.
+
+        Raises:
+            SluiceError: Error of the first failed group, with `group` in its details.
+            OperatorError: `no_group_for_topic`.
         """
         groups = self._routes.groups_of(topic)
         instances = {client.instance for client in self.clients.values()}
@@ -240,6 +310,7 @@ class AsyncGroups:
 
 
 def _check(groups: Mapping[str, GroupConfig], options: Mapping[str, Any]) -> None:
+    """Raise OperatorError `bad_groups` if two groups share a store or an address."""
     if shared := [store for store in _OF_ONE if options.get(store) is not None]:
         raise _one_store(shared[0])
     stores: dict[int, str] = {}

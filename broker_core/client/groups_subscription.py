@@ -1,9 +1,7 @@
-"""The same work for each of several groups, at once.
+"""Subscription over several groups: one stream of the messages that all groups deliver.
 
-A subscription of several groups: one stream of what each of them delivers.
-
-Within a group the order is the log's. Between groups there is none: they are read in turn. What is said of a message or a batch
-(`done`, `ack`) goes to the group that it came from. Each group resumes independently.
+Within a group, messages arrive in log order. Between groups there is no order: they are read in turn. `done`
+and `ack` apply to the group that delivered the message or batch. Each group resumes independently.
 """
 
 from __future__ import annotations
@@ -30,8 +28,16 @@ async def run_for_each_group(
     *,
     to_the_end: bool = False,
 ) -> None:
-    """Do the work for every group's part, of which there is at least one. The first error in the order of the groups is raised, with
-    `group` in its details. An error cancels the work for the others, unless it is to be done `to_the_end`."""
+    """Run a coroutine for each group concurrently and wait for all of them.
+
+    Args:
+        parts: At least one group's object, by group name.
+        work: Called with the name and the object of each group.
+        to_the_end: Whether the other groups continue after an error. Default: an error cancels them.
+
+    Raises:
+        BaseException: First error in the order of the groups. A SluiceError has `group` in its details.
+    """
     doing = {asyncio.ensure_future(work(group, part)): group for group, part in parts.items()}
     try:
         await asyncio.wait(
@@ -50,24 +56,27 @@ async def run_for_each_group(
 
 
 class AllReplaysCompleted:
-    """Whether the replay of every group has caught up."""
+    """Event that is set when the replay of every group has caught up. Same interface as `asyncio.Event`."""
 
     def __init__(self, parts: Sequence[Subscription]) -> None:
         self._parts = parts
 
     def is_set(self) -> bool:
-        """Whether all have."""
+        """Return whether the replays of all groups have caught up."""
         return all(part.completed.is_set() for part in self._parts)
 
     async def wait(self) -> bool:
-        """Wait until all have."""
+        """Wait until the replays of all groups have caught up."""
         for part in self._parts:
             await part.completed.wait()
         return True
 
 
 class GroupsSubscription(SubscriptionReader):
-    """What `AsyncGroups.subscribe()` returns: as `Subscription`, of the groups that `by_group` names."""
+    """Subscription that `AsyncGroups.subscribe()` returns. Same interface as `Subscription`.
+
+    `by_group` maps group names to the subscriptions of the groups.
+    """
 
     def __init__(self, by_group: Mapping[str, Subscription]) -> None:
         super().__init__()
@@ -78,16 +87,16 @@ class GroupsSubscription(SubscriptionReader):
         self.completed = AllReplaysCompleted(self.parts)
         self._turn = 0
         self._of: dict[str, Subscription] = {}
-        """Who brought records of an instance."""
+        """Subscription that delivered records of an instance, by instance name."""
         self._newest: Subscription | None = None
-        """Whose batch the application has."""
+        """Subscription whose batch the application received last."""
 
     @property
     def gaps(self) -> list[GapNotice]:
-        """Intervals that the logs no longer held."""
+        """Intervals that the logs of the groups no longer had."""
         return [gap for part in self.parts for gap in part.gaps]
 
-    # Reading.
+    # Reading: implementation of SubscriptionReader.
 
     def poll(self, until_completed: bool = False) -> ReceivedBatch | None:
         for _ in self.parts:
@@ -100,7 +109,7 @@ class GroupsSubscription(SubscriptionReader):
         return None
 
     def is_finished(self, until_completed: bool = False) -> bool:
-        # Each is asked: one that can't go on is told of although others can.
+        # Ask every subscription, so that the error of a failed one is raised although others can continue.
         ended = [part.is_finished(until_completed) for part in self.parts]
         return all(ended)
 
@@ -123,23 +132,25 @@ class GroupsSubscription(SubscriptionReader):
     def replay_batches_remaining(self) -> float:
         return sum(max(part.replay_batches_remaining(), 0) for part in self.parts)
 
-    # What an application says.
+    # Called by the application.
 
     def _part_of(self, item: Message | Batch) -> Subscription | None:
+        """Return the subscription that delivered a message or batch."""
         if isinstance(item, Message):
             return self._of.get(item.instance)
         return next((part for part in self.parts if part.has_received(item)), None)
 
     def done(self, item: Message | Batch) -> None:
-        """The application is done with a message or a whole batch; see Subscription.done."""
+        """Mark a message or a whole batch as processed; see `Subscription.done`."""
         if (part := self._part_of(item)) is not None:
             part.done(item)
 
     def bookmark_after(self, item: Message | Batch) -> str | None:
-        """The bookmark that resumes after an item and everything read before it, in every group; see Subscription.bookmark_after.
+        """Return the bookmark that resumes after an item and everything read before it, in every group.
 
-        A group from which nothing was read yet resumes where it began: at the start, or now. One that began at a time isn't named
-        before something was read from it, and so begins at its start.
+        A group from which nothing was read yet resumes where it began: at the start, or now. A group that
+        began at a time is missing from the bookmark until something was read from it, and then begins at its
+        start. See `Subscription.bookmark_after`.
         """
         part = self._part_of(item)
         own = part.bookmark_after(item) if part is not None else None
@@ -149,38 +160,60 @@ class GroupsSubscription(SubscriptionReader):
         return ",".join([own, *filter(None, others)])
 
     def ack(self, item: Message | None = None) -> None:
-        """Acknowledge a message, or without one the batch that was read last; see Subscription.ack. With `ack="client"` that includes
-        everything before it in the same group."""
+        """Acknowledge a message, or the last read batch if `item` is None; see `Subscription.ack`.
+
+        With `ack="client"` that includes everything before it in the same group.
+        """
         self.prepare_ack(item)()
 
     def prepare_ack(self, item: Message | None) -> Callable[[], None]:
-        """What an `ack` of it does, said now and to be done on the loop. OperatorError no_acks."""
+        """Return a function that acknowledges `item`. Call it in the event loop.
+
+        Raises:
+            OperatorError: `no_acks`.
+        """
         part = self._newest if item is None else self._part_of(item)
         return (part or self.parts[0]).prepare_ack(item)
 
     async def pause(self) -> None:
-        """Deliver nothing until `resume()`. What is on its way still comes."""
+        """Pause delivery of all groups until `resume()`. Messages in flight still arrive."""
         await run_for_each_group(self.by_group, lambda _, part: part.pause(), to_the_end=True)
 
     async def resume(self) -> None:
-        """Go on where it was paused."""
+        """Resume delivery of all groups."""
         await run_for_each_group(self.by_group, lambda _, part: part.resume(), to_the_end=True)
 
     async def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
-        """Another rate of each group, or none, from now on. ClientError bad_rate."""
+        """Change the rate limit of each group; None removes it. See `Subscription.set_rate`.
+
+        Raises:
+            ClientError: `bad_rate`.
+        """
         await run_for_each_group(self.by_group, lambda _, part: part.set_rate(rate, max_gap), to_the_end=True)
 
     async def close(self, *, delete: bool = False) -> None:
-        """Unsubscribe everywhere. Iterations end after what waits. `delete`: durable ones aren't kept either."""
+        """Unsubscribe in all groups. Iterations end after the messages that were already received.
+
+        `delete` also deletes durable subscriptions at the brokers.
+        """
         for part in self.parts:
             await part.close(delete=delete)
 
 
 def group_bookmark(bookmark: str | None, instance: str, others: Collection[str]) -> str | None:
-    """The part of a bookmark that is for the group of an instance, where `others` are those of the other groups.
+    """Return the part of a bookmark that concerns one group.
 
-    Of a list what speaks of the instance, and of sites that links brought records from; the start when it says nothing of the
-    instance. A range of bookmarks can't be parted: OperatorError bad_groups. ClientError bad_bookmark.
+    Of a list of bookmarks, those of the instance and of sites that links forwarded records from are selected.
+    The result is the start if the list has no bookmark of the instance.
+
+    Args:
+        bookmark: Bookmark of the subscription over several groups.
+        instance: Instance of the group.
+        others: Instances of the other groups.
+
+    Raises:
+        OperatorError: `bad_groups` for a range of bookmarks, which cannot be divided.
+        ClientError: `bad_bookmark`.
     """
     if bookmark is None or bookmark == MOST_RECENT:
         return bookmark
@@ -193,7 +226,8 @@ def group_bookmark(bookmark: str | None, instance: str, others: Collection[str])
         ):
             raise OperatorError(
                 "bad_groups",
-                f"{bookmark[:80]!r} is a range of one instance's records, but the subscription covers several.",
+                f"{bookmark[:80]!r} is a range of one instance's records, but the subscription covers "
+                "several.",
                 "Use a range of times, or subscribe through one group's client.",
             )
         case _:

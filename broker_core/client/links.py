@@ -1,11 +1,10 @@
-"""Addresses of transports: `tcp://host:port`, `ws://host:port/path`, and with TLS `tcps://…`, `wss://…`.
+"""Client links: one connection to a transport, with addresses, TLS, framing and back-pressure.
 
-One connection to a transport: frames in, bytes out, and back-pressure both ways.
+Addresses are `tcp://host:port` and `ws://host:port/path`, with TLS `tcps://…` and `wss://…`.
 
-A link knows nothing of logon or subscriptions. Everything is synchronous callbacks of the loop: a read makes
-frames, which go to `on_frames` at once; a write goes to the transport, and `drain()` waits while that is full.
-
-TLS of a client: which authorities it trusts, and the certificate that it shows.
+A link has no knowledge of logon or subscriptions. All of it runs in synchronous callbacks of the event loop.
+Received bytes become frames, which are passed to `on_frames` immediately. Sent bytes go to the asyncio
+transport, and `drain()` waits while its buffer is full.
 """
 
 from __future__ import annotations
@@ -31,7 +30,10 @@ DEFAULT_PORTS = {"tcp": 9007, "tcps": 9007, "ws": 9008, "wss": 443}
 
 
 class BrokerAddress(NamedTuple):
-    """Where a transport listens."""
+    """Address of a transport.
+
+    `text` is the address as the caller wrote it.
+    """
 
     scheme: str
     host: str
@@ -40,11 +42,16 @@ class BrokerAddress(NamedTuple):
 
     @property
     def secure(self) -> bool:
+        """Whether the address uses TLS."""
         return self.scheme in ("tcps", "wss")
 
 
 def parse_address(text: str) -> BrokerAddress:
-    """The address in a text; OperatorError bad_address when it isn't one."""
+    """Parse an address.
+
+    Raises:
+        OperatorError: `bad_address`.
+    """
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -56,7 +63,11 @@ def parse_address(text: str) -> BrokerAddress:
 
 
 def parse_addresses(texts: str | Sequence[str]) -> tuple[BrokerAddress, ...]:
-    """One address or several, to be tried in turn."""
+    """Parse one address or several, which a client tries in order.
+
+    Raises:
+        OperatorError: `bad_address`, also if there is none.
+    """
     found = tuple(map(parse_address, [texts] if isinstance(texts, str) else texts))
     if not found:
         raise OperatorError(
@@ -74,7 +85,7 @@ def _bad(text: str) -> OperatorError:
 
 
 WRITE_HIGH = 1024 * 1024
-"""Bytes the transport may hold before publishers wait."""
+"""Bytes in the asyncio transport's buffer above which publishers wait."""
 
 _QUEUED = struct.Struct("i")
 
@@ -82,7 +93,11 @@ OnFrames = Callable[["ClientLink", list[NativeFrame]], None]
 
 
 class ClientLink(asyncio.BaseProtocol):
-    """What TCP and WebSocket links share. `lost` is done once the connection is gone, with why when it is known."""
+    """Base class of TCP and WebSocket links.
+
+    `opened` completes when the link is ready for the logon. `lost` completes when the connection is closed;
+    its result is the reason if it is known.
+    """
 
     def __init__(self, on_frames: OnFrames) -> None:
         loop = asyncio.get_running_loop()
@@ -97,7 +112,7 @@ class ClientLink(asyncio.BaseProtocol):
         self._transport: asyncio.Transport | None = None
         self._drained: asyncio.Future[None] | None = None
 
-    # asyncio's callbacks
+    # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -110,7 +125,7 @@ class ClientLink(asyncio.BaseProtocol):
             self.opened.set_exception(
                 error or ConnectionResetError("the connection was closed while it was opened")
             )
-            self.opened.exception()  # it may be that nobody waits any more
+            self.opened.exception()  # mark it as retrieved: perhaps no caller waits for it any more
         if not self.lost.done():
             self.lost.set_result(error)
 
@@ -123,28 +138,27 @@ class ClientLink(asyncio.BaseProtocol):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    # what the client uses
+    # Interface for the client.
 
     async def drain(self) -> None:
-        """Wait while the transport holds more than it should."""
+        """Wait while the asyncio transport's buffer is over its limit."""
         while self.paused and not self.lost.done():
             if self._drained is None:
                 self._drained = self._loop.create_future()
             await asyncio.shield(self._drained)
 
     def now_ms(self) -> int:
-        """Monotonic milliseconds of the loop's clock, as `liveness` counts them."""
+        """Return monotonic milliseconds of the event loop's clock, as `liveness` counts them."""
         return int(self._loop.time() * 1_000)
 
     def sample_liveness(self) -> None:
-        """Record in `liveness` the bytes that came from the broker and those that its kernel acknowledged since
-        the last sample."""
+        """Record in `liveness` the received bytes, and the bytes that the broker's kernel acknowledged."""
         now = self.now_ms()
         self.liveness.note_read(now, self.read_progress())
         self.liveness.note_written(now, self.sent_bytes, self.sent_bytes - self.unacknowledged_bytes())
 
     def unacknowledged_bytes(self) -> int:
-        """Return the bytes in the transport's buffer and, where the system tells, in the kernel's."""
+        """Return the number of bytes in the asyncio transport's buffer and, if known, in the kernel's."""
         if self._transport is None or self._transport.is_closing():
             return 0
         raw = self._transport.get_extra_info("socket")
@@ -156,41 +170,49 @@ class ClientLink(asyncio.BaseProtocol):
 
     @property
     def unwritten_bytes(self) -> int:
-        """Bytes that the kernel has not taken yet."""
+        """Number of bytes that the kernel has not accepted yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def read_progress(self) -> ReadProgress:
-        """Bytes read so far, and those of a frame that is not whole."""
+        """Return the number of bytes read, and the bytes of an incomplete frame."""
         raise NotImplementedError
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Write the parts of one or more whole frames."""
+        """Write the buffers of one or more complete frames."""
         raise NotImplementedError
 
     def send_command(self, command: dict[str, Any] | msgspec.Struct) -> None:
+        """Encode and send a command."""
         self.send((encode_command(command),))
 
     def close(self) -> None:
-        """Write what is held, then close."""
+        """Write buffered data, then close the connection."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, error: Exception | None = None) -> None:
+        """Close the connection immediately. `error` becomes the reason unless there is one already."""
         self.error = self.error or error
         if self._transport is not None:
             self._transport.abort()
 
     def _take(self, frames: list[NativeFrame]) -> None:
+        """Pass received frames to the client."""
         if self.error is not None:
-            # Something before them was damaged. Whoever took these would go on after them, and miss what was lost between.
+            # An earlier frame was damaged. Delivering later ones would skip the lost frames, so drop them
+            # until reconnection.
             return
         try:
             self.on_frames(self, frames)
-        except SluiceError as error:  # a batch or reply that can't be read: what follows can't be trusted
+        except SluiceError as error:  # an unreadable batch or reply: later frames can't be trusted
             self.fail_on_garbage(error)
 
     def fail_on_garbage(self, error: SluiceError) -> None:
-        """Close at once, because of what came: that was damaged on its way, and no word of the broker's to stay away."""
+        """Close the connection because received bytes are damaged.
+
+        The reason is `damaged_delivery`, which is retried, so it is not mistaken for a permanent error of the
+        broker.
+        """
         self.abort(
             OperatorError(
                 "damaged_delivery", f"What came from the broker can't be read: {error.sentence}", error.fix
@@ -199,7 +221,7 @@ class ClientLink(asyncio.BaseProtocol):
 
 
 class TcpLink(ClientLink, asyncio.BufferedProtocol):
-    """Frames back to back on TCP."""
+    """Link over TCP: frames follow each other without separators."""
 
     def __init__(self, on_frames: OnFrames) -> None:
         super().__init__(on_frames)
@@ -239,9 +261,15 @@ Tls = ssl.SSLContext | str | Path | None
 def tls_context(
     ca: str | Path | None = None, certificate: str | Path | None = None, key: str | Path | None = None
 ) -> ssl.SSLContext:
-    """A context that trusts the authorities in `ca` (PEM; default the system's) and shows a certificate, if there is one.
+    """Create a TLS context for `tcps://` and `wss://`.
 
-    Raises OperatorError bad_certificate.
+    Args:
+        ca: PEM file of trusted authorities. None: the system's authorities.
+        certificate: PEM file of a client certificate to show.
+        key: PEM file of its private key, if it is in another file.
+
+    Raises:
+        OperatorError: `bad_certificate`, if a file cannot be used.
     """
     try:
         context = ssl.create_default_context(cafile=ca)
@@ -258,5 +286,5 @@ def tls_context(
 
 
 def to_ssl_context(tls: Tls) -> ssl.SSLContext:
-    """The context itself, or one that trusts what the file holds; the system's authorities without either."""
+    """Return the TLS context, or create one that trusts the authorities in a file or those of the system."""
     return tls if isinstance(tls, ssl.SSLContext) else tls_context(tls)

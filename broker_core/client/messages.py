@@ -1,7 +1,4 @@
-"""What applications publish, as bytes, and how many of them make one batch.
-
-One received message, made only for applications that look at single messages.
-"""
+"""Messages of applications: encoding of published bodies, and received messages as tuples."""
 
 from __future__ import annotations
 
@@ -17,16 +14,16 @@ from broker_core.errors import ClientError
 from broker_core.names import publisher_origin
 
 BATCH_BYTES = 64 * 1024
-"""Bodies that make a batch full when messages are gathered."""
+"""Bytes of bodies and rows at which gathered messages form a full batch."""
 MAX_BODY = MAX_BATCH_BYTES - 64 * 1024
-"""Bytes of one message's body."""
+"""Maximum bytes of one message's body."""
 MANY_BYTES = 512 * 1024
-"""Bodies of one batch of publish_many(); within the message limit of a WebSocket transport."""
+"""Maximum bytes of one batch of publish_many(); fits the message limit of a WebSocket transport."""
 Body = bytes | str | bytearray | memoryview | dict[str, Any] | list[Any] | int | float | bool | None
 
 
 def encode_body(body: Body) -> bytes:
-    """Bytes as they are, text as UTF-8, anything else as JSON."""
+    """Return the body as bytes: bytes unchanged, str as UTF-8, anything else as JSON."""
     if isinstance(body, bytes):
         return body
     if isinstance(body, str):
@@ -37,7 +34,11 @@ def encode_body(body: Body) -> bytes:
 
 
 def split_into_batches(bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
-    """Bodies cut so that each part fits a batch."""
+    """Split bodies into lists that each fit a batch.
+
+    Raises:
+        ClientError: `frame_too_large` for a body over MAX_BODY.
+    """
     if len(bodies) <= MAX_RECORDS and sum(map(len, bodies)) + ROW_SIZE * len(bodies) <= MANY_BYTES:
         return [bodies] if bodies else []
     parts: list[Sequence[bytes]] = []
@@ -54,6 +55,7 @@ def split_into_batches(bodies: Sequence[bytes]) -> list[Sequence[bytes]]:
 
 
 def message_too_large_error(length: int) -> ClientError:
+    """Return the error for a body of `length` bytes over the limit."""
     return ClientError(
         "frame_too_large",
         f"A message of {length} bytes is over the limit of {MAX_BODY}.",
@@ -64,7 +66,10 @@ def message_too_large_error(length: int) -> ClientError:
 
 
 class ReceivedBatch(NamedTuple):
-    """A batch that came for a subscription, the instance it came from, and with acknowledgements the number of its first message."""
+    """Batch that a subscription received.
+
+    `instance` delivered it. `number` is the number of its first message for acknowledgements, or 0.
+    """
 
     batch: Batch
     instance: str
@@ -72,7 +77,23 @@ class ReceivedBatch(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A record as a subscriber sees it. `body` is what was published, byte for byte."""
+    """Received record. `body` is the published bytes, unchanged.
+
+    Attributes:
+        topic: Topic under which it was published.
+        body: Published bytes.
+        headers: Encoded record headers; b"" without any.
+        sequence: Number in the log of `instance`; 0 if its topic is not journaled.
+        publisher_sequence: Number that its publisher assigned.
+        instance: Instance that delivered it.
+        timestamp: Time at which the broker accepted it, in ns UTC. Only with the subscription option
+            `timestamp`.
+        number: Number among the subscription's messages, for acknowledgements; 0 for subscriptions without.
+        mark: "conflated": the broker omitted older messages of the same key because this client was slow.
+            "conflation_over": the first message after those; from it on every message is delivered. Else "".
+        origin: Instance that accepted it, if a link forwarded it from there. Then `publisher_sequence` is its
+            sequence there. Else "".
+    """
 
     topic: str
     body: bytes
@@ -81,42 +102,46 @@ class Message(NamedTuple):
     publisher_sequence: int
     instance: str
     timestamp: int | None = None
-    """When the broker accepted it, ns UTC; for subscriptions with the option `timestamp`."""
     number: int = 0
-    """Its number among the subscription's messages, for acknowledgements; 0 for subscriptions without."""
     mark: str = ""
-    """"conflated": the broker left out older messages of the same key, because this client was slow. "conflation_over": the
-    first behind these; from it on everything comes again. Else ""."""
-
     origin: str = ""
-    """The instance that accepted it, where a link brought it from there: `publisher_sequence` is its sequence there. Else ""."""
 
     @property
     def bookmark(self) -> str | None:
-        """Where this message stands in the log of the instance that accepted it; None when its topic isn't journaled."""
+        """Bookmark of this message in the log of the instance that accepted it.
+
+        None if its topic is not journaled.
+        """
         if self.origin and self.sequence:
             return f"{self.origin}|{self.publisher_sequence}|"
         return f"{self.instance}|{self.sequence}|" if self.sequence else None
 
     @property
     def data(self) -> Any:
-        """The body as JSON."""
+        """Body parsed as JSON. Raises orjson.JSONDecodeError for other bodies."""
         return orjson.loads(self.body)
 
     @property
     def text(self) -> str:
-        """The body as UTF-8."""
+        """Body decoded as UTF-8. Raises UnicodeDecodeError for other bodies."""
         return self.body.decode()
 
 
-# No Python call, as _make has.
+# A C function: `Message._make` would cost a Python call per message.
 _make = cast("Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message))
 
 
 def batch_messages(
     batch: Batch, instance: str, first: int = 0, *, timestamp: bool = False
 ) -> Iterator[Message]:
-    """The messages of a batch, at the speed of one tuple each; numbered from `first` where that isn't 0."""
+    """Iterate over the messages of a batch, at the cost of one tuple each.
+
+    Args:
+        batch: Record batch.
+        instance: Instance that delivered it.
+        first: Number of its first message for acknowledgements. 0: without numbers.
+        timestamp: Whether messages carry the time at which the broker accepted them.
+    """
     topic = batch.single_topic
     names = repeat(topic) if topic is not None else batch.names()
     headers = batch.headers() if batch.header.headers_length else repeat(b"")

@@ -1,15 +1,16 @@
-"""Where a publisher keeps what the broker hasn't acknowledged: in memory, or in a file that survives the process.
+"""Publish stores: batches that the broker has not acknowledged, in memory or in a file.
 
-A store holds whole batches by publisher sequence, oldest first. Its `limit` is also the bound on what may be in
-flight: a publisher waits while `nbytes` is at or over it, so a store holds at most its limit and one batch.
+A store holds complete batches by publisher sequence, oldest first. `limit` is also the limit on
+unacknowledged bytes: a publisher waits while `nbytes` is at least `limit`. So a store holds at most its limit
+and one batch.
 
-The file is append-only: 16 bytes of magic, then entries
+The file is append-only: 16 bytes of magic, then entries:
 
-    0 length u32 | 4 crc32c u32 of all that follows | 8 first u64 | 16 last u64 | then `length` bytes of batch
+    0 length u32 | 4 crc32c u32 of everything after it | 8 first u64 | 16 last u64 | `length` bytes of batch
 
-An entry of length 0 says that everything from `first` to `last` is acknowledged. A torn tail, as a crash leaves it,
-is cut off on opening; a damaged entry is passed over and those behind it are kept. Both are set aside in a `.torn`
-beside the file. What was acknowledged is dropped by writing the file anew.
+An entry of length 0 means that everything from `first` to `last` is acknowledged. Opening the file cuts off a
+torn tail, as a crash leaves it. Damaged entries are skipped and later entries are retained. Torn and damaged
+bytes are moved to a `.torn` file beside it. Compaction removes acknowledged batches by writing a new file.
 """
 
 from __future__ import annotations
@@ -29,17 +30,20 @@ from broker_core.client.store_file import StoreFile
 from broker_core.errors import ClientError, OperatorError
 
 MEMORY_LIMIT = 8 * 1024 * 1024
+"""Default limit of a store in memory, in bytes."""
 FILE_LIMIT = 256 * 1024 * 1024
+"""Default limit of a store in a file, in bytes."""
 COMPACT_AT = 16 * 1024 * 1024
-"""Acknowledged bytes in the file before it is written anew, and at least as many as are kept."""
+"""Acknowledged bytes from which the file is compacted, if unacknowledged bytes are not more."""
 _MAGIC = b"SLUICE-PUBLISH-1"
 _ENTRY = struct.Struct("<IIQQ")
 _COVERED = struct.Struct("<QQ")
 _LOOK = 1024 * 1024
+"""Bytes that are searched for a batch at a time."""
 
 
 class StoredBatch(NamedTuple):
-    """One unacknowledged batch and the publisher sequences in it."""
+    """Unacknowledged batch with its first and last publisher sequence."""
 
     first: int
     last: int
@@ -47,43 +51,54 @@ class StoredBatch(NamedTuple):
 
 
 class PublishStore(Protocol):
-    """What a client needs of a store. Sequences ascend from one add() to the next."""
+    """Interface of a publish store. Sequences ascend from one `add()` to the next.
+
+    Attributes:
+        limit: Bytes of unacknowledged batches at which publishers wait.
+        nbytes: Bytes of unacknowledged batches.
+        last_sequence: Last publisher sequence that was ever added.
+        durable: Whether the store outlives the process.
+    """
 
     limit: int
     nbytes: int
     last_sequence: int
     durable: bool
-    """Whether what is kept is there for the next process."""
 
     @property
     def messages(self) -> int:
-        """Number of messages kept."""
+        """Number of unacknowledged messages."""
 
     def add(self, first: int, last: int, batch: Buffer) -> None:
-        """Keep a batch until it is discarded."""
+        """Store a batch until it is discarded."""
 
     def discard(self, first: int, last: int) -> None:
-        """Drop the batches that lie within these sequences."""
+        """Remove the batches that lie completely within these sequences."""
 
     def discard_upto(self, last: int) -> None:
-        """Drop the batches that end at or before this sequence."""
+        """Remove the batches that end at or before this sequence."""
 
     def replace(self, batches: Iterable[StoredBatch]) -> None:
-        """Keep these batches in place of all others, or change nothing. They may be made of `pending` while
-        this runs."""
+        """Replace all batches, or change nothing and raise OperatorError `store_failed`.
+
+        The new batches may be computed from `pending()` while this runs.
+        """
 
     def pending(self, after: int = 0) -> Iterator[StoredBatch]:
-        """What is kept and ends after this sequence, oldest first. Batches dropped meanwhile are left out."""
+        """Iterate over the batches that end after this sequence, oldest first.
+
+        Skips batches that are removed meanwhile.
+        """
 
     def oldest(self) -> int:
-        """The first sequence kept, 0 when nothing is."""
+        """Return the first stored sequence, or 0 if the store is empty."""
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close open files."""
 
 
 class StoreEntry(Protocol):
-    """What stands for a batch of `length` bytes."""
+    """Index entry of a batch of `length` bytes."""
 
     @property
     def first(self) -> int: ...
@@ -97,7 +112,7 @@ E = TypeVar("E", bound=StoreEntry)
 
 
 class BasePublishStore(Generic[E]):
-    """What is the same in every store: which batches are kept, and which go."""
+    """Index of unacknowledged batches, shared by the stores in memory and in files."""
 
     durable = False
 
@@ -109,7 +124,7 @@ class BasePublishStore(Generic[E]):
 
     @property
     def messages(self) -> int:
-        """Number of messages kept."""
+        """Number of unacknowledged messages."""
         return sum(entry.last - entry.first + 1 for entry in self._kept.values())
 
     def _keep(self, entry: E) -> None:
@@ -118,7 +133,7 @@ class BasePublishStore(Generic[E]):
         self.last_sequence = entry.last
 
     def _drop(self, gone: list[E], first: int, last: int) -> None:
-        """Forget these, because everything of `first` to `last` is acknowledged."""
+        """Remove these entries because everything from `first` to `last` is acknowledged."""
         for entry in gone:
             del self._kept[entry.first]
             self.nbytes -= entry.length
@@ -127,6 +142,7 @@ class BasePublishStore(Generic[E]):
         raise NotImplementedError
 
     def _within(self, first: int, last: int) -> list[E]:
+        """Return the entries that lie completely within these sequences."""
         exact = self._kept.get(first)
         if exact is not None and exact.last == last:
             return [exact]
@@ -134,10 +150,12 @@ class BasePublishStore(Generic[E]):
         return [entry for entry in begun if entry.first >= first and entry.last <= last]
 
     def discard(self, first: int, last: int) -> None:
+        """Remove the batches that lie completely within these sequences."""
         if gone := self._within(first, last):
             self._drop(gone, first, last)
 
     def discard_upto(self, last: int) -> None:
+        """Remove the batches that end at or before this sequence."""
         gone: list[E] = []
         for entry in self._kept.values():
             if entry.last > last:
@@ -147,12 +165,14 @@ class BasePublishStore(Generic[E]):
             self._drop(gone, gone[0].first, last)
 
     def pending(self, after: int = 0) -> Iterator[StoredBatch]:
+        """Iterate over the batches that end after this sequence, oldest first."""
         for first in list(self._kept):
             entry = self._kept.get(first)
             if entry is not None and entry.last > after:
                 yield StoredBatch(first, entry.last, self._batch_of(entry))
 
     def oldest(self) -> int:
+        """Return the first stored sequence, or 0 if the store is empty."""
         return next(iter(self._kept), 0)
 
 
@@ -164,17 +184,19 @@ class _MemoryEntry(NamedTuple):
 
 
 class MemoryPublishStore(BasePublishStore[_MemoryEntry]):
-    """Keeps batches while the process lives."""
+    """Publish store in memory, lost with the process."""
 
     def __init__(self, limit: int = MEMORY_LIMIT) -> None:
         super().__init__(limit)
 
     def add(self, first: int, last: int, batch: Buffer) -> None:
+        """Store a batch until it is discarded."""
         self._kept[first] = _MemoryEntry(first, last, batch, len(batch))
         self.nbytes += len(batch)
         self.last_sequence = last
 
     def replace(self, batches: Iterable[StoredBatch]) -> None:
+        """Replace all batches by new ones, which may be computed from `pending()`."""
         made = list(batches)
         self._kept.clear()
         self.nbytes = 0
@@ -185,11 +207,11 @@ class MemoryPublishStore(BasePublishStore[_MemoryEntry]):
         return entry.batch
 
     def close(self) -> None:
-        """Nothing to let go of; what is kept stays, so that another client object can go on with it."""
+        """Do nothing. The batches stay, so that another client object can continue with this store."""
 
 
 class _FileEntry(NamedTuple):
-    """Where the entry of a batch stands."""
+    """Position of a batch's entry in the file."""
 
     first: int
     last: int
@@ -198,12 +220,15 @@ class _FileEntry(NamedTuple):
 
 
 class FilePublishStore(BasePublishStore[_FileEntry]):
-    """Keeps batches in a file, one client at a time. Batches are read back only to be republished.
+    """Publish store in a file, for one client at a time. Batches are read back only to be published again.
 
-    `limit` bounds what is unacknowledged (a publisher waits); the file has at most twice that and COMPACT_AT bytes.
-    A write survives the process; with `sync=True` also the machine, for an fdatasync a batch. Acknowledgements
-    aren't synced: one that is lost costs a repeat, which the broker drops. `set_aside_bytes` is what opening
-    couldn't use.
+    `limit` bounds the unacknowledged bytes. The file has at most twice the limit plus COMPACT_AT bytes. A
+    write survives the process. With `sync=True` it also survives a power failure, at the cost of an fdatasync
+    per batch. Acknowledgements are not synced: losing one causes a repeat, which the broker drops.
+    `set_aside_bytes` is the number of damaged bytes found on opening.
+
+    Raises:
+        OperatorError: `store_locked`, `store_failed`, or `bad_store` for a file of another kind.
     """
 
     durable = True
@@ -222,6 +247,7 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
     # Opening.
 
     def _recover(self) -> None:
+        """Load the entries of the file. Damaged bytes are moved to the `.torn` file."""
         magic = self._file.read(0, len(_MAGIC))
         if not _MAGIC.startswith(magic):
             raise self._file.refuse()
@@ -248,6 +274,7 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
                 self.compact()
 
     def _read_entry(self, at: int) -> tuple[int, int, int] | None:
+        """Return first and last sequence and length of the entry at a position, or None if it is damaged."""
         if at + _ENTRY.size > self._file.end:
             return None
         length, crc, first, last = _ENTRY.unpack(self._file.read(at, _ENTRY.size))
@@ -265,7 +292,10 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
         self.last_sequence = highest
 
     def _next_batch(self, start: int) -> int | None:
-        """The next whole entry with a batch: what a damaged length says can't be trusted, a batch's magic can."""
+        """Return the position of the next valid entry with a batch, or None.
+
+        The length of a damaged entry cannot be trusted, so the search uses the magic of batches.
+        """
         while start < self._file.end:
             looked = self._file.read(start, _LOOK + len(BATCH_MAGIC) - 1)
             found = looked.find(BATCH_MAGIC)
@@ -278,6 +308,7 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
         return None
 
     def _is_batch(self, at: int) -> bool:
+        """Return whether a valid entry with a batch starts at a position."""
         entry = self._read_entry(at) if at >= len(_MAGIC) else None
         if entry is None:
             return False
@@ -291,16 +322,23 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
     # Use.
 
     def add(self, first: int, last: int, batch: Buffer) -> None:
+        """Append a batch to the file.
+
+        Raises:
+            OperatorError: `store_failed`; the batch is not stored.
+        """
         at = self._file.append(_head(first, last, batch), batch, sync=self._sync)
         self._keep(_FileEntry(first, last, at, len(batch)))
 
     def _drop(self, gone: list[_FileEntry], first: int, last: int) -> None:
         self._forget(gone, first, last)
-        # On a full disk the acknowledgement isn't kept: it frees room, and must not fail for the lack of it.
+        # On a full disk the acknowledgement is not written. That must not fail, because acknowledging frees
+        # space.
         with contextlib.suppress(OperatorError):
             self._file.append(_head(first, last, b""))
         self._dead += _ENTRY.size
-        if self._dead >= max(COMPACT_AT, self.nbytes):  # so that writing anew costs at most what it drops
+        # The threshold bounds the cost: compaction writes at most as many bytes as it drops.
+        if self._dead >= max(COMPACT_AT, self.nbytes):
             self.compact()
 
     def _forget(self, gone: list[_FileEntry], first: int, last: int) -> None:
@@ -311,7 +349,11 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
         return self._file.read(entry.at + _ENTRY.size, entry.length)
 
     def replace(self, batches: Iterable[StoredBatch]) -> None:
-        """Keep these batches in place of all others; a crash leaves either. OperatorError store_failed."""
+        """Replace all batches. A crash leaves either the old or the new ones.
+
+        Raises:
+            OperatorError: `store_failed`; nothing changed.
+        """
         places: list[_FileEntry] = []
 
         def parts() -> Iterator[Buffer]:
@@ -335,21 +377,22 @@ class FilePublishStore(BasePublishStore[_FileEntry]):
             self._keep(place)
 
     def compact(self) -> None:
-        """Write what is still kept into a new file and put it in the old one's place."""
+        """Write the unacknowledged batches to a new file, and replace the old file with it."""
         if self._file.rewrite(self._parts()):
             at = len(_MAGIC) + _ENTRY.size
             for place in list(self._kept.values()):
                 self._kept[place.first] = place._replace(at=at)
                 at += _ENTRY.size + place.length
-        self._dead = 0  # after a failure, too: it is tried again when as much is dead once more
+        self._dead = 0  # after a failure, too: the next attempt follows when as much is acknowledged again
 
     def _parts(self) -> Iterator[bytes]:
-        # The last sequence must outlive the batches: numbers are never used twice.
+        # Record the last sequence even if no batch is left: a publisher sequence must never be reused.
         yield _MAGIC + _head(self.last_sequence, self.last_sequence, b"")
         for place in self._kept.values():
             yield self._file.read(place.at, _ENTRY.size + place.length)
 
     def close(self) -> None:
+        """Close the file and release its lock."""
         self._file.close()
 
 

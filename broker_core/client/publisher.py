@@ -1,13 +1,14 @@
-"""The publishing half of a client: gathers messages into batches, keeps them until they are acknowledged.
+"""Publishing half of a client: gathers messages into batches and stores them until they are acknowledged.
 
-What an application publishes in one turn of its loop becomes one batch, cut when it reaches `batch_bytes`, so a
-message costs two list appends and its batch costs everything else. A batch goes into the publish store first and to
-the connection second; while there is no connection it stays in the store and is sent, in order, when there is one.
+Messages of one event-loop iteration form one batch, which is cut at `batch_bytes`. So a message costs two
+list appends, and the other costs are per batch. A batch first enters the publish store and then the
+connection. While there is no connection it stays in the store; the next connection sends all stored batches
+in order.
 
-An acknowledgement covers all smaller numbers. So a broker that has refused a batch takes nothing behind it
-before the client says `skip`, and answers each such batch with `refused_before`. This half stops sending at
-the first refusal, reads the answers to everything it has sent, says `skip`, and sends the rest of its store
-again.
+An acknowledgement covers all smaller sequences. So after the broker rejects a batch, it accepts no later
+batch before the client sends `skip`, and answers each of them with `refused_before`. The publisher stops
+sending at the first rejection, reads the answers to everything it has sent, sends `skip`, and sends the
+remaining batches again.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ log = logging.getLogger("sluice.client")
 
 
 class _CompletedAwaitable:
-    """An awaitable that is done: publish() returns it, so that a message costs no coroutine."""
+    """Completed awaitable. `publish()` returns it to avoid the cost of a coroutine per message."""
 
     __slots__ = ()
 
@@ -60,7 +61,7 @@ class _CompletedAwaitable:
         return _NOTHING
 
 
-_NOTHING = cast("Generator[None, None, None]", iter(()))  # exhausted, and stays so
+_NOTHING = cast("Generator[None, None, None]", iter(()))  # exhausted iterators can be shared
 _DONE = _CompletedAwaitable()
 
 
@@ -69,24 +70,31 @@ def _new_session() -> int:
 
 
 def _stored_session(store: PublishStore) -> int:
-    """Return the session of what a former client left in its store, 0 where there is nothing."""
+    """Return the session of the batches that an earlier client left in the store, or 0 if it is empty."""
     return next((Batch.parse(one.batch).session for one in store.pending()), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Messages that the broker refused, by publisher sequence, and why. They leave the publish store when
-    `on_rejection` returns."""
+    """Messages that the broker or the store's disk rejected, with the reason.
+
+    They are removed from the publish store when `on_rejection` returns.
+
+    Attributes:
+        error: Reason.
+        first: First rejected publisher sequence; None if it is unknown.
+        last: Last rejected publisher sequence; None if it is unknown.
+        batches: Rejected record batches, for `on_rejection`. Empty if the publish store does not have them.
+    """
 
     error: SluiceError
     first: int | None
     last: int | None
     batches: tuple[Buffer, ...] = ()
-    """The refused record batches, for `on_rejection`; empty where the publish store doesn't have them."""
 
     @property
     def messages(self) -> list[tuple[str, bytes]]:
-        """Topic and body of each refused message, in order."""
+        """Topic and body of each rejected message, in order."""
         found: list[tuple[str, bytes]] = []
         for content in self.batches:
             batch = Batch.parse(content)
@@ -96,7 +104,10 @@ class Rejection:
 
 
 class Publisher:
-    """Numbers, gathers, stores and sends; `failure` says why nothing can be published any more."""
+    """Publishing half of a client, which numbers, gathers, stores and sends its messages.
+
+    After a permanent failure, `failure` is the reason and nothing can be published.
+    """
 
     def __init__(
         self,
@@ -108,8 +119,10 @@ class Publisher:
     ) -> None:
         self.store = store
         self.session = session or _stored_session(store) or _new_session()
-        """The id of what counts this publisher's numbers. It stands in every batch, so it is kept with
-        those that are unacknowledged."""
+        """Id of the session that counts this publisher's sequences.
+
+        Every batch contains it, so stored batches retain it.
+        """
         self.failure: SluiceError | None = None
         self.rejections: deque[Rejection] = deque(maxlen=1_000)
         self._name = name
@@ -119,21 +132,30 @@ class Publisher:
         self._next = store.last_sequence + 1
         self._go_elsewhere: Callable[[], None] | None = None
         self._goes_on = not session
-        """Whether messages behind a refused one are sent. Not with a given session, whose numbers are
-        somebody else's: a refused record must not be left out."""
+        """Whether messages after a rejected one are sent.
+
+        False for a session that the caller chose: its sequences belong to another log, and no record may be
+        skipped.
+        """
         self._connected: ClientLink | None = None
-        """The connection, also while stored messages are being sent on it."""
+        """Current connection, also while stored batches are being sent on it. `_link` is set after them."""
         self._sent = 0
-        """The last publisher sequence that was sent on this connection."""
+        """Last publisher sequence sent on this connection."""
         self._sent_before = store.last_sequence
-        """The last publisher sequence that some connection, or a former process, may have sent."""
+        """Last publisher sequence that an earlier connection or process may have sent."""
         self._first_refused = 0
-        """The first publisher sequence that was refused and isn't skipped yet; 0: none."""
+        """First publisher sequence that was rejected and is not skipped yet; 0: none."""
         self._round = 0
-        """How often stored messages were sent again. Answers to flushes of an earlier round say nothing."""
+        """Number of times that stored batches were sent again.
+
+        Answers to flushes of an earlier pass are ignored.
+        """
         self._resending: asyncio.Task[None] | None = None
         self.acknowledged = 0
-        """The newest that this process heard to be persisted; what no journal keeps isn't among them."""
+        """Newest sequence acknowledged as persisted to this process.
+
+        Messages without a journal are not included.
+        """
         self._topic: str | None = None
         self._topics: list[str] = []
         self._bodies: list[bytes] = []
@@ -149,7 +171,7 @@ class Publisher:
     # Publishing.
 
     def publish(self, topic: str, body: Body) -> Awaitable[None]:
-        """Take one message; what it returns waits only while too much is in flight."""
+        """Accept one message. The returned awaitable waits only while too many bytes are unacknowledged."""
         if type(body) is not bytes:
             body = encode_body(body)
         if topic != self._topic:
@@ -190,17 +212,21 @@ class Publisher:
         except OperatorError as error:
             refused = error
         finally:
-            self._scheduled = False  # only now: what is emitted here is written here, and needs no other turn
+            # Only now: batches made above are written below, so they need no further iteration.
+            self._scheduled = False
         self._write()
         if refused is not None:
-            # The store's disk; nobody awaits this call, flush() and publish() say it.
+            # The store's disk rejected the batch. This callback has no caller, so flush() and publish() raise
+            # the error.
             self._reject(Rejection(refused, None, None))
 
     async def publish_many(self, topic: str, bodies: Sequence[Body]) -> None:
-        """These messages, in order. Few ones gather with others of the turn; many make a batch of their own, or more.
+        """Publish messages of one topic, in order.
 
-        A broker's cost is per batch, so an application that publishes by sixteens gets batches of hundreds. As with
-        publish(), what has gathered is in the store at the end of the turn; only flush() says that the broker has it.
+        Few messages join other messages of the event-loop iteration; many form one or more batches of their
+        own. The broker's cost is per batch, so an application that publishes 16 messages at a time still gets
+        batches of hundreds. As with `publish()`, gathered messages are in the store at the end of the
+        iteration. Only `flush()` confirms that the broker has them.
         """
         check_topic(topic)
         if self.failure is not None:
@@ -227,11 +253,11 @@ class Publisher:
             await self.wait_for_room()
 
     async def store_messages(self, topic: str, bodies: Sequence[Body], timeout: float | None = None) -> None:
-        """Put messages of one topic into the store and send them. They are there when this returns.
+        """Put messages of one topic into the store and send them. They are stored when this returns.
 
         Raises:
-            TimeoutError: The store was full for `timeout` seconds; none of them is taken.
-            OperatorError: store_failed, from the first part that the store's disk refused on.
+            TimeoutError: The store was full for `timeout` seconds; no message was accepted.
+            OperatorError: `store_failed`. The batches before the failed one are stored.
         """
         check_topic(topic)
         parts = split_into_batches([body if type(body) is bytes else encode_body(body) for body in bodies])
@@ -242,20 +268,23 @@ class Publisher:
         self.keep(topic, parts)
 
     def keep(self, topic: str, parts: Sequence[Sequence[bytes]]) -> None:
-        """Put batches of one topic into the store and send them, however full it is."""
-        self.build_pending_batch()  # what was gathered before them keeps its place
+        """Put batches of one topic into the store and send them, even if the store is full."""
+        self.build_pending_batch()  # messages gathered earlier come first
         for part in parts:
             self._hand_over(
                 len(part), build_single_topic_batch(self._name, topic, part, self._next, self.session)
             )
 
     def flush_batch(self) -> None:
-        """Make a batch of what has gathered and write it to the connection."""
+        """Build a batch of the gathered messages and write it to the connection."""
         self.build_pending_batch()
         self._write()
 
     def build_pending_batch(self) -> None:
-        """Make a batch of what has gathered. It is written with others, at the end of the turn at the latest."""
+        """Build a batch of the gathered messages.
+
+        It is written at the end of the event-loop iteration at the latest.
+        """
         topics, bodies = self._topics, self._bodies
         if not bodies:
             return
@@ -265,7 +294,7 @@ class Publisher:
                 len(bodies), build_single_topic_batch(self._name, topics[0], bodies, self._next, self.session)
             )
             return
-        most = MAX_DICTIONARY - 1  # no more topics than records, whatever they are
+        most = MAX_DICTIONARY - 1  # no batch can have more topics than records
         for at in range(0, len(bodies), most):
             part = bodies[at : at + most]
             batch = build_batch(
@@ -274,7 +303,10 @@ class Publisher:
             self._hand_over(len(part), batch)
 
     def publish_numbered_batch(self, first: int, last: int, batch: bytearray) -> None:
-        """Take a batch whose records have numbers already, above all before: `first` to `last`, perhaps not all between."""
+        """Accept a batch whose records already have sequences, all above earlier ones.
+
+        Some in between may be missing.
+        """
         if self.failure is not None:
             raise self.failure
         self._take_numbered(first, last, batch)
@@ -288,7 +320,8 @@ class Publisher:
         size = len(batch)
         self._since_breath += size
         if self._link is not None:
-            # One write for many small batches: a system call and a wake-up at the broker cost more than they do.
+            # Write many small batches together: a system call and a wake-up of the broker cost more than the
+            # batches.
             self._outgoing += (encode_frame_header(PUBLISH, 0, size), batch)
             self._outgoing_bytes += size
             if self._outgoing_bytes >= self._batch_bytes:
@@ -306,7 +339,7 @@ class Publisher:
             self._sent = self._next - 1
 
     async def wait_for_room(self) -> None:
-        """Let others run and acknowledgements in; wait while the store is full or the connection takes no more."""
+        """Yield to other tasks, then wait while the store or the connection's write buffer is full."""
         if self._since_breath >= self._batch_bytes:
             self._since_breath = 0
             await asyncio.sleep(0)
@@ -321,16 +354,22 @@ class Publisher:
             await asyncio.shield(self._room)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything published is acknowledged. Raises the first rejection since the last flush.
+        """Wait until all published messages are acknowledged.
 
-        Raises TimeoutError after `timeout` seconds.
+        Raises:
+            SluiceError: First rejection since the last flush.
+            TimeoutError: After `timeout` seconds.
         """
         async with within(timeout, "flush"):
             await self.wait_for_acknowledgements()
         self.raise_rejection()
 
     async def wait_for_acknowledgements(self) -> None:
-        """Wait until everything published is acknowledged or refused. Raises why the client failed."""
+        """Wait until all published messages are acknowledged or rejected.
+
+        Raises:
+            SluiceError: Reason why the client failed.
+        """
         self.flush_batch()
         if self.store.nbytes:
             if self.failure is not None:
@@ -355,9 +394,10 @@ class Publisher:
             self.rejections.clear()
             raise error
 
-    # What the broker says.
+    # Replies of the broker.
 
     def on_ack(self, ack: Ack) -> None:
+        """Remove acknowledged batches from the store, and wake waiting publishers and flushes."""
         if ack.of == "flush":
             number, _, sent_in = (ack.id or "").partition(".")
             if sent_in == str(self._round):
@@ -372,9 +412,13 @@ class Publisher:
             self._wake()
 
     def on_error(self, error: ErrorReply) -> None:
-        """Messages were refused. The broker's own trouble is waited out; everything else is for the application."""
+        """Handle rejected messages.
+
+        Temporary failures of the broker are retried on the next connection. Other rejections are passed to
+        the application.
+        """
         if reconnect_after_ms(error.code) is not None:
-            return  # the connection is closed next, and what wasn't stored is published again in order
+            return  # the broker closes the connection next; the client then sends these messages again
         first, last = error.first, error.sequence
         if error.code != "refused_before":
             problem = ClientError.from_dict(error.code, error.message, error.fix, error.details)
@@ -383,13 +427,14 @@ class Publisher:
             self._wake()
             return
         if error.code != "refused_before" and self._goes_on:
-            self.store.discard(first, last)  # when the application knows
+            self.store.discard(first, last)  # only after on_rejection has seen the batches
         self._stop_sending(first)
         self._wake()
         if last >= self._sent and self._goes_on:
             self._skip(last)
 
     def _reject(self, rejection: Rejection) -> None:
+        """Remember a rejection and call the application's callback with the rejected batches."""
         self.rejections.append(rejection)
         if self.on_rejection is not None:
             if rejection.first is not None and rejection.last is not None:
@@ -397,10 +442,12 @@ class Publisher:
             try:
                 self.on_rejection(rejection)
             except Exception:
-                # An application's mistake must not end the connection: the same refusal would come again.
+                # An exception in the application's callback must not end the connection: the same rejection
+                # would follow.
                 log.exception("on_rejection of client %s failed", self._name)
 
     def _stored_between(self, first: int, last: int) -> tuple[Buffer, ...]:
+        """Return the stored batches that lie completely within these sequences."""
         found = takewhile(lambda stored: stored.last <= last, self.store.pending(first - 1))
         return tuple(stored.batch for stored in found if stored.first >= first)
 
@@ -413,7 +460,7 @@ class Publisher:
             self._round += 1
 
     def _skip(self, last: int) -> None:
-        """Tell the broker that all refusals, up to number `last`, were read; send what was behind them."""
+        """Confirm to the broker all rejections up to sequence `last`, and send later batches again."""
         link, after = self._connected, self._first_refused - 1
         self._first_refused = 0
         if link is None:
@@ -432,11 +479,16 @@ class Publisher:
     async def on_connected(
         self, link: ClientLink, known_sequence: int, session: int | None = None, stored: int = 0
     ) -> None:
-        """Logged on: forget what the broker has, send what it hasn't, then go on live.
+        """Handle a logon: discard what the broker has, send the other stored batches, then continue live.
 
-        `known_sequence` and `session` are the newest number of this name there, and the session that
-        counted it (None: this one). Of this session the broker has everything up to `stored`. Raises
-        OperatorError store_failed.
+        Args:
+            link: The new connection.
+            known_sequence: Newest sequence of this client name at the broker.
+            session: Session that counted `known_sequence`. None: the publisher's own session.
+            stored: Sequence of this publisher's session up to which the broker has everything.
+
+        Raises:
+            OperatorError: `store_failed`.
         """
         if session in (None, self.session):
             self.store.discard_upto(known_sequence)
@@ -451,8 +503,11 @@ class Publisher:
         await self._send_stored(link, 0, self._round)
 
     async def _send_stored(self, link: ClientLink, after: int, sent_in: int) -> None:
-        """Send what is stored and ends after number `after`, then go on live. A refusal, or the end of the
-        connection, ends round `sent_in`, and this with it."""
+        """Send the stored batches that end after sequence `after`, then continue live.
+
+        A rejection or the end of the connection increments `_round`. This method then stops, because
+        `sent_in` differs.
+        """
         sent, more = after, self._round == sent_in
         while more:
             more = False
@@ -465,20 +520,24 @@ class Publisher:
                         return
         if self._round != sent_in:
             return
-        # No await since the store was seen empty beyond `sent`: nothing can slip in between.
+        # There was no await since the store was found empty beyond `sent`, so no batch can be missed in
+        # between.
         self._link = link
         for number in self._flushes:
             link.send_command(commands.Flush(id=self._flush_id(number)))
 
     @property
     def repeats(self) -> int:
-        """Unacknowledged messages that were perhaps sent on a former connection."""
+        """Number of unacknowledged messages that an earlier connection may have sent."""
         pending = takewhile(lambda stored: stored.first <= self._sent_before, self.store.pending())
         return sum(Batch.parse(stored.batch, verify=False).count for stored in pending)
 
     def _renumber(self, known_sequence: int) -> None:
-        """Give what isn't acknowledged numbers above another session's, and a session of its own: what is
-        still on its way under the old numbers, perhaps through another broker, must not be taken for it."""
+        """Renumber unacknowledged messages above the sequences of another session, under a new session.
+
+        Batches with the old numbers may still be in transit, perhaps through another broker. The new session
+        keeps them from being mistaken for the renumbered ones.
+        """
         shift, session = known_sequence + 1 - self.store.oldest(), _new_session()
 
         def renumbered() -> Iterator[StoredBatch]:
@@ -494,14 +553,14 @@ class Publisher:
         self.acknowledged = known_sequence
 
     def connected_unsure(self, go_elsewhere: Callable[[], None]) -> None:
-        """Send nothing to a broker that told no `sequence`; the first message calls `go_elsewhere`."""
-        if self.store.nbytes:  # published since the answer came
+        """Send nothing to a broker that reported no `sequence`. The first message calls `go_elsewhere`."""
+        if self.store.nbytes:  # published since the logon reply was checked
             go_elsewhere()
         else:
             self._go_elsewhere = go_elsewhere
 
     def on_disconnected(self) -> None:
-        """The connection is gone; what is published goes to the store."""
+        """Stop sending after a lost connection. Further messages go to the store."""
         self._link = self._connected = self._go_elsewhere = None
         self._sent_before = max(self._sent_before, self._sent)
         self._first_refused = 0
@@ -512,17 +571,30 @@ class Publisher:
         self._outgoing, self._outgoing_bytes = [], 0
 
     def check_instance(self, known_sequence: int) -> None:
-        """Refuse another instance that would take what isn't acknowledged for repeats: it counts this name anew."""
+        """Refuse another instance that would mistake unacknowledged messages for repeats.
+
+        Each instance counts the sequences of a client name separately.
+
+        Raises:
+            OperatorError: `other_instance`.
+        """
         oldest = self.store.oldest()
         if 0 < oldest <= known_sequence:
             raise OperatorError(
                 "other_instance",
-                f"This instance already has other messages of {self._name} with numbers up to {known_sequence}.",
+                f"This instance already has other messages of {self._name} with numbers up to "
+                f"{known_sequence}.",
                 "Fail over only between transports of one instance, or flush() first.",
             )
 
     def open_store(self) -> None:
-        """Go on behind what is stored. Refuse a store that another client filled: its batches carry that client's name."""
+        """Continue after the stored sequences.
+
+        Refuses a store of another client, whose batches carry that client's name.
+
+        Raises:
+            OperatorError: `store_of_another_client`.
+        """
         self._next = max(self._next, self.store.last_sequence + 1)
         self._sent_before = max(self._sent_before, self.store.last_sequence)
         for stored in self.store.pending():
@@ -537,6 +609,7 @@ class Publisher:
             return
 
     def fail(self, error: SluiceError) -> None:
+        """Fail the publisher permanently, with all waiting flushes."""
         self.failure = error
         self._link = None
         for _, waiter in self._flushes.values():
@@ -545,11 +618,13 @@ class Publisher:
         self._wake()
 
     def _wake(self) -> None:
+        """Wake publishers that wait for room, and complete flushes whose messages are all acknowledged."""
         waiter, self._room = self._room, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
         if self._flushes:
-            # Acknowledgements end a flush too: `completed` may be late while others of this client go on publishing.
+            # Acknowledgements complete a flush, too: the answer `completed` may be late while others publish
+            # on.
             oldest = self.store.oldest()
             for target, flushed in self._flushes.values():
                 if (not oldest or oldest > target) and not flushed.done():

@@ -1,5 +1,7 @@
-"""Reading what arrives: as messages, as batches, or everything that waits at once. What a subscription of one broker and
-one of several groups have in common."""
+"""Reading interface of subscriptions: messages, batches, or everything that waits.
+
+Subscriptions of one broker and of several groups share it.
+"""
 
 from __future__ import annotations
 
@@ -13,54 +15,72 @@ from broker_core.client.messages import Message, ReceivedBatch, batch_messages
 
 
 class SubscriptionReader(ABC):
-    """Iterate it for messages, or `batches()` for record batches."""
+    """Base class of subscriptions. Iterate it for messages, or `batches()` for record batches."""
 
     timestamp: bool
-    """Whether messages say when they were accepted."""
+    """Whether messages carry the time at which the broker accepted them."""
 
     def __init__(self) -> None:
         self._begun: deque[Iterator[Message]] = deque()
-        """What hasn't been read yet of the batches that `messages` has begun: who stops in the middle of one goes on there."""
+        """Unread messages of batches that `messages` has started.
 
-    # Where it comes from.
+        A reader that stops in the middle continues there.
+        """
+
+    # Source of the batches, implemented by subclasses.
 
     @abstractmethod
     def poll(self, until_completed: bool = False) -> ReceivedBatch | None:
-        """What waits next. None: nothing does now."""
+        """Return the next waiting batch, or None if no batch waits."""
 
     @abstractmethod
     def is_finished(self, until_completed: bool = False) -> bool:
-        """Whether nothing more will come, now that nothing waits. Raises why it can't go on."""
+        """Return whether no more batches will arrive, given that none waits.
+
+        Raises the error that ended the subscription.
+        """
 
     @abstractmethod
     def add_waiter(self, waiter: asyncio.Future[None]) -> None:
-        """Set this when something comes, or nothing will any more."""
+        """Register a future to complete when a batch arrives or the subscription ends."""
 
     @abstractmethod
     def remove_waiter(self, waiter: asyncio.Future[None]) -> None:
-        """Nobody waits for this any more."""
+        """Remove a future that `add_waiter` registered."""
 
     @abstractmethod
     def on_next_requested(self) -> None:
-        """The application asks for the next: with `auto` that acknowledges what it was given before."""
+        """Called when the application asks for the next batch.
+
+        With `ack="auto"` this acknowledges the previous one.
+        """
 
     @abstractmethod
     def on_delivered(self, arrived: ReceivedBatch) -> None:
-        """The application has it, and with it everything before: what `bookmark_after` and a plain `ack` speak of."""
+        """Called when the application receives a batch.
+
+        `bookmark_after` and `ack` then include it and all earlier ones.
+        """
 
     @abstractmethod
     def replay_batches_remaining(self) -> float:
-        """Batches of the replay that weren't taken yet; below 0 when later ones were, and infinite while nobody knows."""
+        """Return the number of batches of the replay that are not taken yet.
 
-    # How it is read.
+        Negative after later batches were taken; infinite while the end of the replay is unknown.
+        """
+
+    # Reading.
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self.messages()
 
     async def messages(self, *, until_completed: bool = False) -> AsyncIterator[Message]:
-        """The messages, one by one; with `until_completed` only those of the replay.
+        """Iterate over the messages; with `until_completed` only over those of the replay.
 
-        Who stops and reads on later, by another call too, goes on with the next message.
+        A reader that stops and later reads on, also with another call, continues with the next message.
+
+        Raises:
+            SluiceError: Reason why the subscription cannot continue.
         """
         begun = self._begun
         while not until_completed or self.replay_batches_remaining() >= 0:
@@ -68,7 +88,7 @@ class SubscriptionReader(ABC):
                 rest = begun[0]
                 for message in rest:
                     yield message
-                if begun and begun[0] is rest:  # else somebody who reads too was faster
+                if begun and begun[0] is rest:  # else a concurrent reader has removed it
                     begun.popleft()
             taken = await self._take(until_completed)
             if taken is None:
@@ -77,20 +97,29 @@ class SubscriptionReader(ABC):
             begun.append(batch_messages(*taken, timestamp=self.timestamp))
 
     async def batches(self, *, until_completed: bool = False) -> AsyncIterator[Batch]:
-        """The record batches as they came: nothing is made for single records. What `messages` has begun it alone goes on with."""
+        """Iterate over the record batches as they arrived. Creates no object per record.
+
+        A batch that `messages` has started is left to `messages`.
+        """
         while (taken := await self._take(until_completed)) is not None:
             self.on_delivered(taken)
             yield taken.batch
 
     async def next_batches(self, until_completed: bool = False) -> list[tuple[Batch, str]]:
-        """Everything that waits, with the instance it came from; waits for the first. Empty at the end."""
+        """Return all waiting batches, each with the instance that delivered it.
+
+        Waits for the first; empty at the end.
+        """
         many = await self.take_all(until_completed)
         for taken in many:
             self.on_delivered(taken)
         return [(taken.batch, taken.instance) for taken in many]
 
     async def take_all(self, until_completed: bool = False) -> list[ReceivedBatch]:
-        """Everything that waits; waits for the first. Empty at the end. Who gives one of them to the application says `handed`."""
+        """Return all waiting batches without delivering them. Waits for the first; empty at the end.
+
+        The caller must call `on_delivered` for each batch that it passes to the application.
+        """
         taken = await self._take(until_completed)
         many: list[ReceivedBatch] = []
         while taken is not None:
@@ -101,7 +130,8 @@ class SubscriptionReader(ABC):
     async def _take(self, until_completed: bool) -> ReceivedBatch | None:
         self.on_next_requested()
         while (arrived := self.poll(until_completed)) is None and not self.is_finished(until_completed):
-            # A future for each who waits: a shared one would need a shield, and that a turn of the loop more.
+            # Each waiter gets its own future: a shared one would need a shield, which costs another
+            # event-loop iteration.
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.add_waiter(waiter)
             try:

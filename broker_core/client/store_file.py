@@ -1,8 +1,8 @@
-"""The file of a store: one process at a time, appended to whole or not at all, written anew beside and put in place.
+"""File of a store: locked by one process, appended atomically, and compacted by rename.
 
-What a crash can leave: a torn tail, which the store cuts; and a `.tmp` beside the file, which nobody reads and the
-next opening removes. A rename puts the new file in place only after its bytes are on disk, so one of the two files
-is always whole. Bytes that no store can use are kept in a `.torn` beside it.
+A crash can leave a torn tail, which the store cuts, and a `.tmp` file, which the next opening removes unread.
+A rename replaces the file only after the new bytes are on disk, so one of the two files is always complete.
+Bytes that no store can use are moved to a `.torn` file beside it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from broker_core.errors import OperatorError
 
 
 class StoreFile:
-    """An open, locked file of `end` bytes. Raises OperatorError store_locked or store_failed; `what` names the store."""
+    """Open, locked file of `end` bytes.
+
+    `what` names the kind of store in error messages.
+
+    Raises:
+        OperatorError: `store_locked` if another process has the file, or `store_failed`.
+    """
 
     def __init__(self, path: Path | str, what: str) -> None:
         self.path = Path(path)
@@ -29,6 +35,11 @@ class StoreFile:
         self.end = os.fstat(self._file).st_size
 
     def _open_locked(self) -> int:
+        """Open and lock the file.
+
+        Another process may replace the file between open and lock. So the loop checks that the name still
+        refers to it.
+        """
         while True:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -45,14 +56,20 @@ class StoreFile:
                     return file
             except FileNotFoundError:
                 pass
-            os.close(file)  # it was written anew between open and lock: this one has no name any more
+            os.close(file)  # a compaction replaced the file between open and lock: open the new one
 
     def read(self, at: int, length: int) -> bytes:
-        """Bytes of the file; fewer at its end."""
+        """Return bytes of the file; fewer at its end."""
         return os.pread(self._file, length, at)
 
     def append(self, *parts: Buffer, sync: bool = False) -> int:
-        """Write at the end, all or nothing; where it stands. With `sync` it is on disk when this returns."""
+        """Append all parts or nothing. Returns the position at which they start.
+
+        With `sync` the bytes are on disk when this returns.
+
+        Raises:
+            OperatorError: `store_failed`.
+        """
         at, wanted = self.end, sum(map(len, parts))
         try:
             written = os.pwritev(self._file, parts, at)
@@ -71,29 +88,31 @@ class StoreFile:
         return at
 
     def truncate(self, end: int) -> None:
-        """Forget everything from there on."""
+        """Cut the file at a position."""
         os.ftruncate(self._file, end)
         self.end = end
 
     def set_aside(self, *parts: Buffer) -> None:
-        """Keep bytes that can't be used in a `.torn` beside the file, in place of those kept before."""
+        """Write unusable bytes to the `.torn` file beside the file, replacing its previous content."""
         self.path.with_name(self.path.name + ".torn").write_bytes(b"".join(parts))
 
     def rewrite(self, parts: Iterable[Buffer]) -> bool:
-        """Put a file of these parts in this one's place. False when the disk refuses: this one is whole and goes on.
+        """Replace the file by one with these parts.
 
-        The parts may be read from this file: it stays as it is until the new one is on disk.
+        Returns False if the disk refuses; the old file then stays in use.
+
+        The parts may be read from this file: it is unchanged until the new one is on disk.
         """
         file, end = -1, 0
         try:
             file = os.open(self._fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            # Before it has the name, so that nobody slips in.
+            # Lock before the rename gives it the name, so that no other process can lock it first.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for part in parts:
                 if os.pwrite(file, part, end) != len(part):
                     raise OSError("the disk took only a part")
                 end += len(part)
-            os.fsync(file)
+            os.fsync(file)  # before the rename: after a crash the name must not refer to missing bytes
             self._fresh.replace(self.path)
         except OSError:
             if file >= 0:
@@ -105,7 +124,7 @@ class StoreFile:
         return True
 
     def sync_directory(self) -> None:
-        """Make the file's name as durable as its bytes."""
+        """Sync the directory, so that the file's name is as durable as its content."""
         directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(directory)
@@ -113,7 +132,7 @@ class StoreFile:
             os.close(directory)
 
     def refuse(self) -> OperatorError:
-        """Close a file that is something else, as it was; the error to raise."""
+        """Close a file of another kind without changing it. Returns the error to raise."""
         self.close()
         return OperatorError(
             "bad_store",
@@ -122,7 +141,7 @@ class StoreFile:
         )
 
     def close(self) -> None:
-        """Let go of it. Calling it twice is harmless."""
+        """Close the file and release its lock. Safe to call twice."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

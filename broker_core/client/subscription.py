@@ -1,7 +1,7 @@
-"""One subscription of a client: a bounded inbox of batches, read as batches or as messages (`reading`).
+"""Subscription of one client: an inbox of received batches, read as batches or as messages (`client.reader`).
 
-Batches arrive by a callback and wait as they came; a message object is made only when one is asked for. What waits is
-bounded by the subscription's credit: the broker keeps the rest back.
+Batches wait in the inbox as they arrived. Message objects are created only when a reader asks for messages.
+The subscription's credit bounds the waiting bytes: the broker holds back the rest.
 """
 
 from __future__ import annotations
@@ -31,10 +31,23 @@ from broker_core.protocols.replies import GapNotice, ResumedNotice
 
 
 class Subscription(SubscriptionReader):
-    """What `AsyncClient.subscribe()` returns.
+    """Subscription that `AsyncClient.subscribe()` returns.
 
-    Iterate it for messages, or `batches()` for record batches. It ends when it is closed and raises when it can't go
-    on. `completed` is set when a replay has caught up. `gaps` are intervals that the log no longer held.
+    Iterate it for messages, or `batches()` for record batches. The iteration ends when the subscription is
+    closed, and raises the error when it cannot continue.
+
+    Attributes:
+        id: Id of the subscription, also in the bookmark store.
+        topic: Topic or pattern.
+        filter: Filter expression; None: all messages.
+        bookmark: Bookmark at which it started; None: live only.
+        instance: Instance that delivers it.
+        completed: Set when the replay has caught up.
+        gaps: Intervals that the log no longer had.
+        received_messages: Number of messages received.
+        resumed: After a policy dropped this client: how the subscription continues, and how many messages it
+            missed.
+        timestamp: Whether messages carry the time at which the broker accepted them.
     """
 
     def __init__(
@@ -62,10 +75,10 @@ class Subscription(SubscriptionReader):
         self._last = _positions(command.received or self.bookmark)
         self._read = dict(self._last)
         self._begins: dict[str, int] = {}
-        """Where it began or goes on at this connection, as the broker said."""
+        """Positions at which it starts on this connection, as the broker reported."""
         self._instances: dict[int, str] = {}
         self._carried: dict[str, int] = {}
-        """The newest record of each other site that links have brought."""
+        """Newest record of each other site that links have forwarded."""
         self._inbox: deque[ReceivedBatch] = deque()
         self._waiters: set[asyncio.Future[None]] = set()
         self._credit = credit
@@ -78,19 +91,22 @@ class Subscription(SubscriptionReader):
         self._completed_at: int | None = None
         self.lease_ms = command.lease_ms or 0
         self.comes_back = bool(command.lease_ms or command.snapshot_key)
-        """Whether it starts again by itself when the broker has cancelled it."""
+        """Whether the client subscribes again automatically after the broker cancelled the subscription."""
         self._out_of_order = command.conflation is not None or command.snapshot_key is not None
         self.delete = False
         self.resumed: ResumedNotice | None = None
-        """After a hand-off: how it goes on, and how much it missed."""
         self._acknowledger = acknowledger
         self._current = (0, 0)
-        """First and last number of the batch the application has."""
+        """First and last number of the batch that the application received last."""
 
-    # What the client calls.
+    # Called by the client.
 
     def receive(self, batch: Batch) -> None:
-        """A delivery. OperatorError damaged_delivery when there was no room for it."""
+        """Put a delivered batch into the inbox, without records that were received or processed before.
+
+        Raises:
+            OperatorError: `damaged_delivery`, when the broker exceeded its credit.
+        """
         if not self._credit.on_delivery(batch.nbytes):
             raise OperatorError(
                 "damaged_delivery",
@@ -114,9 +130,10 @@ class Subscription(SubscriptionReader):
                 fresh = self._follow(batch, self._store)
                 left = fresh.nbytes if fresh is not None else 0
                 if left < batch.nbytes:
-                    self._credit.on_consumed(batch.nbytes - left)  # nobody reads what was done before
+                    # No reader takes the records that were processed before: return their credit.
+                    self._credit.on_consumed(batch.nbytes - left)
                 if fresh is None:
-                    return  # the application was done with all of it before it was started again
+                    return  # the application processed all of it before its restart
                 batch = fresh
         number = self._acknowledger.on_delivery(batch.header.count) if self._acknowledger is not None else 0
         self._inbox.append(ReceivedBatch(batch, self.instance, number))
@@ -125,23 +142,28 @@ class Subscription(SubscriptionReader):
         self._wake()
 
     def _not_had(self, batch: Batch, origin: str) -> Batch | None:
-        """What of a batch that a link brought wasn't had before, here or where it comes from; None when all was."""
+        """Return the records of a forwarded batch that were not received before, or None.
+
+        A record may have arrived here, or directly from the site `origin` that accepted it.
+        """
         numbers = batch.publisher_sequences()
         had = max(self._carried.get(origin, 0), self._last.get(origin, 0))
         self._carried[origin] = max(had, int(numbers[-1]))
         if origin not in self._instances.values():
-            # Of a log that was read itself the place in it counts: it says of other sites' records there too that they were had.
+            # Without a direct subscription to that site's log, the forwarded position counts. A position in a
+            # log that was read directly is not changed: it would claim records of that site that were not
+            # received.
             self._last[origin] = self._carried[origin]
         rows = np.flatnonzero(numbers > had)
         return batch if len(rows) == batch.count else batch.select(rows) if len(rows) else None
 
     def _follow(self, batch: Batch, store: BookmarkStore) -> Batch | None:
-        """What of a batch wasn't done before, in another life of the application; None when all was."""
+        """Return the records of a batch that the application did not process before its restart, or None."""
         progress = self._progress.setdefault(self.instance, CompletionTracker())
         progress.add(batch)
         self._bound(progress)
         done = store.processed_ranges(self.id, self.instance)
-        # With acknowledgements the broker counts what is delivered, so all of it is.
+        # With acknowledgements, all records are delivered, because the broker counts deliveries.
         if done is None or batch.first_sequence > done.last or self._acknowledger is not None:
             return batch
         held = done.contains(batch.sequences())
@@ -152,6 +174,7 @@ class Subscription(SubscriptionReader):
         return batch if len(rows) == batch.count else batch.select(rows) if len(rows) else None
 
     def _bound(self, progress: CompletionTracker) -> None:
+        """Fail the subscription if too many delivered batches are unprocessed."""
         if progress.pending_batches > MAX_UNDONE and not self._closed:
             self.fail(
                 OperatorError(
@@ -164,7 +187,10 @@ class Subscription(SubscriptionReader):
             self._on_close(self)
 
     def on_accepted(self, bookmark: str | None) -> None:
-        """The broker has it; with a bookmark it says where NOW was, so that a reconnect misses nothing."""
+        """Handle the broker's acceptance.
+
+        With NOW, its bookmark fixes the start, so that a reconnect misses nothing.
+        """
         self._begins = _positions(bookmark)
         if bookmark is not None and self.bookmark == NOW_TEXT and not self._last:
             self._last = _positions(bookmark)
@@ -174,8 +200,11 @@ class Subscription(SubscriptionReader):
         self._credit.on_subscribed()
 
     def on_restart(self, unknown: Sequence[str]) -> None:
-        """The log never had these bookmarks: it was restored from an older backup, say, and gives their numbers to other records. What was
-        kept of them would skip those the next time."""
+        """Restart after bookmarks that the log never had, as after a restore from an older backup.
+
+        The log gives the sequences of these bookmarks to other records. Stored positions would skip those, so
+        they are reset.
+        """
         instance = self.instance
         begins = self._begins.get(instance)
         if begins is None or not any(_positions(one).get(instance, 0) > begins for one in unknown):
@@ -189,7 +218,7 @@ class Subscription(SubscriptionReader):
                 self._store.record(self.id, name, sequence)
 
     def on_completed(self, *, ended: bool = False) -> None:
-        """The replay has caught up, or reached its end point: everything before is in the inbox."""
+        """Record that the replay has caught up or ended: all its batches are in the inbox."""
         if self._completed_at is None:
             self._completed_at = self._received
         self._closed = self._closed or ended
@@ -197,10 +226,13 @@ class Subscription(SubscriptionReader):
         self._wake()
 
     def on_persisted(self, bookmark: str) -> None:
-        """Whatever matches up to this bookmark was received: resuming after it misses nothing.
+        """Record that all matching records up to this bookmark were received.
 
-        What was received since says more: the broker counts what it knows to have arrived. Only where it holds records back and
-        sends later ones before them, the last one that was received isn't a place to go on from.
+        Resuming after it misses nothing.
+
+        Normally the last received record is a better position, because the broker only reports what it knows
+        to have arrived. Only with conflation or a snapshot, where records arrive out of order, the last
+        received record cannot be used.
         """
         for instance, sequence in _positions(bookmark).items():
             known = 0 if self._out_of_order else self._last.get(instance, 0)
@@ -211,20 +243,20 @@ class Subscription(SubscriptionReader):
                     self._store.record(self.id, instance, progress.most_recent)
 
     def fail(self, error: SluiceError) -> None:
-        """It can't go on. What waits in the inbox can still be read."""
+        """Fail the subscription. Batches in the inbox can still be read."""
         self._error = self._error or error
         self._wake()
 
     def detach(self) -> None:
-        """Nothing more comes for it. What waits in its inbox can still be read, and needn't be."""
+        """Stop granting credit, because no more deliveries follow. Batches in the inbox can still be read."""
         self._credit.on_unsubscribed()
 
     def subscribe_command(self) -> commands.Subscribe:
-        """The command that asks for it, now: with room for what the broker sends."""
+        """Return the command that subscribes now, with credit for the free space of the inbox."""
         return msgspec.structs.replace(self.resume_command(), credit=self._credit.initial_credit())
 
     def resume_command(self) -> commands.Subscribe:
-        """The command that starts it, or goes on after what was received."""
+        """Return the command that starts the subscription, or resumes it after the last received record."""
         managed = self._command.managed is not None
         if self.bookmark is None or not self._last:
             return self._command
@@ -232,43 +264,66 @@ class Subscription(SubscriptionReader):
             return self._command
         bookmark = format_positions(self._last)
         if managed:
-            # The broker knows where it began and ends; what it can't know is what arrived.
+            # The broker knows the start and end of a managed replay, but not which records arrived.
             return msgspec.structs.replace(self._command, received=bookmark)
         if self.bookmark[:1] in ("[", "("):
             bookmark = f"({bookmark}:{self.bookmark.partition(':')[2]}"
         return msgspec.structs.replace(self._command, bookmark=bookmark)
 
     def apply_options(self, **options: str | bool | None) -> dict[str, str | bool | None]:
-        """Note how it is to be delivered from now on; what was in force before, by the names of the command's fields."""
+        """Store delivery options for future subscribe commands.
+
+        Returns the previous ones, by field name of the command.
+        """
         before = {name: getattr(self._command, name) for name in options}
         self._command = msgspec.structs.replace(self._command, **options)
         return before
 
-    # What an application calls.
+    # Called by the application.
 
     @property
     def paused(self) -> bool:
-        """Whether it was paused and not resumed."""
+        """Whether the subscription was paused and not resumed."""
         return self._command.paused
 
     @property
     def rate(self) -> str | None:
-        """How fast it is delivered; None: as fast as it is read."""
+        """Current rate limit, such as "500KB"; None: no limit."""
         return self._command.rate
 
     async def pause(self) -> None:
-        """Deliver nothing until `resume()`. What is on its way still comes. ClientError not_steerable."""
+        """Pause delivery until `resume()`. Messages in flight still arrive.
+
+        Raises:
+            ClientError: `not_steerable`.
+            TimeoutError: No answer within the client's `request_timeout`.
+        """
         await self._steering.pause([self])
 
     async def resume(self) -> None:
-        """Go on where it was paused."""
+        """Resume delivery after `pause()`.
+
+        Raises:
+            ClientError: `not_steerable`.
+            TimeoutError: No answer within the client's `request_timeout`.
+        """
         await self._steering.resume([self])
 
     async def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
-        """Another rate ("1000", "500KB", "2X"), or none, from now on. ClientError bad_rate."""
+        """Change the rate limit; None removes it.
+
+        Args:
+            rate: Messages per second ("1000"), bytes per second ("500KB"), or a multiple of the recorded pace
+                ("2X").
+            max_gap: With a multiple: longest pause between two records, such as "10s".
+
+        Raises:
+            ClientError: `bad_rate` or `not_steerable`.
+            TimeoutError: No answer within the client's `request_timeout`.
+        """
         await self._steering.set_rate([self], rate, max_gap)
 
-    # What the clients read by.
+    # Implementation of SubscriptionReader.
 
     def poll(self, until_completed: bool = False) -> ReceivedBatch | None:
         if not self._inbox or (until_completed and self.replay_batches_remaining() <= 0):
@@ -307,12 +362,13 @@ class Subscription(SubscriptionReader):
     def replay_batches_remaining(self) -> float:
         return math.inf if self._completed_at is None else self._completed_at - self._taken
 
-    # What an application says.
+    # Called by the application.
 
     def done(self, item: Message | Batch) -> None:
-        """The application is done with a message or a whole batch: `MOST_RECENT` may move past it.
+        """Mark a message or a whole batch as processed, so that `MOST_RECENT` may move past it.
 
-        Only what came from a subscription with a bookmark, on a client with a bookmark store, is kept track of.
+        Has no effect without a bookmark store, or on a subscription without a bookmark. Calls may be in any
+        order.
         """
         if self._store is None:
             return
@@ -337,10 +393,10 @@ class Subscription(SubscriptionReader):
             self._store.record_done(self.id, instance, first, last)
 
     def bookmark_after(self, item: Message | Batch) -> str | None:
-        """The bookmark that resumes after a message or a batch that was read, and everything read before it.
+        """Return the bookmark that resumes after a message or batch and everything read before it.
 
-        Store it with the result, in one transaction, and subscribe with it the next time: then each record counts
-        once. None when no journal keeps the topic.
+        Store it with the result in one transaction, and subscribe with it next time: then each record counts
+        once. Returns None if the topic is not journaled.
         """
         if isinstance(item, Message):
             last, origin, there = item.sequence, item.origin, item.publisher_sequence
@@ -352,22 +408,22 @@ class Subscription(SubscriptionReader):
 
     @property
     def processed_positions(self) -> dict[str, int]:
-        """After which records one goes on behind everything that was read: {} while that isn't known."""
+        """Positions of the last records read, for resuming behind them. {}: not known yet."""
         if not self._read and self.bookmark == EPOCH_TEXT:
             return {self.instance: 0}
         return dict(self._read)
 
     def has_received(self, batch: Batch) -> bool:
-        """Whether it brought a batch of that log."""
+        """Return whether this subscription delivered a batch of that log."""
         return batch.origin in self._instances
 
     @property
     def parts(self) -> Sequence[Subscription]:
-        """As a subscription of several groups has one of each."""
+        """This subscription alone. A subscription of several groups returns one subscription per group."""
         return (self,)
 
     def _places(self, instance: str, last: int, origin: str, there: int) -> dict[str, int]:
-        """After which records one goes on behind record `last` of an instance, and at the site that it comes from."""
+        """Return the position of record `last`, and of record `there` at its original site."""
         if origin and last and origin not in self._instances.values():
             return {instance: last, origin: there}
         return {instance: last}
@@ -378,16 +434,25 @@ class Subscription(SubscriptionReader):
         return self._instances.get(item.origin, self.instance)
 
     def ack(self, item: Message | None = None) -> None:
-        """Acknowledge a message, or without one everything of the batch that was read last.
+        """Acknowledge a message, or all messages of the batch that was read last.
 
-        With `ack="client"` a message stands for everything before it, with `client-individual` for itself. The broker
-        sends more when it has them. `auto` needs no call: a batch is acknowledged when the next one is asked for.
-        Raises OperatorError no_acks for a subscription without.
+        With `ack="client"` a message includes everything before it; with "client-individual" only itself.
+        Acknowledgements allow the broker to send more messages. "auto" needs no call: asking for the next
+        batch acknowledges the previous one.
+
+        Raises:
+            OperatorError: `no_acks`, for a subscription without `ack`.
         """
         self.prepare_ack(item)()
 
     def prepare_ack(self, item: Message | None) -> Callable[[], None]:
-        """What an `ack` of it does, said now and to be done on the loop. OperatorError no_acks."""
+        """Return a function that acknowledges `item`. Call it in the event loop.
+
+        The messages to acknowledge are determined now, not when the function is called.
+
+        Raises:
+            OperatorError: `no_acks`.
+        """
         if self._acknowledger is None:
             raise OperatorError(
                 "no_acks", f"{self.id} has no acknowledgements.", 'Subscribe with ack="client".'
@@ -396,12 +461,15 @@ class Subscription(SubscriptionReader):
         return partial(self._acknowledger.acknowledge, first, last) if last else _nothing
 
     async def close(self, *, delete: bool = False) -> None:
-        """Unsubscribe. Iterations end after what waits in the inbox. `delete`: a durable one isn't kept either."""
+        """Unsubscribe. Iterations end after the batches in the inbox.
+
+        `delete` also deletes a durable subscription at the broker.
+        """
         if not self._closed:
             self._closed = True
             self.delete = delete
             if self._acknowledger is not None:
-                self._acknowledger.flush()  # behind the end of its subscription an acknowledgement says nothing
+                self._acknowledger.flush()  # before unsubscribing: later the broker would ignore them
             self._on_close(self)
             self._wake()
 
@@ -412,11 +480,11 @@ class Subscription(SubscriptionReader):
 
 
 def _nothing() -> None:
-    """Nothing was given to the application yet."""
+    """Do nothing: no message was read yet that could be acknowledged."""
 
 
 def _positions(text: str | None) -> dict[str, int]:
-    """The last record of each instance that a bookmark stands after."""
+    """Return the last record of each instance after which a bookmark resumes."""
     if text is None:
         return {}
     asked = parse_bookmark(text)
@@ -430,7 +498,11 @@ def _positions(text: str | None) -> dict[str, int]:
 
 
 def default_id(topic: str, filter: str | None) -> str:
-    """The same topic and filter give the same id in the next process, so that MOST_RECENT finds it."""
+    """Return the default id of a subscription.
+
+    A topic and filter always give the same id, so that the next process finds its position in the bookmark
+    store.
+    """
     plain = topic if filter is None else f"{topic} {filter}"
     if len(plain) <= MAX_SUBSCRIPTION_ID and plain.isprintable():
         return plain

@@ -1,5 +1,7 @@
-"""The subscriptions of one client: what waits for the application, what the broker says of them, and what keeps them: leases
-renewed, cancellations survived, hand-offs resumed."""
+"""Subscriptions of one client: requests, deliveries, leases, cancellations and resumption.
+
+This module tracks which subscriptions exist and which requests the broker has not answered.
+"""
 
 from __future__ import annotations
 
@@ -17,35 +19,52 @@ from broker_core.protocols.native import NativeFrame
 from broker_core.protocols.replies import Ack, SubscriptionCancelled
 
 RENEWALS = 3
-"""A lease is renewed that many times in its length."""
+"""Number of times that a lease is renewed during its length."""
 
 
 class ActiveSubscriptions:
-    """`by_id` are those there are. `send` drops commands while there is no connection."""
+    """Subscriptions of one client, by id in `by_id`."""
 
     def __init__(self, send: Callable[[commands.Command], object], *, verify: bool) -> None:
+        """Create an empty table.
+
+        Args:
+            send: Sends a command, or drops it while there is no connection.
+            verify: Whether to verify the checksum of received batches.
+        """
         self.by_id: dict[str, Subscription] = {}
         self.resume_token = ""
-        """Of the last notice that had one: where the broker dropped this client."""
+        """Resume token of the last notice that had one: where the broker dropped this client."""
         self._send = send
         self._verify = verify
         self._instance = ""
         self._streams: dict[int, Subscription] = {}
         self._last_stream = 0
-        """The newest of this connection: streams are numbered up, and never used again."""
+        """Newest stream number of this connection. Stream numbers ascend and are never reused."""
         self._asked: dict[str, asyncio.Future[None]] = {}
         self._unanswered: set[str] = set()
-        """Ids asked for on this connection, of which the broker hasn't said yet whether it has them."""
+        """Ids that were requested on this connection and that the broker has not answered."""
         self._given_up: dict[str, commands.Unsubscribe] = {}
-        """Those of them that were ended meanwhile. The broker may be preparing them, and knows nothing to end before its answer."""
+        """Unsubscribe commands for unanswered ids.
 
-    # What the application does.
+        They are sent after the broker's answer, which knows the subscription.
+        """
+
+    # Called by the application.
 
     async def begin(self, subscription: Subscription) -> None:
-        """Ask for a new one. Raises what the broker has against it; then it is forgotten. Cancelled, it is ended there as well."""
+        """Subscribe and wait for the broker's answer.
+
+        After cancellation, the subscription is also ended at the broker.
+
+        Raises:
+            SluiceError: The broker's rejection, or the failure of the client. The subscription is then
+                removed.
+        """
         self.by_id[subscription.id] = subscription
         asked = self._asked[subscription.id] = asyncio.get_running_loop().create_future()
-        if subscription.id not in self._given_up:  # else when the broker has answered what was given up
+        # An abandoned request with the same id must be answered first; `_answered` then sends this one.
+        if subscription.id not in self._given_up:
             self._ask(subscription)
         try:
             await asked
@@ -65,7 +84,7 @@ class ActiveSubscriptions:
         self._send(subscription.subscribe_command())
 
     def end(self, subscription: Subscription) -> None:
-        """Let one go, here and at the broker."""
+        """Remove a subscription here and at the broker."""
         there = self.by_id.get(subscription.id) is subscription
         self.remove(subscription)
         over = commands.Unsubscribe(id=subscription.id, delete=subscription.delete)
@@ -75,7 +94,7 @@ class ActiveSubscriptions:
             self._given_up.setdefault(subscription.id, over)
 
     def remove(self, subscription: Subscription) -> None:
-        """Let one go; what is on its way for it is ignored."""
+        """Remove a subscription. Its deliveries in flight are ignored."""
         if self.by_id.pop(subscription.id, None) is not None:
             subscription.detach()
         for stream in [stream for stream, found in self._streams.items() if found is subscription]:
@@ -90,10 +109,10 @@ class ActiveSubscriptions:
             self._send(commands.RenewLease(id=subscription.id))
             self._renew_later(subscription)
 
-    # What the connection does.
+    # Called by the connection.
 
     def on_connected(self, instance: str, link: ClientLink) -> None:
-        """A new connection: its streams have other numbers, and each subscription is asked for again."""
+        """Subscribe again to everything on a new connection, whose streams have other numbers."""
         self._instance = instance
         self._streams.clear()
         self._last_stream = 0
@@ -110,37 +129,44 @@ class ActiveSubscriptions:
         self.resume_token = ""
 
     def deliver(self, frame: NativeFrame) -> None:
-        """Hand on a delivery. Raises OperatorError damaged_delivery."""
+        """Pass a delivery to its subscription.
+
+        Raises:
+            OperatorError: `damaged_delivery`.
+        """
         subscription = self._streams.get(frame.stream)
         if subscription is None and frame.stream > self._last_stream:
-            # A frame's header has no checksum: taken for a late one, it would be lost without a word.
+            # Frame headers have no checksum. If an unknown stream were taken for an old one, its records
+            # would be lost silently.
             raise OperatorError(
                 "damaged_delivery", f"A delivery is for stream {frame.stream}, which doesn't exist.", ""
             )
         try:
             batch = Batch.parse(frame.payload, verify=self._verify)
         except ClientError as error:
-            # Not the broker's refusal of ours but damage on the way: a new connection delivers it again.
+            # The bytes were damaged in transit; this is no rejection by the broker. A new connection delivers
+            # them again.
             raise OperatorError(
                 "damaged_delivery", f"A delivery was damaged: {error.sentence}", error.fix
             ) from error
-        if subscription is not None:  # else it was unsubscribed while this was on its way
+        if subscription is not None:  # None: it was unsubscribed while this delivery was in flight
             subscription.receive(batch)
 
     def on_unknown(self, id: str, bookmarks: Sequence[str]) -> None:
-        """The broker has begun a subscription elsewhere, because its log never had these."""
+        """Handle a subscription that the broker restarted because its log never had these bookmarks."""
         if (subscription := self.by_id.get(id)) is not None:
             subscription.on_restart(bookmarks)
 
     def on_ack(self, ack: Ack) -> None:
-        """The broker has a subscription, or tells how far it is."""
+        """Handle a broker's reply about a subscription: accepted, persisted or completed."""
         id = ack.id or ""
         if ack.stream is not None:
             self._last_stream = max(self._last_stream, ack.stream)
             if self._answered(id, there=True):
                 return
         subscription = self.by_id.get(id)
-        if subscription is None or id in self._unanswered:  # what is said before its answer is of another one
+        # A reply before the answer to the subscribe command concerns an earlier subscription with this id.
+        if subscription is None or id in self._unanswered:
             return
         if ack.ack == "persisted" and ack.bookmark is not None:
             subscription.on_persisted(ack.bookmark)
@@ -157,7 +183,10 @@ class ActiveSubscriptions:
                 asked.set_result(None)
 
     def on_refused(self, id: str, error: ClientError) -> None:
-        """The broker has something against a subscription: whoever asked for it hears it, else whoever reads it."""
+        """Handle a rejected subscription.
+
+        Fails the call to `subscribe`, or the readers if that call returned.
+        """
         if self._answered(id, there=False):
             return
         asked = self._asked.get(id)
@@ -169,8 +198,11 @@ class ActiveSubscriptions:
             subscription.fail(error)
 
     def _answered(self, id: str, *, there: bool) -> bool:
-        """Whether an answer is of a subscription that was given up. Then it is ended at the broker, where it is there, and its id is
-        free for who waits for it."""
+        """Return whether an answer belongs to an abandoned request.
+
+        If so, the subscription is ended at the broker if it exists there, and a waiting request with the same
+        id is sent.
+        """
         self._unanswered.discard(id)
         over = self._given_up.pop(id, None)
         if over is None:
@@ -182,7 +214,10 @@ class ActiveSubscriptions:
         return True
 
     def on_cancelled(self, reply: SubscriptionCancelled) -> None:
-        """The broker ended a subscription. One with a lease or a snapshot comes back; others fail with the reason."""
+        """Handle a subscription that the broker cancelled.
+
+        A subscription with a lease or a snapshot is requested again; others fail with the reason.
+        """
         subscription = self.by_id.get(reply.id)
         if subscription is None:
             return
@@ -200,6 +235,7 @@ class ActiveSubscriptions:
             self._ask(subscription)
 
     def fail(self, error: SluiceError) -> None:
+        """Fail all subscriptions and all calls that wait for an answer."""
         for waiter in self._asked.values():
             if not waiter.done():
                 waiter.set_exception(error)

@@ -1,10 +1,8 @@
-"""An event loop on a thread of its own, for programs that have none.
+"""Client for programs without asyncio: an AsyncClient on an event loop in its own thread.
 
-The client for programs without asyncio: an AsyncClient on a loop in a thread of its own.
-
-publish() returns when the publish store has the message. With `buffered` it only appends to a line that the
-loop's thread takes as a whole, so a message doesn't cost a switch of threads; it waits while MAX_LINE
-messages stand in line. Everything else asks the loop and waits.
+`publish()` returns when the publish store has the message. With `buffered` it only appends to a queue, which
+the loop's thread empties as a whole. So a message does not cost a thread switch. `publish()` waits while
+MAX_LINE messages are queued. All other calls run on the loop and wait for their result.
 """
 
 from __future__ import annotations
@@ -42,29 +40,34 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """`name` is the client's whose loop it is. From any thread but its own."""
+    """Event loop in a thread of its own, called from other threads. `name` is the name of the client."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stopping = 0
-        """Calls of `stop` whose last work isn't done."""
+        """Number of calls of `stop` whose last work is not done."""
         self._lock = threading.Lock()
-        """Nothing is handed to a loop that was told to stop: nobody would answer it."""
+        """Protects `_loop`. Work for a loop that was asked to stop would never be answered."""
 
     @property
     def is_running(self) -> bool:
-        """Whether it is started, and not stopped."""
+        """Whether the event loop was started and not stopped."""
         return self._loop is not None
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is in a callback on this very thread."""
+        """Whether the caller runs in a callback on this thread."""
         return self._thread is threading.current_thread()
 
     def start(self, first: Coroutine[Any, Any, object]) -> None:
-        """Begin, and wait until the first work is done. When that fails nothing runs, and why is raised. OperatorError client_started."""
+        """Start the thread and wait until the first work is done. If that fails, the thread is stopped.
+
+        Raises:
+            OperatorError: `client_started` if it runs already.
+            BaseException: Error of the first work.
+        """
         if self.is_running:
             first.close()
             raise OperatorError(
@@ -89,11 +92,16 @@ class LoopThread:
             self._loop.run_forever()
 
     def stop(self, last: Coroutine[Any, Any, object], timeout: float | None = None) -> None:
-        """End it after this last work, and wait until its thread has ended. Nothing is done when it doesn't
-        run. Of several calls at the same time the last one ends it.
+        """Run the last work, then stop the thread and wait for its end.
 
-        Raises what the work raises, or TimeoutError when a callback of the application holds the thread for
-        longer than `timeout` seconds; the thread then ends when the callback returns.
+        Does nothing if the loop does not run.
+
+        Of concurrent calls, the last one stops the thread.
+
+        Raises:
+            BaseException: Error of the last work.
+            TimeoutError: A callback of the application has blocked the thread for `timeout` seconds. The
+                thread ends when the callback returns.
         """
         with self._lock:
             if self._loop is None:
@@ -123,8 +131,13 @@ class LoopThread:
             thread.join()
 
     def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """What the work returns or raises; TimeoutError after so many seconds. OperatorError client_closed,
-        callback_would_wait."""
+        """Run work on the event loop and return its result.
+
+        Raises:
+            TimeoutError: After `timeout` seconds. The work is cancelled.
+            OperatorError: `client_closed`, or `callback_would_wait` on the loop's own thread.
+            BaseException: Error of the work.
+        """
         try:
             self.refuse_waiting()
         except OperatorError:
@@ -139,7 +152,7 @@ class LoopThread:
             raise self.closed_error() from None
         except TimeoutError as error:
             future.cancel()
-            if error.args or timeout is None:  # it is the work's own
+            if error.args or timeout is None:  # the work raised it
                 raise
             raise TimeoutError(f"Client {self._name} had no answer within {timeout:g} s.") from None
         except BaseException:
@@ -147,7 +160,11 @@ class LoopThread:
             raise
 
     def refuse_waiting(self) -> None:
-        """Raise OperatorError callback_would_wait in a callback on this thread, where a wait never ends."""
+        """Refuse to wait on the event loop's own thread, where the wait would never end.
+
+        Raises:
+            OperatorError: `callback_would_wait`.
+        """
         if self.is_current:
             raise OperatorError(
                 "callback_would_wait",
@@ -156,7 +173,11 @@ class LoopThread:
             )
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Have work done, and don't wait for it. OperatorError client_closed."""
+        """Start work on the event loop without waiting.
+
+        Raises:
+            OperatorError: `client_closed`.
+        """
         with self._lock:
             if self._loop is not None:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -164,39 +185,50 @@ class LoopThread:
         raise self.closed_error()
 
     def call_soon(self, what: Callable[[], object]) -> None:
-        """Have it done on the loop, and don't wait. OperatorError client_closed."""
+        """Call a function on the event loop without waiting.
+
+        Raises:
+            OperatorError: `client_closed`.
+        """
         with self._lock:
             if self._loop is None:
                 raise self.closed_error()
             self._loop.call_soon_threadsafe(what)
 
     def closed_error(self) -> OperatorError:
-        """What is raised where it doesn't run."""
+        """Return the error for calls while the event loop does not run."""
         return OperatorError(
             "client_closed", f"Client {self._name} isn't started or is closed.", "Start it first."
         )
 
 
 MAX_LINE = 4_096
-"""Messages that can wait in line for the loop's thread."""
+"""Maximum number of messages in the queue to the loop's thread."""
 STUCK_S = 1.0
-"""How much longer than its timeout `close()` waits for a loop that a callback of the application holds up."""
+"""Seconds beyond its timeout that `close()` waits for a loop that an application's callback blocks."""
 
 
 class SyncClient:
-    """One client of a broker, from any thread. The arguments are those of AsyncClient, and `buffered`."""
+    """Client for programs without asyncio. Use it from any thread, as a context manager."""
 
     def __init__(
         self, address: str | Sequence[str], name: str, *, buffered: bool = False, **options: Any
     ) -> None:
-        """`buffered`: publish() returns before the publish store has the message, some thirty times as fast.
-        A process that is killed loses up to MAX_LINE messages that were published; `flush()` says that the
-        broker has them."""
+        """Create a client. `start()`, or entering `with`, connects it.
+
+        Args:
+            address: See `AsyncClient`.
+            name: Unique client name.
+            buffered: Whether `publish()` returns before the publish store has the message. This is about
+                thirty times as fast. A process that is killed then loses up to MAX_LINE published messages;
+                `flush()` confirms that the broker has them.
+            options: Other arguments of `AsyncClient`. Callbacks run on the client's own thread.
+        """
         self._set_up(AsyncClient(address, name, **options), LoopThread(name), alone=True, buffered=buffered)
 
     @classmethod
     def share_loop(cls, loop: LoopThread, client: AsyncClient, *, buffered: bool) -> Self:
-        """One of several on one loop, which somebody else starts and stops."""
+        """Create one of several clients that share a loop. The caller starts and stops the loop."""
         made = cls.__new__(cls)
         made._set_up(client, loop, alone=False, buffered=buffered)
         return made
@@ -207,8 +239,9 @@ class SyncClient:
         self._alone = alone
         self._buffered = buffered
         self._taken: deque[tuple[str, bytes]] = deque()
-        """Messages that the loop has taken from the line and not handed to its client."""
+        """Messages that the loop took from the queue and has not passed to the client."""
         self._line: list[tuple[str, bytes]] = []
+        """Queued messages, protected by `_change`."""
         self._change = threading.Condition()
         self._sending = False
         self._closed = False
@@ -216,18 +249,26 @@ class SyncClient:
         self._order = asyncio.Lock()
         self._error: Exception | None = None
 
-    # Life.
+    # Lifecycle.
 
     def start(self) -> Self:
-        """Connect and log on. Raises the reason for failing."""
+        """Connect and log on; see `AsyncClient.start`.
+
+        Raises:
+            SluiceError: Reason of the failure.
+        """
         self._loop.start(self._client.start())
         return self
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what was published, wait until it is acknowledged, and disconnect: within `timeout` seconds.
+        """Send all published messages, wait until they are acknowledged, and disconnect.
 
-        Without a `timeout` the client's `close_timeout` counts. Raises OperatorError unsent_messages as
-        AsyncClient.close does; messages that still stand in line count, too.
+        Args:
+            timeout: Maximum seconds. None: the client's `close_timeout`.
+
+        Raises:
+            OperatorError: `unsent_messages`, as in `AsyncClient.close`. Messages that are still queued count,
+                too.
         """
         timeout = self._client.close_timeout if timeout is None else timeout
         if self._alone:
@@ -236,13 +277,16 @@ class SyncClient:
             self._loop.call(self.stop_loop(timeout), timeout + STUCK_S)
 
     async def stop_loop(self, timeout: float | None = None) -> None:
-        """On the loop: close as `close` does. Calls at the same time are one closing, and each raises what
-        that raises, or after its own `timeout` what is left then."""
+        """Close the client, as `close` does. Runs on the event loop.
+
+        Concurrent calls share one close, and each raises its error. A call whose own timeout expires first
+        raises for the messages that are unsent then.
+        """
         timeout = self._client.close_timeout if timeout is None else timeout
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(timeout))
         elif self._closing.done():
-            return  # and told
+            return  # an earlier call has reported the result
         elif not (await asyncio.wait([self._closing], timeout=timeout))[0]:
             self._raise_for([*self._taken, *self._line], self._client.unsent)
             return
@@ -259,9 +303,9 @@ class SyncClient:
             unsent = await self._client.disconnect(max(ends - loop.time(), 0))
             self._raise_for(left, unsent)
             self._raise_error()
-            await self._client.close()  # which is done, and has refusals to tell
+            await self._client.close()  # already disconnected: raises rejections that were not reported
         finally:
-            with self._change:  # whoever waits for room in the line waits for nothing now
+            with self._change:  # publishers that wait for room in the queue must wait no longer
                 self._closed = True
                 self._change.notify_all()
 
@@ -270,8 +314,7 @@ class SyncClient:
         Unsent(unsent.messages + len(line), unsent.nbytes + nbytes).raise_for(self.name)
 
     def _empty_line(self) -> list[tuple[str, bytes]]:
-        """Take out what the client has not got yet. A store that outlives the process gets it; return it
-        otherwise."""
+        """Remove the queued messages. A store in a file receives them; otherwise they are returned."""
         with self._change:
             left = [*self._taken, *self._line]
             self._taken.clear()
@@ -289,20 +332,22 @@ class SyncClient:
 
     @property
     def name(self) -> str:
+        """Unique client name."""
         return self._client.name
 
     @property
     def instance(self) -> str:
+        """Instance to which the client is connected; "" before the first logon."""
         return self._client.instance
 
     @property
     def connected(self) -> bool:
-        """Whether it is logged on now."""
+        """Whether the client is logged on now."""
         return self._client.connected
 
     @property
     def connections(self) -> int:
-        """How many times it has logged on."""
+        """Number of successful logons."""
         return self._client.connections
 
     @property
@@ -312,26 +357,31 @@ class SyncClient:
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """Bytes in the publish store; what still stands in line isn't counted."""
+        """Bytes of unacknowledged batches in the publish store, without queued messages."""
         return self._client.unacknowledged_bytes
 
     @property
     def notices(self) -> list[DecisionNotice]:
-        """Notices of the broker's policies to this client, the newest 100."""
+        """Newest 100 notices of the broker's policies to this client."""
         return list(self._client.notices)
 
     # Publishing.
 
     def publish(self, topic: str, body: Body, timeout: float | None = None) -> None:
-        """Publish one message: bytes as they are, text as UTF-8, anything else as JSON.
+        """Publish one message.
 
-        Returns when the publish store has it, or with `buffered` when it stands in line; `flush()` says that
-        the broker has it. Waits while the store, or the line, is full. In a callback of this client it stands
-        in line, too.
+        Returns when the publish store has it, or with `buffered` when it is queued. `flush()` confirms that
+        the broker has it. Waits while the store or the queue is full. In a callback of this client the
+        message is queued, too.
+
+        Args:
+            topic: Exact topic.
+            body: bytes are sent unchanged, str as UTF-8, anything else as JSON.
+            timeout: Maximum seconds to wait. None: no limit.
 
         Raises:
-            TimeoutError: It was full for `timeout` seconds; the message is not taken. None: no limit.
-            OperatorError: store_failed, when the store's disk refused the message.
+            TimeoutError: The store or queue was full for `timeout` seconds. The message was not accepted.
+            OperatorError: `store_failed`, when the store's disk rejected the message.
         """
         if not (self._buffered or self._loop.is_current):
             self._loop.call(self._client.store_messages(topic, [body], timeout))
@@ -353,7 +403,10 @@ class SyncClient:
             self._line.append((topic, body))
 
     def _keep_sending(self) -> None:
-        """Have the loop's thread take the line, unless it does already. Under the lock, so before it looks what stands there is in it."""
+        """Make the loop's thread empty the queue, unless it does so already.
+
+        The caller holds the lock, so a message that it appends afterwards is included.
+        """
         if self._closed:
             raise self._loop.closed_error()
         if not self._sending:
@@ -366,7 +419,7 @@ class SyncClient:
             raise error
 
     async def _send_line(self) -> None:
-        async with self._order:  # a second one, as of flush(), must not overtake the first
+        async with self._order:  # a concurrent call, such as flush(), must not overtake an earlier one
             while self._take_line():
                 while self._taken:
                     topic, body = self._taken.popleft()
@@ -377,7 +430,10 @@ class SyncClient:
                         return
 
     def _stopped_at(self, error: Exception) -> None:
-        """The next publish() or flush() raises it, and those after it go on with the rest."""
+        """Stop emptying the queue after an error.
+
+        The next publish() or flush() raises it; later calls continue.
+        """
         with self._change:
             self._line[:0] = self._taken
             self._taken.clear()
@@ -385,8 +441,10 @@ class SyncClient:
             self._change.notify_all()
 
     def _take_line(self) -> bool:
-        """Take the whole line; behind what a call that ran out of time has left. Return whether there is
-        something."""
+        """Move all queued messages to `_taken`, behind messages of an earlier call that timed out.
+
+        Returns whether there are any.
+        """
         with self._change:
             self._taken += self._line
             self._line.clear()
@@ -395,7 +453,10 @@ class SyncClient:
         return self._sending
 
     def publish_many(self, topic: str, bodies: Sequence[Body], timeout: float | None = None) -> None:
-        """Publish messages of one topic as one batch. The publish store has them then; see `publish`."""
+        """Publish messages of one topic as one batch.
+
+        Returns when the publish store has them; see `publish`.
+        """
         self._loop.call(self._store_after_line(topic, bodies, timeout))
 
     async def _store_after_line(self, topic: str, bodies: Sequence[Body], timeout: float | None) -> None:
@@ -405,12 +466,17 @@ class SyncClient:
         await self._client.store_messages(topic, bodies, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything published is acknowledged. Raises the first error, or TimeoutError after `timeout` seconds."""
+        """Wait until all published messages are acknowledged; see `AsyncClient.flush`.
+
+        Raises:
+            SluiceError: First rejection since the last `flush()`, or the reason why the client failed.
+            TimeoutError: After `timeout` seconds.
+        """
         self._loop.call(self.wait_flushed(), timeout)
 
     async def wait_flushed(self) -> None:
-        """On the loop: everything published so far is acknowledged."""
-        # Shielded: a flush() whose time is over takes nothing out of the line with it.
+        """Wait until all messages published so far are acknowledged. Runs on the event loop."""
+        # Shielded: a flush() whose timeout expires must not lose messages that it took from the queue.
         await asyncio.shield(self._send_line())
         self._raise_error()
         await self._client.flush()
@@ -425,43 +491,47 @@ class SyncClient:
         id: str | None = None,
         **options: Unpack[SubscribeOptions],
     ) -> SyncSubscription:
-        """Subscribe; see AsyncClient.subscribe."""
+        """Subscribe to a topic pattern; see `AsyncClient.subscribe`."""
         subscription = self._loop.call(self._client.subscribe(topic, filter, bookmark, id, **options))
         return SyncSubscription(self._loop, subscription)
 
     def pause(self, subscriptions: Sequence[SyncSubscription]) -> None:
-        """Pause several in one command; see AsyncClient.pause."""
+        """Pause several subscriptions in one command; see `AsyncClient.pause`."""
         self._loop.call(self._client.pause(_parts(subscriptions)))
 
     def resume(self, subscriptions: Sequence[SyncSubscription]) -> None:
-        """Resume several in one command; see AsyncClient.resume."""
+        """Resume several subscriptions in one command; see `AsyncClient.resume`."""
         self._loop.call(self._client.resume(_parts(subscriptions)))
 
     def set_rate(
         self, subscriptions: Sequence[SyncSubscription], rate: str | None, max_gap: str | None = None
     ) -> None:
-        """Another rate of several in one command; see AsyncClient.set_rate."""
+        """Change the rate of several subscriptions in one command; see `AsyncClient.set_rate`."""
         self._loop.call(self._client.set_rate(_parts(subscriptions), rate, max_gap))
 
 
 class SyncSubscription:
-    """A subscription of a SyncClient or of SyncGroups. Iterate it for messages, or `batches()` for record batches."""
+    """Subscription of a SyncClient or of SyncGroups.
+
+    Iterate it for messages, or `batches()` for record batches.
+    """
 
     def __init__(self, loop: LoopThread, subscription: Subscription | GroupsSubscription) -> None:
         self._loop = loop
         self._subscription = subscription
         self._arrived: deque[ReceivedBatch] = deque()
-        """Taken from the loop's thread together."""
+        """Batches that were taken from the loop's thread together, not delivered yet."""
         self._reading: deque[Iterator[Message]] = deque()
-        """As `SubscriptionReader` has it."""
+        """Unread messages of batches that `messages` has started."""
 
     @property
     def id(self) -> str:
+        """Id of the subscription, also in the bookmark store."""
         return self._subscription.id
 
     @property
     def gaps(self) -> list[GapNotice]:
-        """Intervals that the log no longer held."""
+        """Intervals that the log no longer had."""
         return list(self._subscription.gaps)
 
     @property
@@ -473,10 +543,13 @@ class SyncSubscription:
         return self.messages()
 
     def messages(self, *, until_completed: bool = False, timeout: float | None = None) -> Iterator[Message]:
-        """The messages, one by one; with `until_completed` only those of the replay.
+        """Iterate over the messages; with `until_completed` only over those of the replay.
 
-        Raises TimeoutError when none comes for `timeout` seconds; None waits until the subscription ends.
-        Reading on after a stop, also with another call, continues with the next message.
+        A reader that stops and later reads on, also with another call, continues with the next message.
+
+        Raises:
+            TimeoutError: No message arrived for `timeout` seconds. None: wait until the subscription ends.
+            SluiceError: Reason why the subscription cannot continue.
         """
         reading, timestamp = self._reading, self._subscription.timestamp
         while not until_completed or self._left_of_replay() >= 0:
@@ -491,13 +564,15 @@ class SyncSubscription:
             reading.append(batch_messages(*arrived, timestamp=timestamp))
 
     def batches(self, *, until_completed: bool = False, timeout: float | None = None) -> Iterator[Batch]:
-        """The record batches as they arrived. A batch that `messages` has begun is left to it. `timeout`: see
-        `messages`."""
+        """Iterate over the record batches as they arrived; see `messages` for `timeout`.
+
+        A batch that `messages` has started is left to `messages`.
+        """
         while (arrived := self._take(until_completed, timeout)) is not None:
             yield arrived.batch
 
     async def _take_all(self, until_completed: bool, timeout: float | None) -> list[ReceivedBatch]:
-        # On the loop: a wait that ends there has taken nothing.
+        # The timeout applies on the loop, so that a wait that times out has taken nothing.
         async with within(timeout, "reading"):
             return await self._subscription.take_all(until_completed)
 
@@ -514,32 +589,48 @@ class SyncSubscription:
         return self._subscription.replay_batches_remaining() + len(self._arrived)
 
     def ack(self, item: Message | None = None) -> None:
-        """Acknowledge a message, or everything of the batch that was read last; see Subscription.ack."""
+        """Acknowledge a message, or all messages of the batch that was read last; see `Subscription.ack`.
+
+        Raises:
+            OperatorError: `no_acks`.
+        """
         self._loop.call_soon(self._subscription.prepare_ack(item))
 
     def done(self, item: Message | Batch) -> None:
-        """The application is done with it; see Subscription.done. Call it from one thread only."""
-        # Without a change of threads: the loop's thread only appends to what this reads from the front.
+        """Mark a message or batch as processed; see `Subscription.done`. Call it from one thread only."""
+        # No switch to the loop's thread is needed: that thread only appends to the data that this reads from
+        # the front.
         self._subscription.done(item)
 
     def bookmark_after(self, item: Message | Batch) -> str | None:
-        """The bookmark to store with a result; see Subscription.bookmark_after."""
+        """Return the bookmark to store with a result; see `Subscription.bookmark_after`."""
         return self._subscription.bookmark_after(item)
 
     def pause(self) -> None:
-        """Deliver nothing until `resume()`. What is on its way still comes. ClientError not_steerable."""
+        """Pause delivery until `resume()`; see `Subscription.pause`.
+
+        Raises:
+            ClientError: `not_steerable`.
+        """
         self._loop.call(self._subscription.pause())
 
     def resume(self) -> None:
-        """Go on where it was paused."""
+        """Resume delivery after `pause()`; see `Subscription.resume`."""
         self._loop.call(self._subscription.resume())
 
     def set_rate(self, rate: str | None, max_gap: str | None = None) -> None:
-        """Another rate ("1000", "500KB", "2X"), or none, from now on. ClientError bad_rate."""
+        """Change the rate limit; None removes it. See `Subscription.set_rate`.
+
+        Raises:
+            ClientError: `bad_rate`.
+        """
         self._loop.call(self._subscription.set_rate(rate, max_gap))
 
     def close(self, *, delete: bool = False) -> None:
-        """Unsubscribe. Iterations end after what waits. `delete`: a durable one isn't kept either."""
+        """Unsubscribe. Iterations end after the messages that were already received.
+
+        `delete` also deletes a durable subscription at the broker.
+        """
         self._loop.call(self._subscription.close(delete=delete))
 
 

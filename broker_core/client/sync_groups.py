@@ -1,4 +1,4 @@
-"""Several groups for programs without asyncio: AsyncGroups on a loop in a thread of its own, with a SyncClient for each group."""
+"""Client of several groups for programs without asyncio: AsyncGroups on an event loop in its own thread."""
 
 from __future__ import annotations
 
@@ -14,12 +14,22 @@ from broker_core.client.unsent import closing_notes, is_interruption
 
 
 class SyncGroups:
-    """One client of several groups, from any thread. The arguments are those of AsyncGroups; `clients` has each group's SyncClient."""
+    """Client of several groups, under one name. Use it from any thread, as a context manager.
+
+    `clients` maps each group's name to its SyncClient.
+    """
 
     def __init__(
         self, groups: Mapping[str, GroupConfig], name: str, *, buffered: bool = False, **options: Any
     ) -> None:
-        """`buffered`: see SyncClient."""
+        """Create a client of several groups.
+
+        Args:
+            groups: Configuration of each group, by the group's name.
+            name: Unique client name.
+            buffered: See `SyncClient`.
+            options: Options of `AsyncClient` for all groups; see `AsyncGroups`.
+        """
         self._groups = AsyncGroups(groups, name, **options)
         self._loop = LoopThread(name)
         self.clients = {
@@ -29,16 +39,20 @@ class SyncGroups:
 
     @property
     def name(self) -> str:
+        """Unique client name."""
         return self._groups.name
 
     def start(self) -> Self:
-        """Connect to all groups and log on; see AsyncGroups.start."""
+        """Connect to all groups and log on; see `AsyncGroups.start`."""
         self._loop.start(self._groups.start())
         return self
 
     def close(self, timeout: float | None = None) -> None:
-        """Close all groups within `timeout` seconds; see SyncClient.close. The first group's error has
-        `group` in its details."""
+        """Close all groups within `timeout` seconds; see `SyncClient.close`.
+
+        Raises:
+            SluiceError: Error of the first failed group, with `group` in its details.
+        """
         longest = max(client.close_timeout for client in self._groups.clients.values())
         self._loop.stop(
             run_for_each_group(self.clients, lambda _, client: client.stop_loop(timeout), to_the_end=True),
@@ -53,20 +67,36 @@ class SyncGroups:
             self.close(0 if is_interruption(error) else None)
 
     def group_of(self, topic: str) -> str:
-        """The name of the group that has a topic. OperatorError no_group_for_topic."""
+        """Return the name of the group that has a topic.
+
+        Raises:
+            OperatorError: `no_group_for_topic`.
+        """
         return self._groups.group_of(topic)
 
     def publish(self, topic: str, body: Body, timeout: float | None = None) -> None:
-        """Publish one message to the group that has the topic; see SyncClient.publish. OperatorError
-        no_group_for_topic."""
+        """Publish one message to the group that has the topic; see `SyncClient.publish`.
+
+        Raises:
+            OperatorError: `no_group_for_topic`.
+        """
         self.clients[self.group_of(topic)].publish(topic, body, timeout)
 
     def publish_many(self, topic: str, bodies: Sequence[Body], timeout: float | None = None) -> None:
-        """Publish messages of one topic as one batch. OperatorError no_group_for_topic."""
+        """Publish messages of one topic as one batch; see `SyncClient.publish_many`.
+
+        Raises:
+            OperatorError: `no_group_for_topic`.
+        """
         self.clients[self.group_of(topic)].publish_many(topic, bodies, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything published is acknowledged, in all groups. Raises the first error, or TimeoutError after `timeout` seconds."""
+        """Wait until all groups have acknowledged all published messages.
+
+        Raises:
+            SluiceError: First error, with `group` in its details.
+            TimeoutError: After `timeout` seconds.
+        """
         self._loop.call(run_for_each_group(self.clients, lambda _, client: client.wait_flushed()), timeout)
 
     def subscribe(
@@ -77,6 +107,6 @@ class SyncGroups:
         id: str | None = None,
         **options: Unpack[SubscribeOptions],
     ) -> SyncSubscription:
-        """Subscribe in every group that may have a topic of the pattern; see AsyncGroups.subscribe."""
+        """Subscribe in every group that may have a topic of the pattern; see `AsyncGroups.subscribe`."""
         subscription = self._loop.call(self._groups.subscribe(topic, filter, bookmark, id, **options))
         return SyncSubscription(self._loop, subscription)

@@ -1,4 +1,4 @@
-"""Time limits of calls that wait for the broker."""
+"""Time limits of client calls that wait for the broker."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import Final
 
 REQUEST_TIMEOUT_S: Final = 60.0
-"""Seconds that a subscribe, pause, resume or set_rate waits for its answer, unless the client is told
-otherwise."""
+"""Default seconds that subscribe, pause, resume and set_rate wait for the broker's answer."""
 CLOSE_TIMEOUT_S: Final = 10.0
-"""Seconds that closing may take, unless the client is told otherwise."""
+"""Default seconds that closing may take."""
 
 
 _NO_LIMIT: Final = nullcontext()
 
 
 def within(seconds: float | None, call: str) -> AbstractAsyncContextManager[None]:
-    """Cancel the block after `seconds`, and raise a TimeoutError that names the call. None: no limit."""
+    """Return a context that cancels its block after `seconds` and raises TimeoutError with the call's name.
+
+    None: no limit.
+    """
     return _NO_LIMIT if seconds is None else _cancel_after(seconds, call)
 
 

@@ -1,4 +1,4 @@
-"""Messages that a client leaves behind when it closes."""
+"""Messages that are lost when a client closes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from broker_core.errors import OperatorError, SluiceError
 
 
 class Unsent(NamedTuple):
-    """Published messages that no broker has acknowledged and that end with this process."""
+    """Published messages that no broker has acknowledged and that are lost with this process."""
 
     messages: int
     nbytes: int
 
     def raise_for(self, client: str) -> None:
-        """Raise OperatorError unsent_messages if there are any."""
+        """Raise OperatorError `unsent_messages` if there are any. `client` is the client's name."""
         if self.messages:
             raise OperatorError(
                 "unsent_messages",
-                f"Client {client} closed while {self.messages} messages ({self.nbytes} bytes) weren't acknowledged.",
+                f"Client {client} closed while {self.messages} messages ({self.nbytes} bytes) weren't "
+                "acknowledged.",
                 "Call flush() before closing, allow a longer timeout, or use a FilePublishStore.",
                 messages=self.messages,
                 bytes=self.nbytes,
@@ -31,13 +32,16 @@ NOTHING_UNSENT: Final = Unsent(0, 0)
 
 
 def is_interruption(error: BaseException | None) -> bool:
-    """Whether a `with` block is left by Ctrl-C, an exit or a cancellation: then closing doesn't wait."""
+    """Return whether a `with` block ends by Ctrl-C, an exit or a cancellation. Closing then does not wait."""
     return error is not None and not isinstance(error, Exception)
 
 
 @contextmanager
 def closing_notes(error: BaseException | None) -> Iterator[None]:
-    """Add what closing raises to the error by which the block was left; raise it if there is none."""
+    """Catch errors of closing.
+
+    If the block ended with an error, an error of closing is added to it as a note. Otherwise it is raised.
+    """
     try:
         yield
     except (SluiceError, TimeoutError) as problem:

@@ -1,7 +1,7 @@
-"""The same frames over a WebSocket, by the sans-IO half of the `websockets` package.
+"""WebSocket link: native frames in binary messages, by the sans-IO half of the `websockets` package.
 
-Sans-IO because reads and writes then stay plain callbacks: no task for each direction, and back-pressure is the
-transport's own. Compression is never offered; it would cost more than the network.
+Sans-IO keeps reads and writes plain callbacks: no task per direction, and the asyncio transport does
+back-pressure. Compression is never offered, because its CPU cost is higher than the network's.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.native import FROM_BROKER, MAX_FRAME, parse_message
 
 MAX_MESSAGE = MAX_FRAME + 64 * 1024
+"""Maximum bytes of a received message: a frame and some headers."""
 
 
 class WebSocketLink(ClientLink, asyncio.Protocol):
-    """Frames in binary messages."""
+    """Link over WebSocket: one binary message has one or more frames."""
 
     def __init__(self, on_frames: OnFrames, address: BrokerAddress) -> None:
         super().__init__(on_frames)
@@ -56,6 +57,7 @@ class WebSocketLink(ClientLink, asyncio.Protocol):
         return False
 
     def _handle(self) -> None:
+        """Process received WebSocket events, then write pending answers."""
         for event in self._wire.events_received():
             if isinstance(event, WireFrame):
                 self._on_wire_frame(event)
@@ -69,6 +71,7 @@ class WebSocketLink(ClientLink, asyncio.Protocol):
         self._write()
 
     def _on_wire_frame(self, frame: WireFrame) -> None:
+        """Process one WebSocket frame: a close, binary data, or unexpected text."""
         if frame.opcode is Opcode.CLOSE:
             close = self._wire.close_rcvd
             if close is not None and self.error is None and (code := code_from_close_number(close.code)):
@@ -90,6 +93,7 @@ class WebSocketLink(ClientLink, asyncio.Protocol):
             )
 
     def _write(self) -> None:
+        """Write pending bytes of the WebSocket protocol to the asyncio transport."""
         transport = self._transport
         for data in self._wire.data_to_send():
             if transport is None or transport.is_closing():

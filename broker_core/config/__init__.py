@@ -1,7 +1,8 @@
-"""Settings: typed, frozen, checked once, with the words and defaults of seed 000. Also the JSON of a policy revision.
+"""Typed, frozen and validated settings of an instance, and the JSON document of a policy revision.
 
-A policy document is one whole revision: the instance's settings and every transport's. `PolicyDocument.from_dict`
-lists every problem at once and never repairs a value. Each concept's settings are declared and read by its own modules.
+A policy document is one complete revision: the settings of the instance and of every transport. The names and
+defaults of AMPS settings are those of seed 000. `PolicyDocument.from_dict` reports every problem in one error
+and never repairs a value. Each module declares the settings of one concept and reads them from the document.
 """
 
 from __future__ import annotations

@@ -1,15 +1,19 @@
-"""Settings of access: who may log on to a transport, by what proof, and which topics they may publish and read.
+"""Access settings: users, their credentials, and the topics that they may publish and read.
 
 In the document, beside `transports`:
 
     "access": {
-      "users": [{"name": "maria", "password": "scrypt$...", "token": null, "certificate": null, "groups": ["desk"]}],
-      "entitlements": [{"who": ["group:desk"], "transports": [], "publish": ["orders.*"], "subscribe": ["orders.>"],
-                        "filter": "/region = 'eu'"}]
+      "users": [
+        {"name": "maria", "password": "scrypt$...", "token": null, "certificate": null, "groups": ["desk"]}
+      ],
+      "entitlements": [
+        {"who": ["group:desk"], "transports": [], "publish": ["orders.*"], "subscribe": ["orders.>"],
+         "filter": "/region = 'eu'"}
+      ]
     }
 
-and in a transport: `authentication`, `restricted`, `tls` and `origins`. Secrets are hashes, never the secrets themselves
-(`broker_core.access.credential_hashes`).
+A transport adds `authentication`, `restricted`, `tls` and `origins`. The document stores hashes of passwords
+and tokens, never the secrets themselves (`broker_core.access.credential_hashes`).
 """
 
 from __future__ import annotations
@@ -29,7 +33,13 @@ MAX_ENTITLEMENTS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Files in PEM: the transport's certificate chain, its key, and the authorities of clients' certificates."""
+    """Paths of a transport's PEM files.
+
+    Attributes:
+        certificate: Certificate chain that the transport shows.
+        key: Private key of the certificate.
+        client_ca: Authorities whose client certificates are accepted. None: no client certificates.
+    """
 
     certificate: str
     key: str
@@ -38,12 +48,16 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class UserSettings:
-    """Somebody who may log on, with one proof or several, for the transports that ask for it.
+    """User account with one or several kinds of credentials.
 
-    password      the hash of one; token: the hash of one
-    certificate   the common name or a subject alternative name in the client's certificate
-    groups        names that entitlements may speak of as `group:name`
-    clients       client names that the user may take, `feed-*` for those that begin so; none means any
+    Attributes:
+        name: Unique user name.
+        password: Hash of the password.
+        token: Hash of the token, unique among users.
+        certificate: Common name or subject alternative name in the client's certificate, unique among users.
+        groups: Names of groups. An entitlement refers to a group as `group:NAME`.
+        clients: Client names that the user may use. `feed-*` matches every name with that prefix. Empty: any
+            name.
     """
 
     name: str
@@ -56,13 +70,17 @@ class UserSettings:
 
 @dataclass(frozen=True, slots=True)
 class EntitlementSettings:
-    """What some may do. Entitlements add up; what none of them allows is refused on a restricted transport.
+    """Permissions of some users.
 
-    who          user names, `feed-*` for names that begin so, `group:name`, or `*` for everybody
-    transports   names; none means all
-    publish      topic patterns that may be published to
-    subscribe    topic patterns that may be read
-    filter       added to every subscription that this entitlement allows
+    Permissions of several entitlements add up. A restricted transport rejects actions that no entitlement
+    permits.
+
+    Attributes:
+        who: User names, `feed-*` for every name with that prefix, `group:NAME`, or `*` for all users.
+        transports: Names of transports. Empty: all transports.
+        publish: Topic patterns that the users may publish to.
+        subscribe: Topic patterns that the users may subscribe to.
+        filter: Filter that is added to every subscription that this entitlement permits.
     """
 
     who: tuple[str, ...]
@@ -74,7 +92,7 @@ class EntitlementSettings:
 
 @dataclass(frozen=True, slots=True)
 class AccessSettings:
-    """The users and what they may do."""
+    """Users and entitlements of an instance."""
 
     users: tuple[UserSettings, ...] = ()
     entitlements: tuple[EntitlementSettings, ...] = ()
@@ -83,7 +101,10 @@ class AccessSettings:
 def read_authentication(
     reader: DocumentReader, source: Mapping[str, Any], where: str
 ) -> tuple[str, bool, TlsSettings | None]:
-    """How a transport's clients prove who they are, whether entitlements limit them, and its TLS."""
+    """Return the authentication method of a transport, whether it is restricted, and its TLS settings.
+
+    Authentication by certificate is a problem unless `tls` names a `client_ca`.
+    """
     proof = source.get("authentication", "none")
     if proof not in AUTHENTICATIONS:
         reader.problems.append(f"{where}: authentication must be one of {', '.join(AUTHENTICATIONS)}")
@@ -97,7 +118,7 @@ ANY_ORIGIN = "*"
 
 
 def read_origins(reader: DocumentReader, source: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """Whose pages may connect by WebSocket: origins as browsers send them, or * for any."""
+    """Read the origins of web pages that may connect by WebSocket, as browsers send them. `*` permits any."""
     origins = reader.read_texts(source, "origins", where, (), "origins")
     reader.problems += [
         f"{where}: {one[:80]!r} isn't an origin such as https://desk.example:8443, nor *"
@@ -120,8 +141,14 @@ def _is_origin(text: str) -> bool:
 
 
 def is_origin_allowed(origin: str, host: str, origins: Collection[str]) -> bool:
-    """Whether a page of an origin may open a WebSocket to a transport that it called by `host`, its name and port. Programs
-    send no origin; a page that comes from there itself needs no permission."""
+    """Return whether a web page may open a WebSocket to a transport.
+
+    Args:
+        origin: The page's origin as its browser sent it. Programs send none ("") and are always allowed.
+        host: Host name and port by which the page called the transport. A page from that host is always
+            allowed.
+        origins: Permitted origins of the transport.
+    """
     own = urlsplit(origin).netloc == host and host != ""
     return origin == "" or own or origin in origins or ANY_ORIGIN in origins
 
@@ -139,12 +166,12 @@ def _tls(reader: DocumentReader, source: Mapping[str, Any], where: str) -> TlsSe
 
 
 def read_access(reader: DocumentReader, source: Mapping[str, Any]) -> AccessSettings:
-    """The users and entitlements."""
+    """Read the users and entitlements of a policy document."""
     reader.check_known_keys(source, AccessSettings.__dataclass_fields__, "access")
     users = tuple(_user(reader, item) for item in _listed(reader, source, "users", MAX_USERS))
     for key in ("name", "token", "certificate"):
         found = Counter(getattr(user, key) for user in users)
-        # A token's hash isn't for the eyes of whoever reads the problem.
+        # Do not repeat a token's hash in the problem: other operators can read it.
         reader.problems += [
             f"two users have the same {key}" if key == "token" else f"two users have the {key} {value}"
             for value, number in found.items()

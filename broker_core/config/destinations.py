@@ -1,4 +1,4 @@
-"""Destinations: other brokers or groups that this instance's records are carried to."""
+"""Destinations: other brokers or groups to which links forward this instance's records."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ DURABILITIES: Final = ("async", "sync")
 
 @dataclass(frozen=True, slots=True)
 class DestinationSettings:
-    """One link, from here to there.
+    """Link that forwards records of this instance to another broker or group.
 
-    name         what it is called here: its client is link.NAME, and so is its managed replay
-    addresses    tcp:// or tcps:// of a broker, or of the members of a group, to be tried in turn
-    topic        the topic or pattern whose records are carried; default everything
-    filter       only those of them that pass it
-    begin        where a new link begins: `oldest` record of the log (default), or `now`
-    durability   `sync`: what it carries is acknowledged to publishers when the destination has it; `async` (default): at once
-    enabled      default true. Switched off it keeps its place, and the log from there on
-    ca           PEM file of who signed the destination's certificate; default the system's authorities
-    certificate  PEM files of a certificate to show, and its key, on the broker's machine
-    key
+    Attributes:
+        name: Name of the link. Its client and its managed replay are named `link.NAME`.
+        addresses: `tcp://` or `tcps://` addresses of a broker, or of the members of a group. The link tries
+            them in order.
+        topic: Topic or pattern of the records to forward. Default `>`: all topics.
+        filter: Filter that a record must pass to be forwarded. None: all records.
+        begin: First record of a new link: the `oldest` record of the log (default), or `now` for new records
+            only.
+        durability: `sync`: publishers get their acknowledgement after the destination has the record. `async`
+            (default): publishers do not wait for the destination.
+        enabled: Default true. A disabled link keeps its position, and pins the log from there on.
+        ca: PEM file of the authority that signed the destination's certificate. None: the system's
+            authorities.
+        certificate: PEM file of the certificate that the link shows, on the broker's machine. Needs `key`.
+        key: PEM file of the private key of `certificate`.
     """
 
     name: str
@@ -45,12 +50,12 @@ class DestinationSettings:
 
     @property
     def is_sync(self) -> bool:
-        """Whether publishers wait for it, as far as it isn't downgraded."""
+        """Whether publishers wait for this destination, unless a timeout or an operator has downgraded it."""
         return self.durability == "sync" and self.enabled
 
 
 def read_destinations(reader: DocumentReader, source: Any) -> tuple[DestinationSettings, ...]:
-    """The document's `destinations`: a list with an entry for each."""
+    """Read the list `destinations` of a policy document."""
     if source is None:
         return ()
     if not is_list_of(source, Mapping, MAX_DESTINATIONS):
@@ -84,7 +89,8 @@ def _read_one(reader: DocumentReader, entry: Mapping[str, Any]) -> DestinationSe
     )
     if durability == "sync" and begin == "now":
         reader.problems.append(
-            f"{where}: sync goes with begin oldest; make a link that begins now async until it carries, then it goes on from its place"
+            f"{where}: sync goes with begin oldest; make a link that begins now async until it carries, "
+            "then it goes on from its place"
         )
     enabled = reader.read_bool(entry, "enabled", where)
     certificate, key = reader.read_path(entry, "certificate", where), reader.read_path(entry, "key", where)

@@ -1,7 +1,8 @@
-"""The JSON of a policy revision.
+"""Policy document: parses one policy revision from JSON and checks the directories that it names.
 
-Roots: the directories under which a policy may have the broker write. They come from the environment, not from a policy, so
-that whoever may edit policies can't point the service at any place of the machine.
+A policy may name directories only below configured roots (`SLUICE_DIRECTORY_ROOTS`). The roots come from the
+environment, not from a policy. So an operator who may edit policies cannot make the broker write to an
+arbitrary directory of the machine.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ from broker_core.errors import OperatorError
 
 @dataclass(frozen=True, slots=True)
 class PolicyDocument:
-    """One revision, whole. The instance-wide client policy always has a capacity."""
+    """Policy revision: all settings of an instance.
+
+    `client_policy` is the instance-wide client policy. Its `client_max_capacity` is always set.
+    """
 
     revision: int
     instance: InstanceSettings
@@ -50,20 +54,24 @@ class PolicyDocument:
     client_policy: ClientPolicy
     transports: tuple[TransportSettings, ...]
     rules: tuple[RuleSettings, ...] = ()
-    """The operator's own rules."""
+    """Custom rules of the operators."""
     xap: tuple[XapPolicy, ...] = ()
     activemq: tuple[ActiveMqPolicy, ...] = ()
     qpid: tuple[QpidTopicPolicy, ...] = ()
     access: AccessSettings = field(default_factory=AccessSettings)
-    """Who may log on, and what they may do."""
+    """Users and their permissions."""
     quotas: tuple[QuotaSettings, ...] = ()
-    """What one user and one client may take."""
+    """Limits on the resources of one user or one client."""
     destinations: tuple[DestinationSettings, ...] = ()
-    """Where records are carried to."""
+    """Links to other brokers or groups."""
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> PolicyDocument:
-        """Read and check a document. Raises OperatorError bad_policy with every problem in details["problems"]."""
+        """Parse and validate a policy document.
+
+        Raises:
+            OperatorError: `bad_policy`, with a list of all problems in `details["problems"]`.
+        """
         reader = DocumentReader()
         policy = _read(reader, document)
         if reader.problems or policy is None:
@@ -71,10 +79,11 @@ class PolicyDocument:
         return policy
 
     def to_dict(self) -> dict[str, Any]:
-        """The document as JSON-able data; from_dict(to_dict()) is the same policy."""
+        """Return the document as JSON-compatible data. `from_dict(to_dict())` returns an equal policy."""
         made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         made["instance"]["journaled_topics"] = [topic.to_json() for topic in self.instance.journaled_topics]
-        # What says nothing stays out, so that documents without it are as they were.
+        # Settings at their defaults are omitted, so that documents written before a setting existed stay
+        # unchanged.
         for key, silent in GROUP_SILENT.items():
             if made["instance"][key] == silent:
                 del made["instance"][key]
@@ -89,7 +98,11 @@ class PolicyDocument:
         return made
 
     def transport(self, name: str) -> TransportSettings:
-        """The transport of that name. Raises OperatorError unknown_transport."""
+        """Return the transport with that name.
+
+        Raises:
+            OperatorError: `unknown_transport`.
+        """
         for transport in self.transports:
             if transport.name == name:
                 return transport
@@ -98,7 +111,11 @@ class PolicyDocument:
         )
 
     def client_policy_of(self, transport: str) -> ClientPolicy:
-        """What holds for a transport's clients: the instance's values where it says nothing, or isn't there."""
+        """Return the effective client policy of a transport.
+
+        The transport's values override those of the instance. An unknown transport gets the instance's
+        values.
+        """
         for own in self.transports:
             if own.name == transport:
                 said = {key: value for key, value in asdict(own.client_policy).items() if value is not None}
@@ -114,7 +131,10 @@ def default_policy(
     stomp_port: int = 61613,
     stomp_ws_port: int = 61614,
 ) -> PolicyDocument:
-    """Revision 1 of a new instance: TCP on 9007 and WebSocket on 9008, AMPS's defaults; STOMP where ActiveMQ has it."""
+    """Return revision 1 of a new instance, with four transports.
+
+    TCP on 9007 and WebSocket on 9008 are AMPS's defaults. STOMP on 61613 and 61614 are ActiveMQ's.
+    """
     return PolicyDocument(
         1,
         InstanceSettings(instance_name),
@@ -147,7 +167,11 @@ def _read(reader: DocumentReader, source: Mapping[str, Any]) -> PolicyDocument |
     reader.check_unique([transport.name for transport in transports], "transport name")
     reader.check_unique([(t.host, t.port) for t in transports if t.port], "address of a transport")
     return PolicyDocument(
-        revision, instance, pool, client, transports,
+        revision,
+        instance,
+        pool,
+        client,
+        transports,
         read_rules(reader, source.get("rules")),
         read_xap(reader, source.get("xap")),
         read_activemq(reader, source.get("activemq")),
@@ -155,11 +179,11 @@ def _read(reader: DocumentReader, source: Mapping[str, Any]) -> PolicyDocument |
         read_access(reader, reader.read_object(source, "access")),
         read_quotas(reader, source.get("quotas")),
         read_destinations(reader, source.get("destinations")),
-    )  # fmt: skip
+    )
 
 
 class DirectoryDefaults(NamedTuple):
-    """Directories of an installation where its policy names none."""
+    """Directories that an installation uses where its policy names none."""
 
     journal: Path
     archive: Path
@@ -172,10 +196,17 @@ def misplaced_directories(
     reserved: Sequence[Path] = (),
     defaults: DirectoryDefaults | None = None,
 ) -> list[str]:
-    """Return a sentence for each directory that a policy may not name.
+    """Return one sentence for each directory that a policy must not name.
 
-    A directory lies under a root, overlaps no reserved path, and spools lie apart from segments: neither
-    contains the other. Links are followed.
+    Each directory must lie below a root and must not overlap a reserved path. Spools and segments must be
+    separate: neither directory may contain the other. Symbolic links are followed.
+
+    Args:
+        policy: The policy to check.
+        roots: Directories below which a policy may place files.
+        reserved: Paths that are in use for other purposes.
+        defaults: The installation's directories, compared with those that the policy names. None: not
+            compared.
     """
     named = list(_named_directories(policy))
     if unreadable := _unreadable_paths(named):
@@ -186,8 +217,10 @@ def misplaced_directories(
 def misplaced_paths(
     named: Sequence[tuple[str, Path]], roots: Sequence[Path], reserved: Sequence[Path]
 ) -> list[str]:
-    """Return a sentence for each setting whose path is relative, lies under no root, or overlaps a reserved
-    path. A relative path would depend on the directory in which a process was started."""
+    """Return one sentence for each setting whose path is relative, outside all roots, or overlaps `reserved`.
+
+    A relative path is refused because it would depend on the working directory of the process.
+    """
     allowed = [root.resolve() for root in roots]
     relative = [
         f"{setting}: {path} isn't an absolute path" for setting, path in named if not path.is_absolute()
@@ -208,13 +241,19 @@ def misplaced_paths(
 
 
 def overlap(one: Path, other: Path) -> bool:
-    """Whether two paths are the same, or one contains the other. Links are followed, and mounts compared."""
+    """Return whether two paths are equal, or one contains the other.
+
+    Follows symbolic links and compares mounts.
+    """
     first, second = one.resolve(), other.resolve()
     return _contains(first, second) or _contains(second, first)
 
 
 def _contains(outer: Path, inner: Path) -> bool:
-    """Whether a resolved path is another one or stands above it, also where it is mounted a second time."""
+    """Return whether the resolved path `inner` equals `outer` or lies below it.
+
+    Device and inode are compared too, so that a directory that is mounted twice is recognised.
+    """
     if inner.is_relative_to(outer):
         return True
     found = _identity(outer)
@@ -222,7 +261,7 @@ def _contains(outer: Path, inner: Path) -> bool:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return the device and the inode of a path; None while there is nothing."""
+    """Return the device and inode of a path, or None if the path does not exist."""
     try:
         there = path.stat()
     except OSError:
@@ -231,7 +270,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _unreadable_paths(named: Sequence[tuple[str, Path]]) -> list[str]:
-    """Return a sentence for each setting whose path can't be resolved, such as a circle of links."""
+    """Return one sentence for each setting whose path cannot be resolved, such as a link loop."""
     problems = []
     for setting, path in named:
         try:
@@ -247,13 +286,17 @@ def refuse_misplaced(
     reserved: Sequence[Path] = (),
     defaults: DirectoryDefaults | None = None,
 ) -> None:
-    """Raise OperatorError outside_roots when a policy names a directory that it may not."""
+    """Raise an error if a policy names a directory that it must not; see `misplaced_directories`.
+
+    Raises:
+        OperatorError: `outside_roots`.
+    """
     if problems := misplaced_directories(policy, roots, reserved, defaults):
         raise directories_outside_roots(problems)
 
 
 def directories_outside_roots(problems: list[str]) -> OperatorError:
-    """Return the error for directories that a policy may not name, with a sentence for each."""
+    """Return the error for directories that a policy must not name; `problems` has one sentence for each."""
     return OperatorError(
         "outside_roots",
         f"The policy names directories that it may not: {'; '.join(problems)}.",
@@ -265,10 +308,11 @@ def directories_outside_roots(problems: list[str]) -> OperatorError:
 def _mixed(
     policy: PolicyDocument, named: Sequence[tuple[str, Path]], defaults: DirectoryDefaults | None
 ) -> list[str]:
-    """Return a sentence where spools and segments, or live and archived segments, would be in one place.
+    """Return one sentence for each pair of directories that must be separate but overlap.
 
-    Only pairs of which the policy names at least one directory: the installation's own are not the policy's
-    fault.
+    Spools must not overlap segments. The journal and the archive must be different directories. Only pairs in
+    which the policy names at least one directory are checked: the policy cannot change the installation's own
+    directories.
     """
     instance = policy.instance
     spools = [(setting, path) for setting, path in named if setting.endswith("message_disk_path")]

@@ -1,6 +1,7 @@
-"""Which topics are journaled: by exact name, pattern or content filter, and of what message type they are.
+"""Settings of the instance itself: its name, its journaled topics, and the files of its journal.
 
-Settings of an instance itself: its name, its journaled topics, its journal's files.
+A topic is journaled by exact name, by pattern or by content filter. Each entry also sets the message type of
+its topics, which decides how filters parse bodies.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ MAX_TEXT = 4_096
 
 @dataclass(frozen=True, slots=True)
 class JournaledTopic:
-    """One entry of `journaled_topics`. In JSON a pattern alone, or an object with these names.
+    """Topics that the journal stores: one entry of `journaled_topics`.
 
-    topic          an exact name or a pattern
-    message_type   how filters read these topics' bodies: json (default), fix, nvfix, msgpack or binary
-    filter         only messages that pass it are journaled; default all. Not for binary
-    separator      the character between the fields of fix and nvfix; default SOH (0x01)
+    In JSON an entry is a pattern alone, or an object with these names.
+
+    Attributes:
+        topic: An exact name or a pattern.
+        message_type: How filters parse the bodies of these topics: json (default), fix, nvfix, msgpack or
+            binary.
+        filter: Filter that a message must pass to be journaled. None: all messages. Not available for binary.
+        separator: Character between the fields of fix and nvfix. None: SOH (0x01).
     """
 
     topic: str
@@ -32,7 +37,7 @@ class JournaledTopic:
     separator: str | None = None
 
     def to_json(self) -> str | dict[str, str]:
-        """The shortest way to write it; reading that gives the same entry."""
+        """Return the shortest JSON form of this entry, which reads back as an equal entry."""
         defaults = asdict(JournaledTopic(self.topic))
         said = {key: value for key, value in asdict(self).items() if value != defaults[key]}
         return {"topic": self.topic, **said} if said else self.topic
@@ -44,7 +49,7 @@ EVERYTHING = (JournaledTopic(">"),)
 def read_journaled_topics(
     reader: DocumentReader, source: Mapping[str, Any], key: str, where: str
 ) -> tuple[JournaledTopic, ...]:
-    """A list of patterns and objects; everything when it isn't set."""
+    """Read a list of patterns and objects. Returns an entry for all topics if the setting is missing."""
     value = reader.read_checked(
         source,
         key,
@@ -98,17 +103,25 @@ LEAST_DOWNGRADE_MS, MAX_DOWNGRADE_MS = 100, 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class InstanceSettings:
-    """The instance: its name, which topics are journaled, and its journal's files.
+    """Settings of an instance: its name, its journaled topics, and the files of its journal.
 
-    journaled_topics     patterns, or JournaledTopic with message type and filter; default everything
-    unjournaled_topics   patterns taken out of those; default scratch.>
-    journal_size         bytes of a segment; default 128 MiB, at least 1 MiB
-    preallocated_files   segments made in advance; default 2, at least 1
-    journal_directory    absolute path; default the installation's. In force from the broker's next start, as all of
-    archive_directory    these but the topics
-    sync_members         of a group: the members that `fully_durable` waits for; default none
-    sync_topics          of a group: patterns whose `persisted` waits for them too; default none
-    downgrade_after_ms   after which one that doesn't confirm isn't waited for any more; default 30 s
+    Changed topics take effect immediately. `journal_size` and `preallocated_files` apply from the next
+    segment on, and directories from the broker's next start.
+
+    Attributes:
+        name: Instance name.
+        journaled_topics: Patterns, or `JournaledTopic` entries with message type and filter. Default: all
+            topics.
+        unjournaled_topics: Patterns that are excluded from `journaled_topics`. Default `scratch.>`.
+        journal_size: Bytes of one segment. Default 128 MiB, minimum 1 MiB.
+        preallocated_files: Number of segments that are created in advance. Default 2, minimum 1.
+        journal_directory: Absolute path of the segments. None: the installation's directory.
+        archive_directory: Absolute path of archived segments. None: the installation's directory.
+        sync_members: Group members that `fully_durable` waits for. Default: none.
+        sync_topics: Patterns of topics whose `persisted` acknowledgement waits for `sync_members`, too.
+            Default: none.
+        downgrade_after_ms: Milliseconds without a confirmation after which the broker no longer waits for a
+            member. Default 30 s.
     """
 
     name: str
@@ -128,11 +141,14 @@ GROUP_SILENT: Final[dict[str, Any]] = {
     "sync_topics": [],
     "downgrade_after_ms": DOWNGRADE_AFTER_MS,
 }
-"""What says nothing of a group, as JSON."""
+"""Default values of the group settings, as JSON.
+
+`PolicyDocument.to_dict` omits settings with these values.
+"""
 
 
 def read_instance(reader: DocumentReader, source: Mapping[str, Any]) -> InstanceSettings:
-    """The instance's settings."""
+    """Read the settings of the instance."""
     where = "instance"
     reader.check_known_keys(source, InstanceSettings.__dataclass_fields__, where)
     name = source.get("name", "")
@@ -161,7 +177,8 @@ def _members(reader: DocumentReader, source: Mapping[str, Any]) -> tuple[str, ..
     found = reader.read_texts(source, "sync_members", "instance", (), "names of members")
     if len(found) > MAX_SYNC or not all(map(is_name, found)) or len(set(found)) < len(found):
         reader.problems.append(
-            f"instance: sync_members must be at most {MAX_SYNC} different names of members: letters, digits, dashes, underscores"
+            f"instance: sync_members must be at most {MAX_SYNC} different names of members: "
+            "letters, digits, dashes, underscores"
         )
         return ()
     return found

@@ -1,13 +1,12 @@
-"""The settings of the four systems that operators know, and the quotas: one class each, and its table.
+"""Slow-client settings of AMPS, XAP, ActiveMQ and Qpid, and Sluice's quotas: one class and one table each.
 
-A row says what the setting is called here and by its own system, what it means, its unit, bounds and default.
-Whoever reads, compiles, sends, shows or documents such a setting draws from these rows: `config`,
-`slow_clients.rules.presets`, the console's forms and tables, the API's serializers. What docs/slow-clients.md
-prints and what the console's importers read is tested against them. Sources: seeds 000 (AMPS), 001 (XAP),
-003 (ActiveMQ), 004 (Qpid).
+A row of a table holds a setting's name here, its name in its original system, its meaning, unit, bounds and
+default. `config`, `slow_clients.rules.presets`, the console's forms and tables, and the API's serializers
+read these rows. Tests compare them with docs/slow-clients.md and with the console's importers. Sources: seeds
+000 (AMPS), 001 (XAP), 003 (ActiveMQ), 004 (Qpid).
 
-Whom an entry is for (`topic`, `transport`) isn't a setting, and not in the tables. A field that is None means: what a less
-specific entry, or the instance, says, and at last the default.
+The target of an entry (`topic`, `transport`, `user`) is not a setting and not in the tables. A field that is
+None takes its value from a less specific entry, then from the instance, and at last from the default.
 """
 
 from __future__ import annotations
@@ -23,28 +22,31 @@ from broker_core.config.rule_terms import EnforcementMode, Unit
 from broker_core.config.rules import MAX_MS
 
 MAX_PREFETCH: Final = 32_767
-"""The most messages of one subscription that may be on their way without an acknowledgement."""
+"""Maximum number of unacknowledged messages that one subscription may have in flight."""
 MAX_CONNECTIONS: Final = 20_000
-"""Of an instance."""
+"""Maximum number of connections to an instance."""
 MAX_SUBSCRIPTIONS: Final = 1_000
-"""Of one client at a time."""
+"""Maximum number of subscriptions that one client may have at a time."""
 MAX_DURABLES: Final = 10_000
-"""Durable subscriptions that an instance keeps."""
+"""Maximum number of durable subscriptions that an instance stores."""
 MAX_MANAGED: Final = 1_000
-"""Managed replays that an instance keeps, ended ones included."""
+"""Maximum number of managed replays that an instance stores, including finished ones."""
 MAX_BYTES: Final = 2**62
 MAX_COUNT: Final = 2**53
-"""Beyond it JSON's readers in browsers lose digits."""
+"""Largest count in a setting. JSON readers of browsers lose digits of larger integers."""
 DEFAULT_MEMORY_PERCENT: Final = 10
-"""Of the host's memory and of the ulimit, the lower: AMPS's default of MessageMemoryLimit."""
+"""Default memory limit, in percent of the host's memory or of the ulimit, whichever is lower.
+
+This is AMPS's default of MessageMemoryLimit.
+"""
 DEFAULT_DISK_LIMIT: Final = 10**9
-"""AMPS's 1GB."""
+"""Default disk limit in bytes: AMPS's 1GB."""
 DEFAULT_CLIENT_MAX_CAPACITY: Final = 50
 MODE_MEANING: Final = "In shadow its decisions are recorded and nothing is done."
 
 
 class SettingType(StrEnum):
-    """What a setting's value is."""
+    """Type of a setting's value."""
 
     WHOLE = "whole number"
     DECIMAL = "number"
@@ -56,13 +58,19 @@ class SettingType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PresetField:
-    """One setting.
+    """Row of a table: the definition of one setting.
 
-    word            its system's own name; "" for what Sluice adds
-    unit            "" for what has none
-    low, high       bounds of numbers, both allowed
-    default         None: there is no such limit, or it is worked out; `default_words` says which
-    default_words   what the default comes to
+    Attributes:
+        word: Name of the setting in its original system. "": Sluice added it.
+        meaning: One sentence for forms, API and documents.
+        kind: Type of the value.
+        unit: Unit of the value, or "".
+        low: Lowest permitted number.
+        high: Highest permitted number.
+        default: Default value. None: there is no limit, or the default is computed; `default_words` explains
+            it.
+        default_words: Explanation of the default.
+        name: Name of the field of the settings class. `_table` sets it.
     """
 
     word: str
@@ -85,7 +93,7 @@ class PresetField:
 
     @property
     def help_text(self) -> str:
-        """Meaning and default in a line."""
+        """Meaning and default in one line, for forms and the API."""
         return f"{self.meaning} Default: {self.default_text}."
 
 
@@ -93,7 +101,7 @@ Table = Mapping[str, PresetField]
 
 
 def _table(kind: type) -> Table:
-    """The rows of a class, by the names of its fields."""
+    """Return the rows of a settings class, by field name."""
     hints = get_type_hints(kind, include_extras=True)
     rows = {name: row for name, hint in hints.items() for row in getattr(hint, "__metadata__", ())}
     return MappingProxyType({name: replace(row, name=name) for name, row in rows.items()})
@@ -103,22 +111,23 @@ _MODE: Final = PresetField("", MODE_MEANING, SettingType.MODE, default=Enforceme
 
 
 # fmt: off
+# The rows below are a table: one setting each.
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """AMPS's shared budget (seed 000), of the instance or a transport."""
+    """AMPS's shared memory and disk budget (seed 000), of the instance or of one transport."""
 
     message_memory_limit: Annotated[int | None, PresetField(
         "MessageMemoryLimit",
-        "What the messages of a pool’s clients may take in memory together. Over it, of the clients that aren’t "
-        "offlined the one that holds most is offlined; then the next, until the pool is within.",
+        "What the messages of a pool’s clients may take in memory together. Over it, of the clients that "
+        "aren’t offlined the one that holds most is offlined; then the next, until the pool is within.",
         unit=Unit.BYTES, low=1, high=MAX_BYTES,
-        default_words=f"the lower of {DEFAULT_MEMORY_PERCENT} % of the host’s memory and {DEFAULT_MEMORY_PERCENT} % of "
-        "what the process may use",
+        default_words=f"the lower of {DEFAULT_MEMORY_PERCENT} % of the host’s memory and "
+        f"{DEFAULT_MEMORY_PERCENT} % of what the process may use",
     )] = None
     message_disk_limit: Annotated[int | None, PresetField(
         "MessageDiskLimit",
-        "What the spools of a pool’s offlined clients may take together. Over it, the client with the largest spool is "
-        "disconnected; then the next, until the pool is within.",
+        "What the spools of a pool’s offlined clients may take together. Over it, the client with the "
+        "largest spool is disconnected; then the next, until the pool is within.",
         unit=Unit.BYTES, low=1, high=MAX_BYTES,
         default_words=f"{DEFAULT_DISK_LIMIT // 10**9} GB or the memory limit, whichever is higher",
     )] = None
@@ -130,12 +139,12 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True)
 class ClientPolicy:
-    """What one client may use, as AMPS has it (seed 000), of the instance or a transport."""
+    """AMPS's limits for one client (seed 000), of the instance or of one transport."""
 
     client_max_capacity: Annotated[int | None, PresetField(
         "ClientMaxCapacity",
-        "The share one client may use: of the memory limit before it is offlined; of the disk limit after, where it is "
-        "disconnected.",
+        "The share one client may use: of the memory limit before it is offlined; of the disk limit after, "
+        "where it is disconnected.",
         unit="%", low=1, high=100, default=DEFAULT_CLIENT_MAX_CAPACITY,
     )] = None
     client_message_age_limit_ms: Annotated[int | None, PresetField(
@@ -147,10 +156,12 @@ class ClientPolicy:
 
 @dataclass(frozen=True, slots=True)
 class XapPolicy:
-    """XAP's slow consumers (seed 001), for the instance or a transport."""
+    """XAP's slow-consumer settings (seed 001), of the instance or of one transport."""
 
     transport: str = ""
-    enabled: Annotated[bool | None, PresetField("slow-consumer.enabled", "Whether slow consumers are looked for.", SettingType.FLAG, default=False)] = None
+    enabled: Annotated[bool | None, PresetField(
+        "slow-consumer.enabled", "Whether slow consumers are looked for.", SettingType.FLAG, default=False,
+    )] = None
     throughput: Annotated[int | None, PresetField(
         "slow-consumer.throughput", "What a client must take while there is something for it.",
         unit=Unit.BYTES_PER_SECOND, low=1, high=MAX_COUNT, default=5_000,
@@ -168,7 +179,7 @@ class XapPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ActiveMqPolicy:
-    """ActiveMQ's policyEntry (seed 003) for the subscriptions to a topic pattern, of one transport or all."""
+    """ActiveMQ's policyEntry (seed 003), for subscriptions to a topic pattern on one transport or on all."""
 
     topic: str
     transport: str = ""
@@ -178,7 +189,8 @@ class ActiveMqPolicy:
     )] = None
     constant_pending_message_limit_strategy: Annotated[int | None, PresetField(
         "constantPendingMessageLimitStrategy limit",
-        "Messages kept beyond the prefetch, also of a subscription without acknowledgements; older ones are discarded.",
+        "Messages kept beyond the prefetch, also of a subscription without acknowledgements; older ones are "
+        "discarded.",
         unit=Unit.MESSAGES, low=-1, high=MAX_COUNT, default=-1, default_words="all are kept",
     )] = None
     prefetch_rate_pending_message_limit_strategy: Annotated[float | None, PresetField(
@@ -191,7 +203,8 @@ class ActiveMqPolicy:
     )] = None
     abort_slow_ack_consumer_strategy: Annotated[bool | None, PresetField(
         "abortSlowAckConsumerStrategy",
-        "Whether consumers are aborted that owe acknowledgements and send none.", SettingType.FLAG, default=False,
+        "Whether consumers are aborted that owe acknowledgements and send none.",
+        SettingType.FLAG, default=False,
     )] = None
     max_time_since_last_ack: Annotated[int | None, PresetField(
         "maxTimeSinceLastAck",
@@ -214,19 +227,24 @@ class ActiveMqPolicy:
         unit=Unit.MILLISECONDS, low=100, high=MAX_MS, default=30_000,
     )] = None
     abort_connection: Annotated[bool | None, PresetField(
-        "abortConnection", "true closes its connection, false ends the subscription.", SettingType.FLAG, default=False,
+        "abortConnection", "true closes its connection, false ends the subscription.",
+        SettingType.FLAG, default=False,
     )] = None
     mode: Annotated[EnforcementMode | None, _MODE] = None
 
 
 @dataclass(frozen=True, slots=True)
 class QpidTopicPolicy:
-    """Qpid's consumer element (seed 004) for a topic key with wildcards: any one of its three limits triggers the policy."""
+    """Qpid's consumer element (seed 004), for a topic key with wildcards.
+
+    Exceeding any one of the three limits triggers the policy.
+    """
 
     topic: str
     transport: str = ""
     depth: Annotated[int | None, PresetField(
-        "depth", "Bytes of the bodies of what a subscription is owed: it waits, or is delivered but not acknowledged.",
+        "depth",
+        "Bytes of the bodies of what a subscription is owed: it waits, or is delivered but not acknowledged.",
         unit=Unit.BYTES, low=1, high=MAX_BYTES, default_words="no limit",
     )] = None
     message_age: Annotated[int | None, PresetField(
@@ -250,21 +268,26 @@ class QpidTopicPolicy:
 
 @dataclass(frozen=True, slots=True)
 class QuotaSettings:
-    """What one user and one client may take of an instance: for everybody, or for a user or a transport by name.
+    """Quotas: limits on the resources of one user and of one client of an instance.
 
-    Whoever proved nothing counts as a user by its address; what is kept under names that nobody owns, as one user's.
+    An entry is for all users, or for one user or one transport by name. A client without credentials counts
+    as a user that is named by its network address. Durable subscriptions and replays under names without an
+    owner count together as one user's.
     """
 
     user: str = ""
     transport: str = ""
     user_connections: Annotated[int | None, PresetField(
-        "", "Connections of one user.", unit="connections", low=1, high=MAX_CONNECTIONS, default=MAX_CONNECTIONS // 2,
+        "", "Connections of one user.",
+        unit="connections", low=1, high=MAX_CONNECTIONS, default=MAX_CONNECTIONS // 2,
     )] = None
     user_subscriptions: Annotated[int | None, PresetField(
-        "", "Subscriptions of one user’s clients together.", unit="subscriptions", low=1, high=MAX_COUNT, default=200_000,
+        "", "Subscriptions of one user’s clients together.",
+        unit="subscriptions", low=1, high=MAX_COUNT, default=200_000,
     )] = None
     client_subscriptions: Annotated[int | None, PresetField(
-        "", "Subscriptions of one client.", unit="subscriptions", low=1, high=MAX_SUBSCRIPTIONS, default=MAX_SUBSCRIPTIONS,
+        "", "Subscriptions of one client.",
+        unit="subscriptions", low=1, high=MAX_SUBSCRIPTIONS, default=MAX_SUBSCRIPTIONS,
     )] = None
     user_durables: Annotated[int | None, PresetField(
         "", "Durable subscriptions that are kept for one user.",
@@ -283,26 +306,33 @@ class QuotaSettings:
         unit="replays", low=0, high=MAX_MANAGED, default=100,
     )] = None
     user_pinned_bytes: Annotated[int | None, PresetField(
-        "", "Bytes of the log that durable subscriptions, replays and pauses of one user may hold before another durable "
-        "subscription, managed replay or pause begins; when they come to hold more, its clients are warned.",
+        "",
+        "Bytes of the log that durable subscriptions, replays and pauses of one user may hold before "
+        "another durable subscription, managed replay or pause begins; when they come to hold more, its "
+        "clients are warned.",
         unit=Unit.BYTES, low=0, high=MAX_BYTES, default_words="no limit",
     )] = None
     client_pinned_bytes: Annotated[int | None, PresetField(
-        "", "The same of one client’s name; a client whose own subscriptions come to hold more is warned.", unit=Unit.BYTES, low=0, high=MAX_BYTES, default_words="no limit",
+        "", "The same of one client’s name; a client whose own subscriptions come to hold more is warned.",
+        unit=Unit.BYTES, low=0, high=MAX_BYTES, default_words="no limit",
     )] = None
     user_publish_rate: Annotated[int | None, PresetField(
-        "", "Messages a second that one user’s clients may publish together; faster ones are read from more slowly.",
+        "",
+        "Messages a second that one user’s clients may publish together; faster ones are read from more "
+        "slowly.",
         unit=Unit.MESSAGES_PER_SECOND, low=1, high=MAX_COUNT, default_words="no limit",
     )] = None
     client_publish_rate: Annotated[int | None, PresetField(
-        "", "The same of one client.", unit=Unit.MESSAGES_PER_SECOND, low=1, high=MAX_COUNT, default_words="no limit",
+        "", "The same of one client.",
+        unit=Unit.MESSAGES_PER_SECOND, low=1, high=MAX_COUNT, default_words="no limit",
     )] = None
     user_topics: Annotated[int | None, PresetField(
         "", "Topics that one user’s clients may publish to while any of them is connected.",
         unit="topics", low=1, high=10_000_000, default=200_000,
     )] = None
     client_topics: Annotated[int | None, PresetField(
-        "", "Topics that one client may publish to on a connection.", unit="topics", low=1, high=10_000_000, default=50_000,
+        "", "Topics that one client may publish to on a connection.",
+        unit="topics", low=1, high=10_000_000, default=50_000,
     )] = None
 
 
@@ -314,21 +344,29 @@ ACTIVEMQ: Final = _table(ActiveMqPolicy)
 QPID: Final = _table(QpidTopicPolicy)
 QUOTAS: Final = _table(QuotaSettings)
 AMPS: Final[Table] = MappingProxyType({**AMPS_POOL, **AMPS_CLIENT})
-"""For the instance and for each transport: what its pool's clients share, and what one of them may use."""
+"""AMPS settings of the instance and of each transport: the shared pool and the limits of one client."""
 PRESETS: Final[Mapping[str, Table]] = MappingProxyType(
     {"amps": AMPS, "xap": XAP, "activemq": ACTIVEMQ, "qpid": QPID, "quotas": QUOTAS}
 )
 
 
 def default_settings(table: Table) -> dict[str, Any]:
-    """What holds where no entry says anything, by name. A confirmation isn't laid over others, and not among them."""
+    """Return the default of each setting in a table, by name.
+
+    Confirmations are omitted: they are not merged with other entries.
+    """
     return {name: row.default for name, row in table.items() if row.kind is not SettingType.CONFIRMATION}
 
 
 def read_settings(
     reader: DocumentReader, table: Table, source: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
-    """The table's settings out of a document's object, by name; None for what isn't set. Problems go to the reader."""
+    """Read the settings of a table from a JSON object.
+
+    Returns them by name; missing and invalid ones are None.
+
+    Problems are added to `reader.problems`.
+    """
     return {name: _read(reader, row, source, where) for name, row in table.items()}
 
 

@@ -1,4 +1,7 @@
-"""How the settings of `preset_settings` are read from a document. `slow_clients.rules.presets` compiles them to rules."""
+"""Readers for the preset settings of a policy document.
+
+`config.preset_settings` declares the settings, and `slow_clients.rules.presets` compiles them to rules.
+"""
 
 from __future__ import annotations
 
@@ -29,41 +32,49 @@ _Entry = TypeVar("_Entry", XapPolicy, ActiveMqPolicy, QpidTopicPolicy, QuotaSett
 
 
 def read_pool(reader: DocumentReader, source: Mapping[str, Any], where: str) -> PoolSettings:
-    """A pool's settings."""
+    """Read the AMPS pool settings of the instance or of a transport."""
     reader.check_known_keys(source, AMPS_POOL, where)
     return PoolSettings(**read_settings(reader, AMPS_POOL, source, where))
 
 
 def read_client_policy(reader: DocumentReader, source: Mapping[str, Any], where: str) -> ClientPolicy:
-    """What one client may use."""
+    """Read the AMPS client limits of the instance or of a transport."""
     reader.check_known_keys(source, AMPS_CLIENT, where)
     return ClientPolicy(**read_settings(reader, AMPS_CLIENT, source, where))
 
 
 def read_xap(reader: DocumentReader, source: Any) -> tuple[XapPolicy, ...]:
-    """The document's `xap`: a list with an entry for the instance and for transports that differ."""
+    """Read the list `xap`: an entry for the instance, and one for each transport that differs."""
     return _entries(reader, source, "xap", XapPolicy, XAP)
 
 
 def read_activemq(reader: DocumentReader, source: Any) -> tuple[ActiveMqPolicy, ...]:
-    """The document's `activemq`: a list of policy entries."""
+    """Read the list `activemq`: one entry per topic pattern and transport."""
     return _entries(reader, source, "activemq", ActiveMqPolicy, ACTIVEMQ)
 
 
 def read_qpid(reader: DocumentReader, source: Any) -> tuple[QpidTopicPolicy, ...]:
-    """The document's `qpid`: a list of topics."""
+    """Read the list `qpid`: one entry per topic key and transport."""
     return _entries(reader, source, "qpid", QpidTopicPolicy, QPID)
 
 
 def read_quotas(reader: DocumentReader, source: Any) -> tuple[QuotaSettings, ...]:
-    """The document's `quotas`: a list with an entry for everybody and for users and transports that differ."""
+    """Read the list `quotas`: an entry for all users, and one for each user or transport that differs."""
     return _entries(reader, source, "quotas", QuotaSettings, QUOTAS)
 
 
 def _entries(
     reader: DocumentReader, source: Any, system: str, kind: type[_Entry], table: Table
 ) -> tuple[_Entry, ...]:
-    """The entries of a system's list; a list of anything else is reported."""
+    """Read the entries of a preset system's list. Reports unknown keys, missing topics and duplicate targets.
+
+    Args:
+        reader: Collects the problems.
+        source: Value of the document's setting; None returns no entries.
+        system: Name of the setting, used in problems.
+        kind: Settings class of one entry.
+        table: Rows of that class.
+    """
     if source is None:
         return ()
     if not is_list_of(source, Mapping, MAX_ENTRIES):
@@ -86,8 +97,8 @@ def _entries(
         settings = read_settings(reader, table, entry, name)
         if settings.get("delete_persistent") and not settings["confirm_delete"]:
             reader.problems.append(
-                f"{name}: delete_persistent removes what durable subscriptions are owed: set confirm_delete to true if "
-                "that is meant"
+                f"{name}: delete_persistent removes what durable subscriptions are owed: "
+                "set confirm_delete to true if that is meant"
             )
         settings |= {key: value for key, value in about.items() if key in known}
         found.append(kind(**settings))

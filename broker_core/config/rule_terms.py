@@ -1,6 +1,7 @@
-"""The words rules are written in. A rule says WHEN a signal crosses a shape, CHOOSE whom, DO a ladder, in a mode.
+"""Vocabulary of rules: signals, shapes, actions, modes and reasons.
 
-They stand below the engine because a policy document is made of them.
+A rule says WHEN a signal crosses a shape, CHOOSE which client, DO a ladder of actions, in a mode. The terms
+are defined in `config`, below the rule engine, because policy documents consist of them.
 """
 
 from __future__ import annotations
@@ -15,16 +16,22 @@ Row = TypeVar("Row")
 
 
 class Signal(StrEnum):
-    """What is measured. A rule whose scope names a topic or a subscription measures each subscription alone."""
+    """Measured quantity that a rule compares with a limit.
+
+    A rule whose scope names a topic or a subscription measures each subscription separately.
+    """
 
     POOL_MEMORY = "pool_memory"
-    """Memory of the pool's clients that aren't offlined: what offlining can still relieve. Bytes."""
+    """Memory in bytes of the pool's clients that are not offlined, which offlining can still free."""
     POOL_DISK = "pool_disk"
     """Bytes of the spool files of the pool's clients."""
     OUTBOUND_BYTES = "outbound_bytes"
-    """Bytes in a client's outbox, what conflation holds included, while the client isn't offlined."""
+    """Bytes in a client's outbox, including records held back by conflation.
+
+    0 while the client is offlined.
+    """
     OUTBOUND_MESSAGES = "outbound_messages"
-    """Messages in a client's outbox, while it isn't offlined."""
+    """Messages in a client's outbox. 0 while the client is offlined."""
     SPOOL_BYTES = "spool_bytes"
     """Bytes of a client's spool file."""
     SPOOL_AGE = "spool_age"
@@ -32,33 +39,38 @@ class Signal(StrEnum):
     CONFLATION_BYTES = "conflation_bytes"
     """Bytes that conflation holds back."""
     BACKLOG_BYTES = "backlog_bytes"
-    """Bytes of the bodies of messages that wait, or are delivered and not acknowledged by the peer."""
+    """Bytes of the bodies of waiting messages and of delivered, unacknowledged messages."""
     BACKLOG_MESSAGES = "backlog_messages"
-    """Messages that wait, or are delivered and not acknowledged by the peer."""
+    """Number of waiting messages and of delivered, unacknowledged messages."""
     OLDEST_AGE = "oldest_age"
-    """Milliseconds the oldest waiting message has been waiting, in memory or on disk, since it was accepted."""
+    """Milliseconds since the broker accepted the oldest waiting message, in memory or on disk."""
     DRAIN_RATE = "drain_rate"
-    """Bytes a second the peer has taken over the rule's window, or over the time of one step of the peer's own window."""
+    """Bytes per second that the peer read, over the rule's window or one step of its receive window."""
     WRITE_BLOCKED = "write_blocked"
-    """Milliseconds the socket has taken nothing, of the client or for a subscription."""
+    """Milliseconds for which the socket has accepted no bytes, of the client or of one subscription."""
     WINDOW_FULL = "window_full"
-    """Milliseconds a subscription's prefetch window has been full with something to dispatch. Subscriptions only."""
+    """Milliseconds for which the prefetch window has been full while messages wait. Subscriptions only."""
     UNACKED_MESSAGES = "unacked_messages"
-    """Messages delivered and not acknowledged. Subscriptions only."""
+    """Number of delivered, unacknowledged messages. Subscriptions only."""
     UNACKED_AGE = "unacked_age"
     """Milliseconds since the oldest unacknowledged message was sent. Subscriptions only."""
     ACK_SILENCE = "ack_silence"
-    """Milliseconds without an acknowledgement while some are owed. Subscriptions only."""
+    """Milliseconds without an acknowledgement while messages are unacknowledged. Subscriptions only."""
     PINNED_BYTES = "pinned_bytes"
-    """Bytes of the log that can't be removed because of a client's pauses, durable positions and replays: whole segments, as
-    removal takes them. They pin one log from the oldest on, so a client's is the most of its subscriptions', not their sum."""
+    """Bytes of the log that a client's pauses, durable positions and replays keep from being removed.
+
+    Whole segments are counted, because retention removes whole segments. Each pin keeps the log from its
+    oldest record on, so a client's value is the maximum over its subscriptions, not their sum.
+    """
     USER_PINNED_BYTES = "user_pinned_bytes"
-    """The same of all that is kept and read under the names of a client's user, also while they are away. Whole clients only; each
-    of the user's has the same figure."""
+    """Bytes of the log that all names of a client's user keep from being removed, also while disconnected.
+
+    Whole clients only. All clients of a user have the same value.
+    """
 
 
 class Unit(StrEnum):
-    """What a signal is counted in."""
+    """Unit of a signal and of its limit."""
 
     BYTES = "bytes"
     MESSAGES = "messages"
@@ -69,68 +81,74 @@ class Unit(StrEnum):
 
 
 class Shape(StrEnum):
-    """How a signal is compared with the limit."""
+    """Way in which a signal is compared with the limit."""
 
     HARD = "hard"
-    """Greater than the limit."""
+    """The signal is greater than the limit."""
     SOFT_FOR = "soft_for"
-    """Greater than the limit for `hold_ms` without a dip."""
+    """The signal is greater than the limit for `hold_ms` without interruption."""
     COUNT_IN_WINDOW = "count_in_window"
-    """Became greater than the limit `count` times within `window_ms` (0: ever)."""
+    """The signal became greater than the limit `count` times within `window_ms` (0: no time limit)."""
     RATE_BELOW = "rate_below"
-    """Less than the limit over `window_ms`, for `hold_ms` and at each of `count` checks, while there is a backlog."""
+    """The rate over `window_ms` is below the limit for `hold_ms` and at `count` checks, with a backlog."""
     PERCENT_OF = "percent_of"
-    """Greater than `percent` of the pool's memory or disk limit."""
+    """The signal is greater than `percent` of the pool's memory or disk limit."""
     LARGEST_WHEN_POOL_OVER = "largest_when_pool_over"
-    """The pool is over the limit: its largest user, then the next, until it is within."""
+    """The pool is over the limit.
+
+    The largest client is chosen, then the next, until the pool is within the limit.
+    """
     SET_CLEAR = "set_clear"
-    """Greater than the limit, and until it is no greater than `clear`."""
+    """Triggers when the signal is greater than the limit, and clears when it is no greater than `clear`."""
     DURATION_WITHOUT = "duration_without"
-    """Nothing has happened for longer than the limit, while something should have."""
+    """The expected event has not happened for longer than the limit."""
 
 
 class TargetSelection(StrEnum):
-    """Who is acted on."""
+    """Choice of the client that a rule acts on."""
 
     SELF = "self"
     LARGEST_IN_POOL = "largest_in_pool"
 
 
 class PolicyAction(StrEnum):
-    """What is done, the narrowest first: that is the order of a ladder's rungs."""
+    """Action of a rule. The members are ordered from narrow to wide, as the rungs of a ladder must be."""
 
     NOTIFY = "notify"
-    """Tell the operators."""
+    """Notify the operators."""
     WARN = "warn"
-    """Tell the client, with the figures."""
+    """Warn the client and send it the measured values."""
     CONFLATE = "conflate"
-    """Keep the latest message per key of what waits."""
+    """Keep only the latest waiting message per key."""
     DISCARD_OLDEST = "discard_oldest"
-    """Drop the oldest waiting messages of the subscription until it is within the limit."""
+    """Discard the oldest waiting messages of the subscription until it is within the limit."""
     OFFLINE = "offline"
-    """Move what waits to the spool."""
+    """Move the waiting messages to the spool."""
     CONTINUE_FROM_JOURNAL = "continue_from_journal"
-    """Forget what waits of a journaled subscription and read it from the journal. Others are offlined."""
+    """Drop the waiting messages of a journaled subscription and read them from the journal later.
+
+    Unjournaled subscriptions are offlined instead.
+    """
     PAUSE = "pause"
-    """Send nothing of the subscription for `for_ms`, 0: until it is resumed."""
+    """Send no messages of the subscription for `for_ms`; 0: until it is resumed."""
     CANCEL_SUBSCRIPTION = "cancel_subscription"
-    """End the subscription and say so; the client's others go on."""
+    """Cancel the subscription and notify the client. Its other subscriptions continue."""
     ASK_TO_CLOSE = "ask_to_close"
-    """Ask the client to close."""
+    """Ask the client to close its connection."""
     DISCONNECT = "disconnect"
     """Close the connection."""
     REFUSE = "refuse"
-    """Close the connection and refuse its name for `for_ms`."""
+    """Close the connection and reject the client's name for `for_ms`."""
     DELETE_DURABLE = "delete_durable"
-    """Close the connection and delete its durable subscription."""
+    """Close the connection and delete the client's durable subscription."""
 
 
 REPEATED_ACTIONS: Final = frozenset({PolicyAction.DISCARD_OLDEST, PolicyAction.CONFLATE})
-"""Actions that may be carried out many times a second; they are recorded once a second."""
+"""Actions that may run many times a second. They are recorded at most once a second."""
 
 
 class EnforcementMode(StrEnum):
-    """Whether a rule's decisions are carried out."""
+    """Whether a rule's decisions are ignored, only recorded, or carried out."""
 
     OFF = "off"
     SHADOW = "shadow"
@@ -138,7 +156,7 @@ class EnforcementMode(StrEnum):
 
 
 class DecisionReason(StrEnum):
-    """Reason codes: one list for every protocol, the console and Spark."""
+    """Reason code of a decision. All protocols, the console and Spark use this list."""
 
     POOL_MEMORY = "slow_client_pool_memory"
     MEMORY_CAPACITY = "slow_client_memory_capacity"
@@ -154,13 +172,16 @@ class DecisionReason(StrEnum):
     ACK_SILENCE = "slow_client_ack_silence"
     PINNED = "slow_client_pinned"
     RESOURCE_ERROR = "slow_client_resource_error"
-    """Seed 004's 506."""
+    """The code for the reason 506 of seed 004."""
     SPOOL_FAILED = "spool_failed"
-    """No rule's: what waits for a client must go to its spool, and the disk doesn't take it."""
+    """The disk rejected a write to the spool, so waiting messages could not be moved there.
+
+    No rule uses it.
+    """
 
 
 class SignalSubject(StrEnum):
-    """What a signal is measured of."""
+    """Kind of object on which a signal is measured."""
 
     POOL = "pool"
     CLIENT = "client"
@@ -169,13 +190,15 @@ class SignalSubject(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SignalDefinition:
-    """What is to be known of a signal before anybody reads it. How it is read and said is its row in
-    `slow_clients.evaluate.signal_table`.
+    """Static properties of a signal. `slow_clients.evaluate.signal_table` has its reading and its wording.
 
-    unit         what limits and figures are counted in
-    measured     of what; a rule whose scope speaks of subscriptions measures these where it can
-    reason       the reason code of a rule that names none
-    at_enqueue   of what it is judged in the same turn of the loop in which something was queued or spooled
+    Attributes:
+        unit: Unit of limits and values.
+        measured: Objects on which the signal is measured. A rule whose scope names subscriptions measures
+            subscriptions where possible.
+        reason: Reason code of a rule that names none.
+        at_enqueue: Objects on which the signal is judged in the event-loop iteration in which a record was
+            queued or spooled. Others are judged at the periodic check.
     """
 
     unit: Unit
@@ -185,7 +208,11 @@ class SignalDefinition:
 
 
 def check_complete(rows: Mapping[Signal, Row]) -> Mapping[Signal, Row]:
-    """The table, which must have a row for every signal. Raises LookupError for one without."""
+    """Return the table as a read-only mapping.
+
+    Raises:
+        LookupError: A signal has no row.
+    """
     if missing := [signal.name for signal in Signal if signal not in rows]:
         raise LookupError(f"signals without a row: {', '.join(missing)}")
     return MappingProxyType(rows)
@@ -207,30 +234,37 @@ SIGNALS: Final = check_complete({
     Signal.OLDEST_AGE: SignalDefinition(Unit.MILLISECONDS, _BOTH, DecisionReason.AGE, _LATER),
     Signal.DRAIN_RATE: SignalDefinition(Unit.BYTES_PER_SECOND, _CLIENT, DecisionReason.DRAIN_RATE, _LATER),
     Signal.WRITE_BLOCKED: SignalDefinition(Unit.MILLISECONDS, _BOTH, DecisionReason.WRITE_BLOCKED, _LATER),
-    Signal.WINDOW_FULL: SignalDefinition(Unit.MILLISECONDS, _SUBSCRIPTION, DecisionReason.WINDOW_FULL, _LATER),
+    Signal.WINDOW_FULL: SignalDefinition(
+        Unit.MILLISECONDS, _SUBSCRIPTION, DecisionReason.WINDOW_FULL, _LATER
+    ),
     Signal.UNACKED_MESSAGES: SignalDefinition(Unit.MESSAGES, _SUBSCRIPTION, DecisionReason.UNACKED, _LATER),
     Signal.UNACKED_AGE: SignalDefinition(Unit.MILLISECONDS, _SUBSCRIPTION, DecisionReason.UNACKED, _LATER),
-    Signal.ACK_SILENCE: SignalDefinition(Unit.MILLISECONDS, _SUBSCRIPTION, DecisionReason.ACK_SILENCE, _LATER),
+    Signal.ACK_SILENCE: SignalDefinition(
+        Unit.MILLISECONDS, _SUBSCRIPTION, DecisionReason.ACK_SILENCE, _LATER
+    ),
     Signal.PINNED_BYTES: SignalDefinition(Unit.BYTES, _BOTH, DecisionReason.PINNED, _LATER),
     Signal.USER_PINNED_BYTES: SignalDefinition(Unit.BYTES, _CLIENT, DecisionReason.PINNED, _LATER),
 })  # fmt: skip
 
 
 def signals_measured_on(measured: frozenset[SignalSubject]) -> frozenset[Signal]:
-    """The signals that are measured of these things and no others."""
+    """Return the signals that are measured on exactly these kinds of objects."""
     return frozenset(signal for signal, row in SIGNALS.items() if row.measured == measured)
 
 
 POOL_SIGNALS: Final = signals_measured_on(_POOL)
 SUBSCRIPTION_SIGNALS: Final = signals_measured_on(_SUBSCRIPTION)
-"""Measured of single subscriptions only."""
+"""Signals that are measured on single subscriptions only."""
 CLIENT_SIGNALS: Final = signals_measured_on(_CLIENT)
-"""Measured of whole clients only: a spool has no subscriptions."""
+"""Signals that are measured on whole clients only, such as the spool, which all subscriptions share."""
 WAITING_SIGNALS = frozenset(
     {Signal.BACKLOG_BYTES, Signal.BACKLOG_MESSAGES, Signal.OUTBOUND_BYTES, Signal.OUTBOUND_MESSAGES}
 )
-"""Giving up some of what waits in memory makes these less."""
+"""Signals that decrease when waiting messages in memory are discarded."""
 SUBSCRIPTION_ACTIONS = frozenset({PolicyAction.DISCARD_OLDEST, PolicyAction.DELETE_DURABLE})
-"""Need a subscription to act on. Pausing, conflating and cancelling act on all of a client's when none is named."""
+"""Actions that need a subscription.
+
+Pause, conflate and cancel act on all subscriptions of a client if none is named.
+"""
 FINAL_ACTIONS = frozenset({PolicyAction.DISCONNECT, PolicyAction.REFUSE, PolicyAction.DELETE_DURABLE})
-"""Close the connection."""
+"""Actions that close the connection."""

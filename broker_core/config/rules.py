@@ -1,11 +1,8 @@
-"""One entry of a custom rule, and entries of one name laid over each other: they are layers of one rule.
+"""Custom rules of a policy document: reading them, merging the entries of a rule, finding contradictions.
 
-For a client or subscription the entries that match are laid over each other field by field, the most specific on top
-(`slow_clients.rulebook`). So an entry may set as little as a limit.
-
-What makes a custom rule contradict itself. A rule with such a problem is never saved.
-
-Reads the custom rules of a policy document: an operator's own, by name, each entry for a scope.
+An operator's rule has a name and one or several entries, each for a scope. All matching entries are merged
+field by field for each client or subscription, the most specific last (`slow_clients.rules.rulebook`). So an
+entry may set as little as a limit. A document with a contradictory rule is never saved.
 """
 
 from __future__ import annotations
@@ -32,16 +29,19 @@ from broker_core.config.rule_terms import (
 from broker_core.config.scopes import EVERYBODY, Scope, is_scope_within, specificity
 
 MAX_MS: Final = 366 * 24 * 3_600_000
-"""The longest time that any setting may be."""
+"""Longest duration of any setting: 366 days in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One step of a ladder: what is done, from how many percent of the limit, after how long over it.
+    """Single step of a rule's ladder of actions.
 
-    at_percent   default 100; less is an early rung, such as a warning
-    after_ms     milliseconds the condition must go on after the hold; default 0
-    for_ms       how long a pause or a refusal lasts; default 0: until resumed
+    Attributes:
+        action: Action to take.
+        at_percent: Percent of the limit from which the action is due. Default 100; less is an early step,
+            such as a warning.
+        after_ms: Milliseconds for which the condition must continue after the rule's `hold_ms`. Default 0.
+        for_ms: Duration of a pause or a rejection in milliseconds. Default 0: until resumed.
     """
 
     action: PolicyAction
@@ -52,18 +52,30 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
-    """One entry. None means: what the less specific entries of the same name say, and at last the default.
+    """Entry of a custom rule for one scope.
 
-    mode            off, shadow or enforce; default shadow, so that a new rule harms nobody
-    limit           in the signal's unit: bytes, messages, milliseconds, bytes/s
-    percent         with percent_of, in place of the limit
-    shape           default hard
-    hold_ms         default 0; window_ms default 0; count default 0; clear default 0; guard_bytes default 1
-    check_ms        milliseconds between two looks; default 1000
-    cooldown_ms     default 0
-    choose          default self; largest_in_pool for pool signals
-    protected       patterns of client names that are never chosen
-    confirm_delete  must be true for delete_durable
+    A field that is None takes its value from the less specific entries of the same name, and at last from the
+    default.
+
+    Attributes:
+        name: Name of the rule.
+        scope: Clients or subscriptions that the entry applies to.
+        mode: off, shadow or enforce. Default shadow, so that a new rule has no effect on clients.
+        signal: Measured quantity. Required in the merged rule.
+        shape: Comparison of the signal with the limit. Default hard.
+        limit: Limit in the unit of the signal: bytes, messages, milliseconds or bytes/s.
+        percent: Replaces the limit for the shape percent_of.
+        hold_ms: See `Shape`. Default 0.
+        window_ms: See `Shape`. Default 0.
+        count: See `Shape`. Default 0.
+        clear: See `Shape`. Default 0.
+        guard_bytes: Minimum backlog in bytes for judging the signal drain_rate. Default 1.
+        check_ms: Milliseconds between two checks. Default 1000.
+        cooldown_ms: Milliseconds after a decision before the rule may decide again. Default 0.
+        choose: Client to act on. Default self, or largest_in_pool for pool signals.
+        protected: Patterns of client names that are never chosen.
+        ladder: Actions, from narrow to wide.
+        confirm_delete: Must be true for the action delete_durable.
     """
 
     name: str
@@ -86,23 +98,25 @@ class RuleSettings:
     confirm_delete: bool | None = None
 
     def merge_over(self, below: RuleSettings) -> RuleSettings:
-        """This entry laid over a less specific one."""
+        """Return this entry merged over a less specific one. Fields of this entry win where they are set."""
         mine = {key: value for key in RULE_FIELDS if (value := getattr(self, key)) is not None}
         return replace(below, scope=self.scope, **mine)
 
 
 RULE_FIELDS: Final = tuple(key.name for key in fields(RuleSettings) if key.name not in ("name", "scope"))
-"""What entries are laid over each other by."""
+"""Names of the fields that entries override in each other."""
 
 
 def is_per_subscription(entries: Iterable[RuleSettings]) -> bool:
-    """Whether the rule of these entries measures each subscription alone: its signal, or the scope of one of them, is
-    about subscriptions."""
+    """Return whether a rule measures each subscription separately.
+
+    This is so if the signal or the scope of any of its entries concerns subscriptions.
+    """
     return any(entry.scope.per_subscription or entry.signal in SUBSCRIPTION_SIGNALS for entry in entries)
 
 
 def merge_rule_layers(entries: Iterable[RuleSettings], scope: Scope) -> RuleSettings | None:
-    """The entries of one rule that apply wherever the scope does, laid over each other; None when there is none."""
+    """Return the merged entries of one rule that apply to the whole `scope`, or None if there are none."""
     below = sorted(
         (one for one in entries if is_scope_within(one.scope, scope)), key=lambda one: specificity(one.scope)
     )
@@ -115,9 +129,11 @@ _ORDER = list(PolicyAction)
 
 
 def rule_contradictions(rule: RuleSettings, narrow: bool) -> Iterator[str]:
-    """What is missing or contradictory in a rule whose entries were laid over each other.
+    """Yield a phrase for each missing or contradictory field of a merged rule.
 
-    `narrow`: it measures each subscription alone, by its own scope or by that of another of its entries.
+    Args:
+        rule: All entries of a rule, merged for one scope.
+        narrow: Whether the rule measures each subscription separately; see `is_per_subscription`.
     """
     if rule.signal is None:
         yield "it needs a signal"
@@ -177,7 +193,9 @@ def _ladder_problems(rule: RuleSettings, ladder: tuple[Rung, ...], narrow: bool)
         if rung.action is PolicyAction.REFUSE and not rung.for_ms:
             yield "refuse needs for_ms: for how long"
         if rung.action is PolicyAction.DELETE_DURABLE and not rule.confirm_delete:
-            yield "delete_durable removes what the client is owed: set confirm_delete to true if that is meant"
+            yield (
+                "delete_durable removes what the client is owed: set confirm_delete to true if that is meant"
+            )
         if rung.action is PolicyAction.DISCARD_OLDEST and rule.signal not in WAITING_SIGNALS:
             yield "discard_oldest cuts bytes or messages that wait, and the signal is neither"
         if rung.at_percent < 100 and (
@@ -211,7 +229,7 @@ _NUMBERS: Final = {
 
 
 def read_rules(reader: DocumentReader, source: Any) -> tuple[RuleSettings, ...]:
-    """The document's `rules`: a list of at most 200 entries."""
+    """Read the list `rules` of a policy document: at most 200 entries."""
     if source is None:
         return ()
     if not isinstance(source, (list, tuple)) or len(source) > MAX_RULES:
@@ -246,7 +264,7 @@ def _read_rule(reader: DocumentReader, source: Mapping[str, Any]) -> RuleSetting
 
 
 def read_scope(reader: DocumentReader, source: Mapping[str, Any], where: str) -> Scope:
-    """Whom an entry applies to."""
+    """Read the scope of a rule's entry."""
     known = tuple(key.name for key in fields(Scope))
     reader.check_known_keys(source, known, f"{where}: scope")
     texts = {}
@@ -280,7 +298,7 @@ def _read_rung(reader: DocumentReader, source: Mapping[str, Any], where: str) ->
 
 
 def _check_layers(reader: DocumentReader, rules: tuple[RuleSettings, ...]) -> None:
-    """Each entry, laid over those that apply wherever it does, must be a whole rule that makes sense."""
+    """Report contradictions in each entry, merged with the entries that apply to its whole scope."""
     named: dict[str, list[RuleSettings]] = {}
     for rule in rules:
         where = f"rule {rule.name!r} ({rule.scope})"

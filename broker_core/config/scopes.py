@@ -1,4 +1,4 @@
-"""Scopes: whom a setting applies to, and how scopes stand to each other. Pure; without clients at hand."""
+"""Scopes: the clients or subscriptions that a setting applies to, and comparisons between scopes. No I/O."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whom something applies to: everything that is set must match. Nothing set is the whole instance.
+    """Clients or subscriptions that a setting applies to.
 
-    transport      a transport's name
-    topic          a topic or pattern: each subscription to it, or to part of it, is measured alone
-    user           a user's name
-    client         a client's name, where "*" stands for any characters
-    subscription   a subscription's id, or the name of a durable one
+    All non-empty fields must match; an empty scope matches all.
+
+    Attributes:
+        transport: Name of a transport.
+        topic: Topic or pattern. Each subscription to it, or to a part of it, is measured separately.
+        user: Name of a user.
+        client: Name of a client, in which `*` matches any characters.
+        subscription: Id of a subscription, or the name of a durable one.
     """
 
     transport: str = ""
@@ -26,7 +29,7 @@ class Scope:
 
     @property
     def per_subscription(self) -> bool:
-        """Whether it speaks of subscriptions rather than of clients."""
+        """Whether the scope selects subscriptions rather than whole clients."""
         return bool(self.topic or self.subscription)
 
     def __str__(self) -> str:
@@ -38,7 +41,10 @@ EVERYBODY: Final = Scope()
 
 
 def specificity(scope: Scope) -> tuple[tuple[int, int, int], ...]:
-    """Greater is more specific: subscription, client, user, transport, topic."""
+    """Return a sort key; a greater key is more specific.
+
+    The fields count in the order subscription, client, user, transport, topic.
+    """
     return (
         (1 if scope.subscription else 0, 0, 0),
         _of_glob(scope.client),
@@ -49,8 +55,10 @@ def specificity(scope: Scope) -> tuple[tuple[int, int, int], ...]:
 
 
 def is_scope_within(wide: Scope, narrow: Scope) -> bool:
-    """Whether one scope applies wherever the other does, as far as can be said without the clients. Of an expression
-    ("~") that is known only for itself."""
+    """Return whether `wide` applies wherever `narrow` does, as far as their text shows.
+
+    A regular expression ("~…") is only known to be within itself.
+    """
     return (
         wide.transport in ("", narrow.transport)
         and wide.user in ("", narrow.user)
@@ -61,8 +69,11 @@ def is_scope_within(wide: Scope, narrow: Scope) -> bool:
 
 
 def intersect_scopes(one: Scope, other: Scope) -> Scope | None:
-    """The scope of those whom both are about, where that can be said: of two patterns the narrower, if one covers the
-    other; None where they have nobody in common for certain, or it can't be said."""
+    """Return the scope that both scopes have in common.
+
+    Of two patterns, the narrower one is taken if the other covers it. Returns None if the scopes are
+    disjoint, or if their common part cannot be expressed.
+    """
     found: dict[str, str] = {}
     for key in fields(Scope):
         mine, its = getattr(one, key.name), getattr(other, key.name)
@@ -76,7 +87,7 @@ def intersect_scopes(one: Scope, other: Scope) -> Scope | None:
 
 
 def glob_matches(pattern: str, name: str) -> bool:
-    """Whether a name fits a pattern in which "*" stands for any characters."""
+    """Return whether a name matches a pattern in which `*` stands for any characters."""
     first, *rest = pattern.split("*")
     if not rest:
         return name == pattern
@@ -97,10 +108,12 @@ def _unknown(expression: str, topic: str) -> bool:
 
 
 def pattern_covers(pattern: str, topic: str, expressed: Callable[[str, str], bool] = _unknown) -> bool:
-    """Whether a pattern names every topic that a subscription's topic or pattern names.
+    """Return whether a pattern matches every topic that a subscription's topic or pattern matches.
 
-    Qpid's "#" at the end stands for any number of levels, none included. `expressed` says whether an expression ("~…")
-    names a topic.
+    Args:
+        pattern: Topic pattern. Qpid's `#` at its end stands for any number of levels, including none.
+        topic: Topic or pattern of a subscription.
+        expressed: Returns whether a regular expression ("~…") matches a topic. Default: never.
     """
     if pattern == topic:
         return True
@@ -118,12 +131,15 @@ def pattern_covers(pattern: str, topic: str, expressed: Callable[[str, str], boo
 
 
 def is_exact(topic: str) -> bool:
-    """Whether it names one topic."""
+    """Return whether a topic or pattern names exactly one topic."""
     return not topic.startswith("~") and not any(level in ("*", ">", "#") for level in topic.split("."))
 
 
 def levels_cover(pattern: list[str], topic: list[str]) -> bool:
-    """Whether a pattern of levels names every topic that a topic or pattern of levels names, the broker's own apart."""
+    """Return whether a pattern, split into levels, matches every topic that `topic` matches.
+
+    Topics of the broker itself, which begin with `$`, are the caller's concern.
+    """
     for place, level in enumerate(pattern):
         if level == ">":
             return len(topic) > place
@@ -137,7 +153,11 @@ def _of_glob(pattern: str) -> tuple[int, int, int]:
 
 
 def _of_topic(pattern: str) -> tuple[int, int, int]:
-    """An exact topic before "*", before an expression, before ">"; among those, more literal levels."""
+    """Return the sort key of a topic pattern.
+
+    Order: exact topics, then patterns with `*`, then regular expressions, then patterns with `>`. Within one
+    kind, more literal levels are more specific.
+    """
     if not pattern:
         return (0, 0, 0)
     if pattern.startswith("~"):

@@ -1,4 +1,4 @@
-"""Settings of one transport."""
+"""Settings of one transport: its listener, authentication, limits and STOMP options."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ WEBSOCKET_KINDS: Final = frozenset(("websocket", "stomp-ws"))
 _SCHEMES: Final = {"tcp": "tcp", "websocket": "ws", "stomp": "stomp", "stomp-ws": "ws"}
 _ALL_ADDRESSES: Final = frozenset(("0.0.0.0", "::"))
 MAX_BODY: Final = MAX_BATCH_BYTES - 64 * 1024
-"""Bytes of a STOMP message's body; the rest of the batch is for its headers."""
+"""Maximum bytes of a STOMP message's body. The rest of the batch is reserved for the message's headers."""
 LEAST_BODY: Final = 1_024
 
 
 class ResumeFrom(StrEnum):
-    """Where a STOMP client goes on that a policy dropped and that subscribes as before."""
+    """Position from which a STOMP client continues after a policy dropped it and it subscribes as before."""
 
     NOW = "now"
-    """With what comes; it is told what it missed."""
+    """Continue with new messages. The broker reports the missed interval."""
     LAST_ACKED = "last-acked"
-    """With what it hadn't acknowledged."""
+    """Continue with the first message that the client had not acknowledged."""
 
 
 class TransportField(NamedTuple):
-    """A setting that a transport's document may leave out."""
+    """Optional setting of a transport."""
 
     silent: object
-    """Its value, as JSON, where nothing is said."""
+    """Default value, as JSON."""
     kinds: frozenset[str] = frozenset(TRANSPORT_KINDS)
-    """Of the transports that it means something to."""
+    """Kinds of transports that have the setting."""
 
 
 TRANSPORT_FIELDS: Final[Mapping[str, TransportField]] = {
@@ -49,26 +49,37 @@ TRANSPORT_FIELDS: Final[Mapping[str, TransportField]] = {
     "resume": TransportField(ResumeFrom.NOW.value, STOMP_KINDS),
     "max_body": TransportField(None, STOMP_KINDS),
 }
-"""What a document says of a transport beside what it is, where it listens and its limits: the one list of them."""
+"""Optional settings of a transport, besides its identity, its address and its limits."""
 SILENT: Final[Mapping[str, object]] = {name: field.silent for name, field in TRANSPORT_FIELDS.items()}
 
 
 OF_SOME_KINDS: Final[Mapping[str, frozenset[str]]] = {
     name: field.kinds for name, field in TRANSPORT_FIELDS.items() if field.kinds < set(TRANSPORT_KINDS)
 }
-"""The settings that not every kind of transport has, and the kinds that have them."""
+"""Settings that only some kinds of transports have, and those kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransportSettings:
-    """One listener: name, kind (one of TRANSPORT_KINDS), where it listens, and what differs from the instance.
+    """Listener of an instance: its address, and the settings that differ from those of the instance.
 
-    authentication   what clients must show at logon: none, token, password or certificate (a TLS client certificate)
-    restricted       whether clients may only do what an entitlement allows them; else they may do everything
-    tls              its files; None is plain
-    origins          of the pages that may connect by WebSocket, as https://desk.example; * is any. Programs name none
-    resume           of STOMP: where a client goes on that a policy dropped and that subscribes as before
-    max_body         of STOMP: bytes of a message's body; None is as many as a batch takes
+    Attributes:
+        name: Unique name of the transport.
+        kind: One of TRANSPORT_KINDS.
+        port: Port to listen on. 0: the system chooses one.
+        host: Address to listen on. Default 127.0.0.1.
+        enabled: Whether the transport listens. Default true.
+        pool: AMPS pool settings of this transport.
+        client_policy: AMPS client limits of this transport.
+        authentication: Credentials that clients need at logon: none, token, password or certificate (a TLS
+            client certificate).
+        restricted: Whether clients may do only what an entitlement permits. Default false: clients may do
+            everything.
+        tls: Certificate files. None: no TLS.
+        origins: Origins of web pages that may connect by WebSocket, such as https://desk.example. `*` permits
+            all. Programs send no origin and are permitted.
+        resume: STOMP only: position of a client that a policy dropped and that subscribes as before.
+        max_body: STOMP only: maximum bytes of a message's body. None: as many as fit a batch.
     """
 
     name: str
@@ -87,24 +98,29 @@ class TransportSettings:
 
     @property
     def has_same_listener(self) -> tuple[object, ...]:
-        """What a listener can't change while it listens."""
+        """Settings that cannot change while the listener is open. Equal tuples mean the same listener."""
         return self.kind, self.host, self.port, self.tls
 
     def address(self, machine: str, port: int) -> str:
-        """Return its address for other machines; `machine` is the host of one that listens on all addresses."""
+        """Return the transport's address for other machines.
+
+        Args:
+            machine: Host name to use if the transport listens on all addresses.
+            port: Port on which the transport listens.
+        """
         scheme = _SCHEMES[self.kind] + ("s" if self.tls is not None else "")
         host = machine if self.host in _ALL_ADDRESSES else self.host
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def transports_to_close(before: Iterable[TransportSettings], after: Iterable[TransportSettings]) -> set[str]:
-    """Names of transports that listen and will not, or not there and so: they were taken away, disabled or moved."""
+    """Return the names of open transports that must close: removed, disabled, or with a changed listener."""
     wanted = {one.name: one.has_same_listener for one in after if one.enabled}
     return {one.name for one in before if one.enabled and wanted.get(one.name) != one.has_same_listener}
 
 
 def read_transport(reader: DocumentReader, source: Mapping[str, Any]) -> TransportSettings:
-    """One transport's settings."""
+    """Read the settings of one transport."""
     where = f"transport {source.get('name', '')!r}"
     reader.check_known_keys(source, TransportSettings.__dataclass_fields__, where)
     name = reader.read_name(source, where)
@@ -135,7 +151,10 @@ def read_transport(reader: DocumentReader, source: Mapping[str, Any]) -> Transpo
 def read_stomp(
     reader: DocumentReader, source: Mapping[str, Any], where: str
 ) -> tuple[ResumeFrom, int | None]:
-    """What STOMP transports alone have: `resume` and `max_body`."""
+    """Read the settings that only STOMP transports have: `resume` and `max_body`.
+
+    A value other than the default on another kind of transport is a problem.
+    """
     resume = reader.read_enum(source, "resume", where, ResumeFrom) or ResumeFrom.NOW
     max_body = reader.read_int(source, "max_body", where, LEAST_BODY, MAX_BODY)
     for key, value in (("resume", resume), ("max_body", max_body)):

@@ -1,4 +1,4 @@
-"""What all documents have in common."""
+"""Base class of all documents, and the types that their fields share."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from broker_core.names import MAX_NAME
 
 
 class Document(Struct, frozen=True, kw_only=True, gc=False):
-    """A typed document: its fields are the JSON's. What isn't known is passed over, so that fields can be added.
+    """Typed JSON document. Unknown fields are ignored when decoding, so that new fields can be added.
 
-    The collector needn't look at it: a document is never part of a cycle.
+    The garbage collector does not track documents, because they are never part of a reference cycle.
     """
 
 
 Json = Any
-"""Anybody's JSON: the body of a message, which nobody here knows the shape of."""
+"""JSON of unknown shape, such as the body of a message."""
 Setting = bool | int | float | str | list[str | dict[str, str | int]] | None
-"""A setting's value; a ladder is a list of its rungs, as in the policy."""
+"""Value of a setting. A ladder is a list of its rungs, as in the policy."""
 Moment = Annotated[int, Meta(description="ms UTC.")]
 MomentOrNone = Annotated[int | None, Meta(description="ms UTC.")]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
-"""Of a client, a managed replay or a durable subscription."""
+"""Name of a client, a managed replay or a durable subscription."""
 Text = Annotated[str, Meta(min_length=1, max_length=4_096)]

@@ -1,7 +1,8 @@
-"""The columns of the clients' table: one list from which the API's sort fields, the CSV, the page and its scripts draw.
+"""Columns of the clients' table: one list for the API's sort fields, the CSV, and the page with its scripts.
 
-A column is a field of `ClientEntry`, but for the one that a page draws of its own samples (`ColumnType.TREND`) and those it reads out of the forecast. Add a row here, and
-it can be sorted by, is in the CSV, and can be shown.
+A column is a field of `ClientEntry`, except `ColumnType.TREND`, which the page draws from its own samples,
+and columns that are computed from the forecast. A new row here can be sorted by, is in the CSV, and can be
+shown.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 
 
 class ColumnType(StrEnum):
-    """How a value is written and compared."""
+    """Way in which a column's value is formatted and compared."""
 
     NAME = "name"
     TEXT = "text"
@@ -24,18 +25,19 @@ class ColumnType(StrEnum):
     RATE = "rate"
     PERCENT = "percent"
     AGE = "age"
-    """A moment in ms UTC, shown as how long ago it was."""
+    """Time in ms UTC, shown as the time elapsed since then."""
     NESTED = "nested"
-    """An object or a list: in the CSV as JSON."""
+    """Object or list, written as JSON in the CSV."""
     TREND = "trend"
-    """Drawn by the page: no field."""
+    """Chart that the page draws. Not a field of `ClientEntry`."""
     LIMIT = "limit"
-    """Of `forecast`: how full the limit is that it comes to first."""
+    """Usage of the nearest limit, in percent, from `forecast`."""
     THEN = "then"
-    """Of `forecast`: what happens at that limit, and in how long."""
+    """Action at the nearest limit and the time until it, from `forecast`."""
 
 
 _DRAWN: Final = {ColumnType.TREND, ColumnType.LIMIT, ColumnType.THEN}
+"""Column types without a field of `ClientEntry`."""
 _TEXTS: Final = {
     ColumnType.NAME,
     ColumnType.TEXT,
@@ -47,7 +49,10 @@ _TEXTS: Final = {
 
 
 class ClientColumn(NamedTuple):
-    """One column. `shown`: on the page unless somebody chooses otherwise."""
+    """Column of the clients' table.
+
+    `shown` columns are on the page by default. `help` is the tooltip of the heading.
+    """
 
     key: str
     label: str
@@ -58,37 +63,95 @@ class ClientColumn(NamedTuple):
 
     @property
     def numeric(self) -> bool:
-        """Whether it is aligned to the right, and sorted downwards at first."""
+        """Whether the column is right-aligned, and sorted in descending order first."""
         return self.kind not in _TEXTS
 
     @property
     def is_field(self) -> bool:
-        """Whether an entry has it."""
+        """Whether `ClientEntry` has a field with this key."""
         return self.kind not in _DRAWN
 
 
 CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn("name", "Client", "The name it logged on with", ColumnType.NAME, shown=True),
     ClientColumn("delivery", "Delivery", "What the broker does for it", ColumnType.DELIVERY, shown=True),
-    ClientColumn("health", "Health", "What it does with what it is sent, the worst first", ColumnType.HEALTH, shown=True),
+    ClientColumn(
+        "health",
+        "Health",
+        "What it does with what it is sent, the worst first",
+        ColumnType.HEALTH,
+        shown=True,
+    ),
     ClientColumn("transport", "Transport", "The transport it came in by", ColumnType.TEXT, shown=True),
     ClientColumn("member", "Member", "The member of the group that it is connected to", ColumnType.TEXT),
     ClientColumn("protocol", "Protocol", "What it speaks", ColumnType.TEXT),
     ClientColumn("remote", "Address", "Where it comes from", ColumnType.TEXT),
     ClientColumn("user", "User", "As whom it logged on", ColumnType.TEXT),
-    ClientColumn("seconds_behind", "Lag", "Age of the oldest record it hasn't been sent", ColumnType.SECONDS, shown=True),
-    ClientColumn("lag_messages", "Messages", "Records it isn't sent yet, of its subscription furthest behind; before a replay those of all topics", ColumnType.COUNT, shown=True),
-    ClientColumn("lag_at_most", "At most", "Whether those are of all topics of the log that its replay has yet to come to", ColumnType.TEXT),
+    ClientColumn(
+        "seconds_behind",
+        "Lag",
+        "Age of the oldest record it hasn't been sent",
+        ColumnType.SECONDS,
+        shown=True,
+    ),
+    ClientColumn(
+        "lag_messages",
+        "Messages",
+        "Records it isn't sent yet, of its subscription furthest behind; before a replay those of all topics",
+        ColumnType.COUNT,
+        shown=True,
+    ),
+    ClientColumn(
+        "lag_at_most",
+        "At most",
+        "Whether those are of all topics of the log that its replay has yet to come to",
+        ColumnType.TEXT,
+    ),
     ClientColumn("lag_bytes", "Bytes", "Bytes that wait, of its subscription with most", ColumnType.BYTES),
     ClientColumn("lag_ms", "Waiting for", "Age of its oldest message that waits", ColumnType.MS),
-    ClientColumn("trend", "Trend", "Messages behind over the last two minutes of this tab", ColumnType.TREND, shown=True, sortable=False),
-    ClientColumn("limit", "Nearest limit", "How full the limit is that it comes to first", ColumnType.LIMIT, shown=True, sortable=False),
-    ClientColumn("then", "Then it is", "What the policy does at that limit, and when at this slope", ColumnType.THEN, shown=True, sortable=False),
-    ClientColumn("caught_up_in_s", "Caught up in", "As it goes now; nothing while there is no honest time", ColumnType.SECONDS, shown=True),
-    ClientColumn("caught_up_why_none", "Why no time", "Why it can't be told when it has caught up", ColumnType.TEXT, sortable=False),
+    ClientColumn(
+        "trend",
+        "Trend",
+        "Messages behind over the last two minutes of this tab",
+        ColumnType.TREND,
+        shown=True,
+        sortable=False,
+    ),
+    ClientColumn(
+        "limit",
+        "Nearest limit",
+        "How full the limit is that it comes to first",
+        ColumnType.LIMIT,
+        shown=True,
+        sortable=False,
+    ),
+    ClientColumn(
+        "then",
+        "Then it is",
+        "What the policy does at that limit, and when at this slope",
+        ColumnType.THEN,
+        shown=True,
+        sortable=False,
+    ),
+    ClientColumn(
+        "caught_up_in_s",
+        "Caught up in",
+        "As it goes now; nothing while there is no honest time",
+        ColumnType.SECONDS,
+        shown=True,
+    ),
+    ClientColumn(
+        "caught_up_why_none",
+        "Why no time",
+        "Why it can't be told when it has caught up",
+        ColumnType.TEXT,
+        sortable=False,
+    ),
     ClientColumn("waiting_messages", "Waiting", "Messages not handed over yet", ColumnType.COUNT),
     ClientColumn("waiting_bytes", "Waiting, bytes", "Bytes of their bodies", ColumnType.BYTES),
-    ClientColumn("in_flight_messages", "In flight", "Messages handed over and not acknowledged", ColumnType.COUNT),
+    ClientColumn(
+        "in_flight_messages", "In flight", "Messages handed over and not acknowledged", ColumnType.COUNT
+    ),
     ClientColumn("in_flight_bytes", "In flight, bytes", "Bytes of their bodies", ColumnType.BYTES),
     ClientColumn("acknowledged_messages", "Acknowledged", "Messages it has", ColumnType.COUNT),
     ClientColumn("acknowledged_bytes", "Acknowledged, bytes", "Bytes of their bodies", ColumnType.BYTES),
@@ -107,36 +170,57 @@ CLIENT_COLUMNS: tuple[ClientColumn, ...] = (
     ClientColumn("delivered_messages", "Delivered", "Messages handed over", ColumnType.COUNT),
     ClientColumn("delivered_bytes", "Delivered, bytes", "Bytes of their bodies", ColumnType.BYTES),
     ClientColumn("published_messages", "Published", "Messages it published", ColumnType.COUNT),
-    ClientColumn("published_topics", "Published, by topic", "Messages it published, by topic", ColumnType.NESTED, sortable=False),
-    ClientColumn("rate_out_messages", "Out /s", "Messages handed over to it each second", ColumnType.RATE, shown=True),
-    ClientColumn("write_blocked_ms", "Socket blocked", "How long its socket has taken nothing", ColumnType.MS),
-    ClientColumn("window_full_ms", "Window full", "How long a window of its subscriptions has been full", ColumnType.MS),
-    ClientColumn("unacked_messages", "Unacknowledged", "Messages sent and not acknowledged by the application", ColumnType.COUNT),
-    ClientColumn("held_bytes", "Held", "Bytes waiting for acknowledgements, or held by a policy", ColumnType.BYTES),
+    ClientColumn(
+        "published_topics",
+        "Published, by topic",
+        "Messages it published, by topic",
+        ColumnType.NESTED,
+        sortable=False,
+    ),
+    ClientColumn(
+        "rate_out_messages", "Out /s", "Messages handed over to it each second", ColumnType.RATE, shown=True
+    ),
+    ClientColumn(
+        "write_blocked_ms", "Socket blocked", "How long its socket has taken nothing", ColumnType.MS
+    ),
+    ClientColumn(
+        "window_full_ms", "Window full", "How long a window of its subscriptions has been full", ColumnType.MS
+    ),
+    ClientColumn(
+        "unacked_messages",
+        "Unacknowledged",
+        "Messages sent and not acknowledged by the application",
+        ColumnType.COUNT,
+    ),
+    ClientColumn(
+        "held_bytes", "Held", "Bytes waiting for acknowledgements, or held by a policy", ColumnType.BYTES
+    ),
     ClientColumn("pool", "Pool", "The pool it draws on", ColumnType.TEXT),
     ClientColumn("revision", "Revision", "The policy revision it is held to", ColumnType.COUNT),
     ClientColumn("connected_at", "Connected", "How long it has been logged on", ColumnType.AGE),
     ClientColumn("forecast", "Forecast", "The limit it comes to first", ColumnType.NESTED, sortable=False),
     ClientColumn("why_slow", "Why slow", "Why it is behind", ColumnType.NESTED, sortable=False),
-    ClientColumn("last_decision", "Last decision", "The newest decision about it", ColumnType.NESTED, sortable=False),
+    ClientColumn(
+        "last_decision", "Last decision", "The newest decision about it", ColumnType.NESTED, sortable=False
+    ),
     ClientColumn("subscriptions", "Subscriptions", "Each of them", ColumnType.NESTED, sortable=False),
-)  # fmt: skip
+)
 DEFAULT_SORT: Final = "health"
-"""The worst health first; equal ones by lag, the greatest first, then by name."""
+"""Default order: the worst health first, then the largest lag, then the name."""
 
 
 def sort_fields() -> list[str]:
-    """What clients can be sorted by."""
+    """Return the keys of columns that clients can be sorted by."""
     return [column.key for column in CLIENT_COLUMNS if column.sortable]
 
 
 def csv_columns() -> list[str]:
-    """What a line of the CSV has, in order."""
+    """Return the keys of the CSV's columns, in order."""
     return [column.key for column in CLIENT_COLUMNS if column.is_field]
 
 
 def visible_columns(also: frozenset[str] = frozenset()) -> list[ClientColumn]:
-    """What the page shows: the usual ones, and those that somebody chose besides."""
+    """Return the columns that the page shows: the default ones, and the operator's selection `also`."""
     return [
         column
         for column in CLIENT_COLUMNS
@@ -145,5 +229,5 @@ def visible_columns(also: frozenset[str] = frozenset()) -> list[ClientColumn]:
 
 
 def optional_columns() -> list[ClientColumn]:
-    """What somebody may choose besides."""
+    """Return the columns that an operator may show in addition to the default ones."""
     return [column for column in CLIENT_COLUMNS if not column.shown and column.kind is not ColumnType.NESTED]

@@ -11,41 +11,44 @@ from broker_core.documents.base import Document, Moment, MomentOrNone, Setting
 
 
 class DeliveryState(StrEnum):
-    """What the broker does for a client or a subscription; where it does several things, the first of these."""
+    """Delivery state: what the broker does for a client or a subscription.
+
+    If several states apply, the first in this list counts.
+    """
 
     OFFLINED = "offlined"
-    """What waits goes to the spool; nothing is sent."""
+    """Waiting messages go to the spool; nothing is sent."""
     DRAINING = "draining"
     """The spool is being sent, in order."""
     REPLAYING = "replaying"
-    """Records of the log are sent, from a bookmark on."""
+    """Records of the log are sent, starting from a bookmark."""
     LIVE = "live"
     """Records are sent as they are accepted."""
     PAUSED = "paused"
-    """Nothing is sent until it is resumed; of a client: all its subscriptions are."""
+    """Nothing is sent until it is resumed. A client is paused if all its subscriptions are."""
 
 
 class Health(StrEnum):
-    """What a client does with what it is sent, the worst first."""
+    """Health of a client: how well it processes its messages, ordered from worst to best."""
 
     STALLED = "stalled"
-    """It takes nothing of what is for it, or acknowledges nothing."""
+    """The client reads or acknowledges nothing although messages wait."""
     FLAPPING = "flapping"
-    """It is offlined again and again."""
+    """The client is offlined repeatedly."""
     FALLING_BEHIND = "falling behind"
-    """More comes for it than it takes, or it has taken nothing for a while."""
+    """More messages arrive than the client reads, or it has read nothing for a while."""
     NOT_RECORDED = "not recorded"
-    """The policy no longer journals its topics, and it reads the log: nothing more comes for it."""
+    """The client reads the log, and the policy no longer journals its topics: nothing more will arrive."""
     UNKNOWN = "unknown"
-    """It hasn't been looked at for long enough, or the broker itself is late."""
+    """The observation is too short, or the broker's own event loop is late."""
     PAUSED = "paused"
-    """Nothing is sent to it, so nothing can be said."""
+    """Nothing is sent to the client, so its health is unknown."""
     KEEPS_UP = "keeps up"
-    """Nothing waits for it, or it comes nearer."""
+    """No messages wait for the client, or its backlog shrinks."""
 
     @property
     def rank(self) -> int:
-        """Its place in the order of looking: 0 is the worst."""
+        """Position in the order of severity: 0 is the worst."""
         return _RANKS[self]
 
 
@@ -54,7 +57,7 @@ _RANKS = {health: place for place, health in enumerate(Health)}
 
 
 class DeliveryStats(Document, frozen=True, kw_only=True):
-    """What a client's entry and a subscription's have both: how far it is behind, and what became of its messages."""
+    """Fields that a client's and a subscription's entry share: its lag, and the account of its messages."""
 
     delivery: Annotated[DeliveryState, Meta(description="What the broker does for it.")]
     health: Annotated[Health, Meta(description="What its client does with it.")]
@@ -64,7 +67,8 @@ class DeliveryStats(Document, frozen=True, kw_only=True):
     lag_at_most: Annotated[
         bool,
         Meta(
-            description="Whether lag_messages counts all topics of the log that a replay has yet to come to: how many of them "
+            description="Whether lag_messages counts all topics of the log that a replay has yet to come to: "
+            "how many of them "
             "are for it is known when they are read. Otherwise it counts just what is for it."
         ),
     ]
@@ -82,7 +86,8 @@ class DeliveryStats(Document, frozen=True, kw_only=True):
     caught_up_in_s: Annotated[
         float | None,
         Meta(
-            description="Seconds until nothing waits, as it has gone since most did; null: nothing waits, or see caught_up_why_none."
+            description="Seconds until nothing waits, as it has gone since most did; null: nothing waits, or "
+            "see caught_up_why_none."
         ),
     ]
     caught_up_why_none: Annotated[
@@ -110,7 +115,7 @@ class DeliveryStats(Document, frozen=True, kw_only=True):
 
 
 class SubscriptionEntry(DeliveryStats, frozen=True, kw_only=True):
-    """One subscription of a client."""
+    """Entry of one subscription of a client."""
 
     id: str
     topic: str
@@ -129,7 +134,10 @@ class SubscriptionEntry(DeliveryStats, frozen=True, kw_only=True):
 
 
 class ForecastEntry(Document, frozen=True, kw_only=True):
-    """How near a rule is to acting on a client; in its own entry, the rule that comes first."""
+    """Forecast of when a rule acts on a client.
+
+    The client's own entry has the forecast of the rule that acts first.
+    """
 
     rule: str
     setting: str
@@ -138,8 +146,10 @@ class ForecastEntry(Document, frozen=True, kw_only=True):
     signal: str
     value: int
     limit: int
+    """Limit in the unit of the signal."""
     percent: Annotated[float, Meta(description="Of the limit, used now.")]
     per_second: float
+    """Growth of the signal per second."""
     fires_in_ms: Annotated[
         int | None, Meta(description="Until it acts, what is left of a hold included; null: see `why_none`.")
     ]
@@ -148,7 +158,7 @@ class ForecastEntry(Document, frozen=True, kw_only=True):
 
 
 class VerdictEntry(Document, frozen=True, kw_only=True):
-    """Why a client is slow: one verdict with its evidence."""
+    """Explanation of why a client is slow: one cause with its evidence."""
 
     cause: str
     sentence: str
@@ -156,7 +166,7 @@ class VerdictEntry(Document, frozen=True, kw_only=True):
 
 
 class DecisionSummary(Document, frozen=True, kw_only=True):
-    """The newest decision about a client, in short."""
+    """Summary of the newest decision about a client."""
 
     id: str
     at: Moment
@@ -164,11 +174,15 @@ class DecisionSummary(Document, frozen=True, kw_only=True):
     mode: str
     reason: str
     told: str
+    """Whether the client received the notice: yes, no or unknown."""
     sentence: str
 
 
 class ClientEntry(DeliveryStats, frozen=True, kw_only=True):
-    """A client as its broker sees it now. What it lags by is the greatest of its subscriptions'; other figures are of all."""
+    """Entry of a client, as its broker sees it now.
+
+    Lag is that of the subscription with the largest lag. Other figures are totals of all subscriptions.
+    """
 
     name: str
     health: Annotated[Health, Meta(description="What it does: the worst of its subscriptions.")]
@@ -208,14 +222,14 @@ class ClientEntry(DeliveryStats, frozen=True, kw_only=True):
 
 
 class ClientsPage(Document, frozen=True, kw_only=True):
-    """A page of clients, and how many there are of those that fit."""
+    """Page of clients, and the total number of clients that match the query."""
 
     total: int
     clients: list[ClientEntry]
 
 
 class EffectiveSetting(Document, frozen=True, kw_only=True):
-    """A setting in force for a client or one of its subscriptions, and where it is set."""
+    """Setting in force for a client or one of its subscriptions, and where it is set."""
 
     setting: Annotated[str, Meta(description="As policies name it: its group, a dot, its field.")]
     value: Annotated[Setting, Meta(description="Null: without a limit, or as the broker chooses.")]
@@ -227,8 +241,10 @@ class EffectiveSetting(Document, frozen=True, kw_only=True):
 
 
 class DisconnectReply(Document, frozen=True, kw_only=True):
-    """A client was disconnected and told why. Of what it was owed `kept` messages are in the log, behind `bookmark`, and `lost`
-    nothing brings back."""
+    """Answer to DisconnectClient: the client was disconnected and received the reason.
+
+    Of its backlog, `kept` messages are in the log, after `bookmark`; `lost` messages cannot be recovered.
+    """
 
     name: str
     reason: str
@@ -238,14 +254,14 @@ class DisconnectReply(Document, frozen=True, kw_only=True):
 
 
 class OfflineReply(Document, frozen=True, kw_only=True):
-    """A client was offlined."""
+    """Answer to OfflineClient: the client was offlined."""
 
     name: str
     state: DeliveryState
 
 
 class PauseReply(Document, frozen=True, kw_only=True):
-    """Subscriptions of a client were paused or resumed."""
+    """Answer to PauseClient and ResumeClient: the subscriptions that were paused or resumed."""
 
     name: str
     subscriptions: list[str]

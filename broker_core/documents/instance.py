@@ -1,7 +1,4 @@
-"""A broker as a whole, and the snapshot of a second.
-
-Whom a policy touches, and what a broker runs.
-"""
+"""Broker as a whole, its snapshot of one second, and the effect of a policy on clients."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from broker_core.documents.system_records import DecisionEntry
 
 
 class TransportEntry(Document, frozen=True, kw_only=True):
-    """A transport, and who came in by it."""
+    """Transport of an instance, with its number of connected clients."""
 
     name: str
     kind: str
@@ -30,7 +27,7 @@ class TransportEntry(Document, frozen=True, kw_only=True):
 
 
 class PoolEntry(Document, frozen=True, kw_only=True):
-    """A pool: what its clients use, and may use."""
+    """Memory and disk usage of a pool, and its limits."""
 
     name: str
     transports: list[str]
@@ -45,7 +42,7 @@ class PoolEntry(Document, frozen=True, kw_only=True):
 
 
 class ThroughputRates(Document, frozen=True, kw_only=True):
-    """What went in and out in the last second, per second."""
+    """Throughput of the last second, per second."""
 
     messages_in: float = 0.0
     bytes_in: float = 0.0
@@ -54,8 +51,10 @@ class ThroughputRates(Document, frozen=True, kw_only=True):
 
 
 class LatencyEntry(Document, frozen=True, kw_only=True):
-    """From when the broker accepted a record to when it was handed to a client's socket, of the last ten seconds. What replays
-    read from the log isn't counted."""
+    """Latency from accepting a record to passing it to a client's socket, over the last ten seconds.
+
+    Records that replays read from the log are not counted.
+    """
 
     p50_ms: Annotated[float, Meta(description="Half of them took no longer, in ms.")]
     p99_ms: Annotated[float, Meta(description="99 of a hundred took no longer, in ms.")]
@@ -63,7 +62,7 @@ class LatencyEntry(Document, frozen=True, kw_only=True):
 
 
 class InstanceTotals(Document, frozen=True, kw_only=True):
-    """The same since the start, and decisions on slow clients."""
+    """Totals since the start of the broker: throughput, and decisions about slow clients."""
 
     messages_in: int = 0
     bytes_in: int = 0
@@ -73,13 +72,14 @@ class InstanceTotals(Document, frozen=True, kw_only=True):
     standstills: Annotated[
         int,
         Meta(
-            description="Times that a client wasn't sent what it could take: a defect of the broker's own, see its log."
+            description="Times that a client wasn't sent what it could take: a defect of the broker's own, "
+            "see its log."
         ),
     ] = 0
 
 
 class StagedPolicyStatus(Document, frozen=True, kw_only=True):
-    """A revision that is in force for some clients first."""
+    """Staged revision: a policy revision in force for some clients first."""
 
     base: Annotated[int, Meta(description="The revision in force for the others.")]
     client: Annotated[str, Meta(description="Pattern of the names it is for; empty: it is for a share.")]
@@ -87,7 +87,7 @@ class StagedPolicyStatus(Document, frozen=True, kw_only=True):
 
 
 class MissingRangeEntry(Document, frozen=True, kw_only=True):
-    """Records that should be in the log and can't be read."""
+    """Range of records that should be in the log and cannot be read."""
 
     segment: int
     offset: int
@@ -98,7 +98,7 @@ class MissingRangeEntry(Document, frozen=True, kw_only=True):
 
 
 class RecoveryEntry(Document, frozen=True, kw_only=True):
-    """What opening the journal found and did."""
+    """Report of opening the journal: what was found, repaired, skipped and ignored."""
 
     opened_at: Annotated[int, Meta(description="ns UTC.")] = 0
     kept_records: int = 0
@@ -117,7 +117,7 @@ class RecoveryEntry(Document, frozen=True, kw_only=True):
 
 
 class ExitReport(Document, frozen=True, kw_only=True):
-    """Why a broker ended by itself, or couldn't start."""
+    """Reason why a broker stopped without being asked, or could not start."""
 
     at: Moment
     code: str
@@ -126,7 +126,7 @@ class ExitReport(Document, frozen=True, kw_only=True):
 
 
 class RefusedRevision(Document, frozen=True, kw_only=True):
-    """A policy that this broker was last told of, and can't follow: it goes on by the one before."""
+    """Policy revision that this broker received and cannot apply. The previous revision stays in force."""
 
     revision: int
     code: str
@@ -135,7 +135,7 @@ class RefusedRevision(Document, frozen=True, kw_only=True):
 
 
 class DatabaseEntry(Document, frozen=True, kw_only=True):
-    """The control plane's database, as the broker sees it."""
+    """State of the control plane's database, as the broker sees it."""
 
     away_since: Annotated[
         MomentOrNone,
@@ -167,14 +167,17 @@ class DatabaseEntry(Document, frozen=True, kw_only=True):
 
 
 class JournalTotals(Document, frozen=True, kw_only=True):
-    """The journal's files."""
+    """Number and size of the journal's files."""
 
     segments: int = 0
     bytes: int = 0
 
 
 class InstanceStatus(Document, frozen=True, kw_only=True):
-    """A broker as a whole. `durable_sequence` is of the newest record that is on disk and dispatched."""
+    """Status of a broker as a whole.
+
+    `durable_sequence` is the newest record that is on disk and dispatched.
+    """
 
     instance: str
     member: Annotated[
@@ -218,23 +221,23 @@ class InstanceStatus(Document, frozen=True, kw_only=True):
 
 
 class Snapshot(Document, frozen=True, kw_only=True):
-    """A broker and all its clients at one moment."""
+    """State of a broker and all its clients at one moment."""
 
     at: Moment
     status: InstanceStatus
     clients: list[ClientEntry] = []
     replays: list[ReplayEntry] | None = None
-    """None: not told."""
+    """None: the broker did not report replays."""
 
 
 class RunningRevision(Document, frozen=True, kw_only=True):
-    """The revision a broker runs now."""
+    """Answer to ApplyPolicy: the revision that a broker runs now."""
 
     revision: int
 
 
 class PolicyInForce(Document, frozen=True, kw_only=True):
-    """Policy that a broker runs. `staged`: the one in force for some clients first."""
+    """Policy that a broker runs. `staged` is the revision in force for some clients first."""
 
     policy: Json
     staged: Json = None
@@ -245,14 +248,14 @@ class PolicyInForce(Document, frozen=True, kw_only=True):
 
 
 class SettingValue(Document, frozen=True, kw_only=True):
-    """A value, and where it is set."""
+    """Value of a setting, and where it is set."""
 
     value: Setting
     origin: str
 
 
 class SettingChange(Document, frozen=True, kw_only=True):
-    """A setting that would have another value."""
+    """Setting whose value a policy would change."""
 
     setting: str
     before: SettingValue
@@ -260,7 +263,7 @@ class SettingChange(Document, frozen=True, kw_only=True):
 
 
 class AffectedEntry(Document, frozen=True, kw_only=True):
-    """A client, or one of its subscriptions, for which settings would change."""
+    """Client, or one of its subscriptions, for which a policy would change settings."""
 
     client: str
     transport: str
@@ -269,14 +272,15 @@ class AffectedEntry(Document, frozen=True, kw_only=True):
 
 
 class ClosedConnectionEntry(Document, frozen=True, kw_only=True):
-    """A client whose connection would be closed, whatever waits for it."""
+    """Client whose connection a policy would close, regardless of its backlog."""
 
     client: str
     transport: str
     code: Annotated[
         str,
         Meta(
-            description="What it would be told: transport_closed (taken away, disabled or moved), or access_changed."
+            description="What it would be told: transport_closed (taken away, disabled or moved), or "
+            "access_changed."
         ),
     ]
 
@@ -285,8 +289,10 @@ SubscriberKind = Literal["bookmark", "durable", "replay", "queue", "shared"]
 
 
 class LogSubscriberEntry(Document, frozen=True, kw_only=True):
-    """A subscription of the log whose topics would no longer be journaled: it would get nothing more of
-    them."""
+    """Subscription of the log whose topics a policy would no longer journal.
+
+    It would receive no more of their records.
+    """
 
     client: Annotated[
         str, Meta(description="Of a queue, or another shared one, without consumers: its name.")
@@ -301,9 +307,13 @@ class LogSubscriberEntry(Document, frozen=True, kw_only=True):
 
 
 class PolicyEffect(Document, frozen=True, kw_only=True):
-    """What a policy would do now: whom it touches, who would be acted on at once, and whose connection it would close, which
-    is then not acted on; and who reads topics from the log that it would no longer journal. The lists may be
-    cut; counts aren't."""
+    """Effect that a policy would have now.
+
+    It has the clients whose settings change, the decisions that would follow immediately, the connections
+    that would be closed, and the log subscribers whose topics would no longer be journaled. A client whose
+    connection would be closed has no decision. The lists may be truncated; the counts (`…_in_all`) are
+    complete.
+    """
 
     clients: int
     touched: list[AffectedEntry]

@@ -1,5 +1,8 @@
-"""What the pipeline's jobs may be asked, and within which bounds: the one place from which the command line, the console's forms, the API and
-actions draw. Directories and Spark's master aren't among them: where a job reads and writes is the installation's matter.
+"""Options of the pipeline's jobs and their bounds.
+
+The command line, the console's forms, the API and actions use this list.
+
+Directories and Spark's master are not options: the installation configures where a job reads and writes.
 """
 
 from __future__ import annotations
@@ -12,28 +15,29 @@ from broker_core.errors import OperatorError
 
 Kind = Literal["text", "whole", "number", "flag"]
 MAX_TEXT: Final = 1_000
-"""Characters of a text."""
+"""Maximum number of characters of a text option."""
 
 
 class JobOption(Document, frozen=True, kw_only=True):
-    """One option of a job. `least` and `most` bound a number, both included."""
+    """Option of a job. `least` and `most` bound a number, both inclusive."""
 
     name: str
     label: str
-    """Of its field in a form."""
+    """Label of the form field."""
     says: str
+    """Help text."""
     kind: Kind = "text"
     least: int | float = 0
     most: int | float = MAX_SEQUENCE
     default: int | float | str | None = None
-    """Of a text without one it is the empty text, of a flag no."""
+    """Default value. None: the empty text for a text, false for a flag, unset for a number."""
     required: bool = False
     like: str = ""
-    """How a value looks."""
+    """Example of a value."""
 
     @property
     def bounds(self) -> str:
-        """What it takes, for people."""
+        """Description of the permitted values, for operators."""
         if self.kind == "flag":
             return "yes or no"
         if self.kind == "text":
@@ -42,7 +46,11 @@ class JobOption(Document, frozen=True, kw_only=True):
         return f"a {'whole ' * (self.kind == 'whole')}number, {self.least:,}{most or ' or more'}"
 
     def read(self, text: str) -> int | float | str | bool:
-        """The value that a text says. OperatorError bad_option, with the bounds."""
+        """Return the value of an option's text.
+
+        Raises:
+            OperatorError: `bad_option`, with the permitted bounds.
+        """
         if self.kind == "flag":
             known = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
             if text.lower() in known:
@@ -53,13 +61,16 @@ class JobOption(Document, frozen=True, kw_only=True):
         elif self.least <= (number := _number(text, whole=self.kind == "whole")) <= self.most:
             return number
         raise OperatorError(
-            "bad_option", f"{self.name} is {text[:40]!r}.", f"Give {self.bounds}.", option=self.name,
+            "bad_option",
+            f"{self.name} is {text[:40]!r}.",
+            f"Give {self.bounds}.",
+            option=self.name,
             **({"least": self.least, "most": self.most} if self.kind in ("whole", "number") else {}),
-        )  # fmt: skip
+        )
 
 
 def _number(text: str, *, whole: bool) -> int | float:
-    """NaN, which lies within no bounds, for what is none."""
+    """Return the number in a text, or NaN, which lies within no bounds, if there is none."""
     plain = len(text) <= 40 and text.isascii() and "_" not in text
     try:
         return (int(text) if whole else float(text)) if plain else float("nan")
@@ -87,9 +98,19 @@ def _sequences(first: str = "the oldest record there is") -> tuple[JobOption, ..
 
 
 _RANGE: Final = (
-    JobOption(name="start", label="From", says="a bookmark, a sequence or a time (default: the oldest record)", like="2026-11-21T08:00:00Z"),
-    JobOption(name="end", label="To", says="the same, for the end (default: the newest)", like="2026-11-21T12:00:00Z"),
-)  # fmt: skip
+    JobOption(
+        name="start",
+        label="From",
+        says="a bookmark, a sequence or a time (default: the oldest record)",
+        like="2026-11-21T08:00:00Z",
+    ),
+    JobOption(
+        name="end",
+        label="To",
+        says="the same, for the end (default: the newest)",
+        like="2026-11-21T12:00:00Z",
+    ),
+)
 _READING: Final = (
     JobOption(
         name="durable",
@@ -100,8 +121,13 @@ _READING: Final = (
     _flag("skip-gaps", "Skip gaps", "go on behind records that are damaged or not there"),
 )
 _MEMORY: Final = JobOption(
-    name="host-memory", label="Memory of the broker's host", says="bytes of memory of the broker's host (default: this machine's)", kind="whole", least=2**20, most=2**50,
-)  # fmt: skip
+    name="host-memory",
+    label="Memory of the broker's host",
+    says="bytes of memory of the broker's host (default: this machine's)",
+    kind="whole",
+    least=2**20,
+    most=2**50,
+)
 _POLICY: Final = "a policy's file (manage.py policy export), or its name in the lake's folder policies"
 
 JOB_OPTIONS: Final[dict[str, tuple[JobOption, ...]]] = {
@@ -117,39 +143,123 @@ JOB_OPTIONS: Final[dict[str, tuple[JobOption, ...]]] = {
         *_sequences("the oldest record in the log"),
         _flag("quick", "Names and footers only", "look at names and footers, and read no records"),
     ),
-    "client-history": (_flag("all", "Every hour anew", "make every hour anew that the journal still holds"), *_READING),
+    "client-history": (
+        _flag("all", "Every hour anew", "make every hour anew that the journal still holds"),
+        *_READING,
+    ),
     "audit": (
         *_sequences("the oldest record in the log"),
         _flag("strict", "Fail on a finding", "fail when there is a finding, so that a schedule tells"),
     ),
     "state": (
-        JobOption(name="at", label="As of", says="a bookmark, a sequence or a time (default: the newest record)", like="2026-11-21T12:00:00Z"),
-        JobOption(name="since", label="Changed since", says="an earlier moment: what changed from then to --at", like="2026-11-21T08:00:00Z"),
-        JobOption(name="topics", label="Topics", says="patterns, with commas between (default: all)", like="orders.>"),
-        JobOption(name="key", label="Field of the key", says="a field of JSON bodies that is part of the key", like="/order/id"),
+        JobOption(
+            name="at",
+            label="As of",
+            says="a bookmark, a sequence or a time (default: the newest record)",
+            like="2026-11-21T12:00:00Z",
+        ),
+        JobOption(
+            name="since",
+            label="Changed since",
+            says="an earlier moment: what changed from then to --at",
+            like="2026-11-21T08:00:00Z",
+        ),
+        JobOption(
+            name="topics",
+            label="Topics",
+            says="patterns, with commas between (default: all)",
+            like="orders.>",
+        ),
+        JobOption(
+            name="key",
+            label="Field of the key",
+            says="a field of JSON bodies that is part of the key",
+            like="/order/id",
+        ),
         *_READING,
     ),
     "backtest": (
-        JobOption(name="policy", label="Policy", says=f"{_POLICY}; several with commas", required=True, like="now.yaml"),
-        JobOption(name="grid", label="Grid of values", says="every combination of these values laid over the first policy", like="client_policy.client_max_capacity=10,20,50"),
-        JobOption(name="save", label="Client to save", says="find the cheapest of them that does nothing hard to this client", like="board-jfk"),
-        *_RANGE, _MEMORY, *_READING,
+        JobOption(
+            name="policy",
+            label="Policy",
+            says=f"{_POLICY}; several with commas",
+            required=True,
+            like="now.yaml",
+        ),
+        JobOption(
+            name="grid",
+            label="Grid of values",
+            says="every combination of these values laid over the first policy",
+            like="client_policy.client_max_capacity=10,20,50",
+        ),
+        JobOption(
+            name="save",
+            label="Client to save",
+            says="find the cheapest of them that does nothing hard to this client",
+            like="board-jfk",
+        ),
+        *_RANGE,
+        _MEMORY,
+        *_READING,
     ),
     "capacity": (
         *_RANGE,
-        JobOption(name="policy", label="Policy", says=f"whose limits: {_POLICY} (default: a new instance's)", like="now.yaml"),
+        JobOption(
+            name="policy",
+            label="Policy",
+            says=f"whose limits: {_POLICY} (default: a new instance's)",
+            like="now.yaml",
+        ),
         _MEMORY,
-        JobOption(name="retention-hours", label="Hours that journals are kept", says="for how long journals are kept (default: as the broker's receipts of removals say)",
-                  kind="number", least=0, most=1_000_000),
+        JobOption(
+            name="retention-hours",
+            label="Hours that journals are kept",
+            says="for how long journals are kept (default: as the broker's receipts of removals say)",
+            kind="number",
+            least=0,
+            most=1_000_000,
+        ),
         *_READING,
     ),
     "anomalies": (
-        JobOption(name="days", label="Days", says="days of history, with those judged", kind="whole", least=1, most=400, default=14),
-        JobOption(name="recent", label="Hours that are judged", says="the newest hours, which are judged", kind="whole", least=1, most=9_599, default=24),
-        JobOption(name="threshold", label="Distance from which an hour is odd", says="from which distance an hour is odd", kind="number", least=0.1, most=1_000, default=8.0),
+        JobOption(
+            name="days",
+            label="Days",
+            says="days of history, with those judged",
+            kind="whole",
+            least=1,
+            most=400,
+            default=14,
+        ),
+        JobOption(
+            name="recent",
+            label="Hours that are judged",
+            says="the newest hours, which are judged",
+            kind="whole",
+            least=1,
+            most=9_599,
+            default=24,
+        ),
+        JobOption(
+            name="threshold",
+            label="Distance from which an hour is odd",
+            says="from which distance an hour is odd",
+            kind="number",
+            least=0.1,
+            most=1_000,
+            default=8.0,
+        ),
     ),
     "report": (
-        JobOption(name="days", label="Days", says="how many days, up to the newest hour there is", kind="whole", least=1, most=92, default=7),
+        JobOption(
+            name="days",
+            label="Days",
+            says="how many days, up to the newest hour there is",
+            kind="whole",
+            least=1,
+            most=92,
+            default=7,
+        ),
     ),
-}  # fmt: skip
-"""The jobs of `python -m pipeline NAME`, in the order in which they are shown."""
+}
+"""Options of each job of `python -m pipeline NAME`, in the order in which jobs are displayed."""

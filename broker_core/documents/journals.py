@@ -1,6 +1,6 @@
-"""Segments of a journal, and what archiving, compressing and removing would take and took.
+"""Journal segments, the effect of archiving, compressing and removing them, and messages of topics.
 
-Messages of topics, for whoever browses them, and what became of those that were published.
+The messages are those that operators browse and publish.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Nanoseconds = Annotated[int, Meta(description="ns UTC; 0: unknown.")]
 
 
 class SegmentEntry(Document, frozen=True, kw_only=True):
-    """One file of the journal. `state` is current, sealed or archived."""
+    """Segment file of the journal. `state` is current, sealed or archived."""
 
     name: str
     path: str
@@ -33,7 +33,7 @@ class SegmentEntry(Document, frozen=True, kw_only=True):
 
 
 class PlannedSegment(Document, frozen=True, kw_only=True):
-    """A segment that an action would take."""
+    """Segment that an action would process."""
 
     name: str
     path: str
@@ -44,15 +44,17 @@ class PlannedSegment(Document, frozen=True, kw_only=True):
 
 
 class SkippedSegment(Document, frozen=True, kw_only=True):
-    """A segment that an action would leave, and why: in a sentence, and in a word."""
+    """Segment that an action would skip."""
 
     name: str
     why: str
+    """Reason as a sentence."""
     reason: str = ""
+    """Reason as a code."""
 
 
 class JournalPlan(Document, frozen=True, kw_only=True):
-    """What an action would do."""
+    """Plan of a journal action: the segments that it would process and skip."""
 
     action: JournalAction
     chosen: list[str]
@@ -63,14 +65,17 @@ class JournalPlan(Document, frozen=True, kw_only=True):
 
 
 class SwapReply(Document, frozen=True, kw_only=True):
-    """A prepared file has taken a segment's place."""
+    """Answer to SwapJournal: a prepared file replaced a segment."""
 
     name: str
     action: SwapAction
 
 
 class RemovalReply(Document, frozen=True, kw_only=True):
-    """What was removed; the records `first_sequence` to `last_sequence` are gone, `first_held` is the oldest left."""
+    """Answer to RemoveJournals: the removed segments.
+
+    The records `first_sequence` to `last_sequence` were removed; `first_held` is the oldest remaining record.
+    """
 
     action: str
     names: list[str]
@@ -86,7 +91,7 @@ class RemovalReply(Document, frozen=True, kw_only=True):
 
 
 class BrowsedMessage(Document, frozen=True, kw_only=True):
-    """One message, its body as JSON, else as text, else in base64."""
+    """Message of the journal. Its body is given as JSON, else as text, else in base64."""
 
     bookmark: str
     topic: str
@@ -104,7 +109,7 @@ class BrowsedMessage(Document, frozen=True, kw_only=True):
 
 
 class BrowsedPage(Document, frozen=True, kw_only=True):
-    """Some messages of the journal."""
+    """Page of messages of the journal."""
 
     messages: list[BrowsedMessage]
     next: Annotated[str, Meta(description="The bookmark to go on after.")]
@@ -117,19 +122,19 @@ class BrowsedPage(Document, frozen=True, kw_only=True):
 
 
 class PublishReply(Document, frozen=True, kw_only=True):
-    """A message was published."""
+    """Answer to PublishMessage: a message was published."""
 
     topic: str
 
 
 class PublishBytesReply(Document, frozen=True, kw_only=True):
-    """A message was published, as bytes."""
+    """Answer to PublishRawMessage: a message was published as bytes."""
 
     topic: str
     bytes: int
 
 
 class ShutdownReply(Document, frozen=True, kw_only=True):
-    """The broker stops."""
+    """Answer to ShutDown: the broker is stopping."""
 
     stopping: bool

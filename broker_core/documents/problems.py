@@ -10,7 +10,7 @@ from broker_core.documents.base import Document, Moment
 
 
 class ProblemEntry(Document, frozen=True, kw_only=True):
-    """Problem of a broker's policy, of its group or of one of its links, while it lasts."""
+    """Current problem of a broker's policy, of its group or of one of its links."""
 
     code: Annotated[str, Meta(description="Of the table of codes, docs/api.md.")]
     subject: Annotated[

@@ -1,4 +1,4 @@
-"""Managed replays, and durable subscriptions."""
+"""Managed replays and durable subscriptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ReplayState = Literal["waiting", "running", "following", "paused", "completed", 
 
 
 class ReplayEntry(Document, frozen=True, kw_only=True):
-    """One managed replay. Moments are ms UTC."""
+    """Managed replay. Times are ms UTC."""
 
     name: str
     client: str
@@ -38,7 +38,7 @@ class ReplayEntry(Document, frozen=True, kw_only=True):
 
 
 class DurableEntry(Document, frozen=True, kw_only=True):
-    """A durable subscription. Moments are ms UTC; `behind` counts records of the log, of all topics."""
+    """Durable subscription. Times are ms UTC; `behind` counts records of the log, of all topics."""
 
     client: str
     name: str
@@ -60,13 +60,13 @@ class DurableEntry(Document, frozen=True, kw_only=True):
 
 
 class DurableName(Document, frozen=True, kw_only=True):
-    """Which durable subscription."""
+    """Client and name of a durable subscription."""
 
     client: str
     name: str
 
 
 class ReplayName(Document, frozen=True, kw_only=True):
-    """Which managed replay."""
+    """Name of a managed replay."""
 
     name: Name

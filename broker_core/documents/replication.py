@@ -1,7 +1,4 @@
-"""A group as one of its members sees it.
-
-Links to other sites, as the broker sees them.
-"""
+"""Replication: a group as one of its members sees it, and links to other sites."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from broker_core.documents.base import Document, Moment, MomentOrNone
 
 
 class MemberEntry(Struct, frozen=True, kw_only=True):
-    """One member, as it says of itself."""
+    """Status of one member of a group, as the member itself reported it."""
 
     name: str
     there: Annotated[bool, Meta(description="Whether it has said something in the last seconds")]
@@ -56,7 +53,7 @@ class MemberEntry(Struct, frozen=True, kw_only=True):
 
 
 class GroupStatus(Struct, frozen=True, kw_only=True):
-    """The group, and the engine's log."""
+    """Status of a group and of the log service's log."""
 
     instance: str
     member: str
@@ -89,7 +86,7 @@ LinkMode = Literal["async", "sync", "downgraded"]
 
 
 class LinkEntry(Document, frozen=True, kw_only=True):
-    """One link. Moments are ms UTC."""
+    """Status of one link to another site. Times are ms UTC."""
 
     name: str
     client: Annotated[str, Meta(description="As which client it follows the log here.")]
@@ -99,14 +96,15 @@ class LinkEntry(Document, frozen=True, kw_only=True):
     mode: Annotated[
         LinkMode,
         Meta(
-            description="`sync`: what it carries is acknowledged to publishers when the destination has it. `downgraded`: it is sync, and isn't waited for now. `async`: no publisher waits for it."
+            description="`sync`: what it carries is acknowledged to publishers when the destination has it. "
+            "`downgraded`: it is sync, and isn't waited for now. `async`: no publisher waits for it."
         ),
     ] = "async"
     downgraded_by: Annotated[
         str, Meta(description="`policy`, or who did it by hand; empty while it isn't.")
     ] = ""
     downgraded_at: MomentOrNone = None
-    """When that was done by hand."""
+    """Time at which an operator downgraded it. None: no operator did."""
     confirmed: Annotated[
         int, Meta(description="Newest record up to which a sync destination has everything that is carried.")
     ] = 0
@@ -118,11 +116,12 @@ class LinkEntry(Document, frozen=True, kw_only=True):
     state: Annotated[
         LinkState,
         Meta(
-            description="`standing by`: another member of the group carries it. `off`: switched off by the policy."
+            description="`standing by`: another member of the group carries it. `off`: switched off by the "
+            "policy."
         ),
     ]
     since: Moment = 0
-    """Since when it is in this state."""
+    """Time at which it entered this state."""
     instance: Annotated[str, Meta(description="The destination's instance; empty before it was reached.")]
     code: Annotated[str, Meta(description="Why it isn't carrying; empty while it is.")]
     why: str
@@ -137,9 +136,9 @@ class LinkEntry(Document, frozen=True, kw_only=True):
     ]
     gaps: Annotated[int, Meta(description="Stretches of the log that were removed before they were carried.")]
     connected_at: MomentOrNone
-    """Since when it carries."""
+    """Time since which it has been forwarding records."""
     set_back_at: MomentOrNone = None
-    """When the destination last came back with less than it had confirmed, as from an older backup."""
+    """Time at which the destination last lacked records that it had confirmed, as after a restored backup."""
     set_back_had: Annotated[
         int, Meta(description="Newest record that the destination had confirmed then.")
     ] = 0
@@ -149,6 +148,6 @@ class LinkEntry(Document, frozen=True, kw_only=True):
 
 
 class LinkList(Document, frozen=True, kw_only=True):
-    """All of one broker's."""
+    """Answer to requests about links: all links of one broker."""
 
     links: list[LinkEntry]

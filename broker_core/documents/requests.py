@@ -1,7 +1,7 @@
-"""What may be asked of a running broker over its control socket: one struct for each request, its name, the bounds of its
-fields, and what it is answered (`Request[Answer]`).
+"""Requests to a running broker over its control socket, one struct each, with the type of its answer.
 
-On the wire a request is one JSON object, whose `do` is the struct's tag. Fields that aren't known are refused by name.
+`Request[Answer]` names the answer. On the wire a request is one JSON object, whose field `do` is the struct's
+tag. Unknown fields are rejected by name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from broker_core.documents.system_records import DecisionEntry, LossEntry
 
 T = TypeVar("T", covariant=True)
 MAX_CLIENTS = 100_000
-"""Entries of one page at most (a CSV of everybody)."""
+"""Maximum number of entries of one page. A CSV of all clients is one page."""
 _Operator = Annotated[str, Meta(max_length=150)]
 _Word = Annotated[str, Meta(max_length=64)]
 _Long = Annotated[str, Meta(max_length=4_096)]
@@ -65,28 +65,28 @@ class Request(
     forbid_unknown_fields=True,
     tag_field="do",
 ):
-    """A request that is answered with a T."""
+    """Base class of requests. T is the type of the answer."""
 
 
 def request_name(request: Request[Any] | type[Request[Any]]) -> str:
-    """What it is called on the wire."""
+    """Return the name of a request on the wire."""
     return str(request.__struct_config__.tag)
 
 
 def answer_type(request: type[Request[Any]]) -> Any:
-    """The type of its answer, for a decoder."""
+    """Return the type of a request's answer, for a decoder."""
     (base,) = request.__orig_bases__  # type: ignore[attr-defined]
     return get_args(base)[0]
 
 
-# The link.
+# Link between machines.
 
 PROTOCOL = 1
-"""Raised when the other side must know of a change."""
+"""Version of the control protocol. Increase it when the other side must know of a change."""
 
 
 class Welcome(Struct, frozen=True, kw_only=True):
-    """Who answers. `member` is "" for a broker by itself."""
+    """Answer to Hello: the broker's identity. `member` is "" for a standalone broker."""
 
     instance: str
     member: str
@@ -94,60 +94,60 @@ class Welcome(Struct, frozen=True, kw_only=True):
 
 
 class Hello(Request[Welcome], frozen=True, kw_only=True, tag="hello"):
-    """The first line over the link between machines. `token` proves the control plane."""
+    """First request over the link between machines. `token` authenticates the control plane."""
 
     token: Annotated[str, Meta(max_length=1_024)] = ""
 
 
-# The instance.
+# Instance.
 
 
 class GetStatus(Request[InstanceStatus], frozen=True, kw_only=True, tag="status"):
-    """The broker as a whole."""
+    """Get the status of the broker as a whole."""
 
 
 class GetSnapshot(Request[Snapshot], frozen=True, kw_only=True, tag="snapshot"):
-    """The broker and all its clients now."""
+    """Get the state of the broker and all its clients now."""
 
 
 class GetStalls(Request[Stalls], frozen=True, kw_only=True, tag="stalls"):
-    """The newest stalls of the event loop, with stacks of all threads."""
+    """Get the newest stalls of the event loop, with stacks of all threads."""
 
 
-# Its group, its links, and who of them is waited for.
+# Group and links, and whether publishers wait for members and destinations.
 
 
 class GetGroup(Request[GroupStatus], frozen=True, kw_only=True, tag="group"):
-    """The group that the broker is a member of."""
+    """Get the status of the group that the broker belongs to."""
 
 
 class DowngradeMember(Request[GroupStatus], frozen=True, kw_only=True, tag="downgrade_member"):
-    """Wait for a member no more, until it is upgraded."""
+    """Stop waiting for a member's confirmations until it is upgraded."""
 
     name: Name
     by: _Operator = "an operator"
 
 
 class UpgradeMember(Request[GroupStatus], frozen=True, kw_only=True, tag="upgrade_member"):
-    """Wait for a member again."""
+    """Wait for a member's confirmations again."""
 
     name: Name
     by: _Operator = "an operator"
 
 
 class ForgetMember(Request[GroupStatus], frozen=True, kw_only=True, tag="forget_member"):
-    """Forget a member that was removed from the group for good."""
+    """Forget a member that was permanently removed from the group."""
 
     name: Name
     by: _Operator = "an operator"
 
 
 class GetLinks(Request[LinkList], frozen=True, kw_only=True, tag="links"):
-    """Its links to other sites."""
+    """List the broker's links to other sites."""
 
 
 class DowngradeLink(Request[LinkList], frozen=True, kw_only=True, tag="downgrade_link"):
-    """Wait for a sync destination no more, until it is upgraded."""
+    """Stop waiting for a sync destination until it is upgraded."""
 
     name: Name
     by: _Operator = "an operator"
@@ -164,100 +164,109 @@ class UpgradeLink(Request[LinkList], frozen=True, kw_only=True, tag="upgrade_lin
 
 
 class ListClients(Request[list[ClientEntry]], frozen=True, kw_only=True, tag="clients"):
-    """All clients."""
+    """List all clients."""
 
 
 class PageClients(Request[ClientsPage], frozen=True, kw_only=True, tag="clients_page"):
-    """A page of the clients that fit. `search` is a part of name, transport, address or user; `patterns` are those of the names that may be seen
-    (null: all); `sort` is a column's key, downwards after "-"."""
+    """List one page of the matching clients."""
 
     delivery: _Word = ""
+    """Delivery state of the clients; "": any."""
     health: _Word = ""
+    """Health of the clients; "": any."""
     transport: _Word = ""
+    """Name of a transport; "": any."""
     search: _Word = ""
+    """Part of a client's name, transport, address or user; "": any."""
     patterns: Annotated[list[_Word], Meta(max_length=10_000)] | None = None
+    """Patterns of client names that the caller may see. None: all."""
     sort: _Word = ""
+    """Key of a column; a leading "-" sorts in descending order."""
     offset: Annotated[int, Meta(ge=0)] = 0
     limit: Annotated[int, Meta(ge=0, le=MAX_CLIENTS)] = 100
 
 
 class GetClient(Request[ClientEntry], frozen=True, kw_only=True, tag="client"):
-    """One client."""
+    """Get one client."""
 
     name: Name
 
 
 class GetEffectiveSettings(Request[list[EffectiveSetting]], frozen=True, kw_only=True, tag="effective"):
-    """Every setting in force for a client and its subscriptions, with where it is set."""
+    """List every setting in force for a client and its subscriptions, and where it is set."""
 
     name: Name
 
 
 class GetForecasts(Request[list[ForecastEntry]], frozen=True, kw_only=True, tag="forecasts"):
-    """How near each rule is to acting on a client: its own rules, its subscriptions', its pool's."""
+    """List the forecast of each rule for a client, its subscriptions and its pool."""
 
     name: Name
 
 
 class DisconnectClient(Request[DisconnectReply], frozen=True, kw_only=True, tag="disconnect"):
-    """Disconnect a client, which is told the reason."""
+    """Disconnect a client and send it the reason."""
 
     name: Name
     reason: Text
 
 
 class OfflineClient(Request[OfflineReply], frozen=True, kw_only=True, tag="offline"):
-    """Move what waits for a client to its spool, as policy would."""
+    """Move a client's waiting messages to its spool, as a policy would."""
 
     name: Name
 
 
 class PauseClient(Request[PauseReply], frozen=True, kw_only=True, tag="pause"):
-    """Send nothing of a client's subscription ("": of none of them) until it is resumed."""
+    """Pause a client's subscription until it is resumed; "": all subscriptions."""
 
     name: Name
     subscription: Annotated[str, Meta(max_length=128)] = ""
 
 
 class ResumeClient(Request[PauseReply], frozen=True, kw_only=True, tag="resume"):
-    """End a pause by an operator or by policy."""
+    """Resume subscriptions that an operator or a policy paused."""
 
     name: Name
     subscription: Annotated[str, Meta(max_length=128)] = ""
 
 
 class ListDecisions(Request[list[DecisionEntry]], frozen=True, kw_only=True, tag="decisions"):
-    """The newest decisions, from a moment on (ms UTC)."""
+    """List the newest decisions since a time."""
 
     since: Annotated[int, Meta(ge=0)] = 0
+    """Time in ms UTC."""
 
 
 class ListLosses(Request[list[LossEntry]], frozen=True, kw_only=True, tag="ledger"):
-    """The newest intervals of the loss ledger, of one client or of all."""
+    """List the newest intervals of the loss ledger, of one client or of all."""
 
     client: Name | None = None
 
 
 class ListDurables(Request[list[DurableEntry]], frozen=True, kw_only=True, tag="durables"):
-    """All durable subscriptions."""
+    """List all durable subscriptions."""
 
 
 class DeleteDurable(Request[DurableName], frozen=True, kw_only=True, tag="durable_delete"):
-    """Delete one: nothing is kept for it any more."""
+    """Delete a durable subscription and its position."""
 
     client: Name
     name: Text
 
 
-# Managed replays. Each that changes something is answered when the change is stored.
+# Managed replays. Changes are answered after they are stored.
 
 
 class ListReplays(Request[list[ReplayEntry]], frozen=True, kw_only=True, tag="replays"):
-    """All managed replays, the newest first."""
+    """List all managed replays, newest first."""
 
 
 class CreateReplay(Request[ReplayEntry], frozen=True, kw_only=True, tag="replay_create"):
-    """Make one for a client that will come for it. "" and null are the same."""
+    """Create a managed replay for a client that will connect for it.
+
+    "" and null are equivalent.
+    """
 
     name: Name
     client: Name
@@ -272,19 +281,19 @@ class CreateReplay(Request[ReplayEntry], frozen=True, kw_only=True, tag="replay_
 
 
 class PauseReplay(Request[ReplayEntry], frozen=True, kw_only=True, tag="replay_pause"):
-    """Hold one where it is."""
+    """Pause a managed replay at its position."""
 
     name: Name
 
 
 class ResumeReplay(Request[ReplayEntry], frozen=True, kw_only=True, tag="replay_resume"):
-    """Let one go on."""
+    """Resume a managed replay."""
 
     name: Name
 
 
 class SetReplayRate(Request[ReplayEntry], frozen=True, kw_only=True, tag="replay_rate"):
-    """Another rate; null lifts it."""
+    """Change the rate of a managed replay; null removes the limit."""
 
     name: Name
     rate: _Word | None = None
@@ -292,68 +301,71 @@ class SetReplayRate(Request[ReplayEntry], frozen=True, kw_only=True, tag="replay
 
 
 class CancelReplay(Request[ReplayEntry], frozen=True, kw_only=True, tag="replay_cancel"):
-    """End one."""
+    """Cancel a managed replay."""
 
     name: Name
 
 
 class ForgetReplay(Request[ReplayName], frozen=True, kw_only=True, tag="replay_forget"):
-    """Take an ended one off the list."""
+    """Remove a finished managed replay from the list."""
 
     name: Name
 
 
-# Policy. A policy is JSON with a reader of its own, which names everything that is wrong with it.
+# Policies. A policy is raw JSON here: `PolicyDocument.from_dict` parses it and reports all its problems.
 
 
 class StagedPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A revision for some clients first: by a pattern of their names, or a share in percent."""
+    """Staged revision: a policy for some clients first, by a pattern of their names or a share in percent."""
 
     policy: Raw
     client: _Word | None = None
     share: Annotated[int, Meta(ge=0, le=100)] | None = None
     allowances: dict[_Word, Annotated[int, Meta(ge=0)]] | None = None
-    """Decisions that each member may carry out by this revision, by its name ("" for a broker by itself)."""
+    """Number of decisions that each member may carry out under this revision.
+
+    The key is the member's name, or "" for a standalone broker.
+    """
     made: dict[_Word, Annotated[int, Meta(ge=0)]] | None = None
-    """Decisions that each member has carried out by it, as far as they were reported."""
+    """Number of decisions that each member has reported to have carried out under it."""
 
 
 class ApplyPolicy(Request[RunningRevision], frozen=True, kw_only=True, tag="apply"):
-    """Put a policy in force, for everybody or with another one for some first."""
+    """Apply a policy for all clients, or with a staged revision for some clients first."""
 
     policy: Raw
     staged: StagedPolicy | None = None
     decided: bool = False
-    """Whether an operator has decided for this policy against one that the database lacked."""
+    """Whether an operator chose this policy over one that the database lacked."""
 
 
 class GetPolicy(Request[PolicyInForce], frozen=True, kw_only=True, tag="policy"):
-    """The policy in force, with the hashes of passwords."""
+    """Get the policy in force, including hashes of passwords."""
 
 
 class PreviewPolicy(Request[PolicyEffect], frozen=True, kw_only=True, tag="preview"):
-    """What a policy would do, for everybody or with another one for some first; nothing changes."""
+    """Compute the effect of a policy without applying it, for all clients or with a staged revision."""
 
     policy: Raw
     staged: StagedPolicy | None = None
 
 
-# Journals, and the messages in them.
+# Journals and their messages.
 
 
 class ListJournals(Request[list[SegmentEntry]], frozen=True, kw_only=True, tag="journals"):
-    """All segments, oldest first."""
+    """List all segments, oldest first."""
 
 
 class PlanJournals(Request[JournalPlan], frozen=True, kw_only=True, tag="journal_plan"):
-    """What an action would take of segments older than so many seconds."""
+    """Plan a journal action on segments that are older than `age_s` seconds."""
 
     action: JournalAction
     age_s: _Age
 
 
 class SwapJournal(Request[SwapReply], frozen=True, kw_only=True, tag="journal_swap"):
-    """Put a prepared file in a segment's place."""
+    """Replace a segment by a prepared file."""
 
     action: SwapAction
     name: Text
@@ -361,14 +373,14 @@ class SwapJournal(Request[SwapReply], frozen=True, kw_only=True, tag="journal_sw
 
 
 class RemoveJournals(Request[RemovalReply], frozen=True, kw_only=True, tag="journal_remove"):
-    """Remove segments that a plan chose and would still choose."""
+    """Remove segments that a plan selected, if the same plan would still select them."""
 
     names: _Segments
     age_s: _Age
 
 
 class BrowseMessages(Request[BrowsedPage], frozen=True, kw_only=True, tag="browse"):
-    """Messages of a topic or pattern, from a bookmark or a moment on."""
+    """List messages of a topic or pattern, starting from a bookmark or a time."""
 
     topic: _Topic
     filter: _Long = ""
@@ -378,7 +390,7 @@ class BrowseMessages(Request[BrowsedPage], frozen=True, kw_only=True, tag="brows
     limit: Annotated[int, Meta(ge=1)] = 100
 
 
-# What actions do.
+# Requests of automation actions.
 
 
 class PublishMessage(Request[PublishReply], frozen=True, kw_only=True, tag="publish"):
@@ -389,13 +401,13 @@ class PublishMessage(Request[PublishReply], frozen=True, kw_only=True, tag="publ
 
 
 class PublishRawMessage(Request[PublishBytesReply], frozen=True, kw_only=True, tag="publish_bytes"):
-    """Publish one message of any bytes, in base64."""
+    """Publish one message of arbitrary bytes, given in base64."""
 
     topic: _Topic
     body: str
 
 
 class ShutDown(Request[ShutdownReply], frozen=True, kw_only=True, tag="shut_down"):
-    """End the broker's process."""
+    """Stop the broker's process."""
 
     reason: _Long = ""

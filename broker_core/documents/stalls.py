@@ -1,4 +1,4 @@
-"""Stalls of a broker's event loop: while one lasts, the broker serves no client."""
+"""Stalls of a broker's event loop. During a stall the broker serves no client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker_core.documents.base import Document, Moment
 
 
 class StallCause(StrEnum):
-    """Why the event loop stood still, as far as it can be told from outside."""
+    """Cause of a stall of the event loop, as far as it can be determined from outside."""
 
     LOOP_BUSY = "loop_busy"
     LOOP_BLOCKED = "loop_blocked"
@@ -24,7 +24,7 @@ class StallCause(StrEnum):
 
 
 class CauseText(NamedTuple):
-    """A cause in a sentence, and what an operator does about it."""
+    """Explanation of a stall's cause, and advice for operators."""
 
     meaning: str
     fix: str
@@ -57,10 +57,10 @@ CAUSES: Final[dict[StallCause, CauseText]] = {
 
 
 class StallEntry(Document, frozen=True, kw_only=True):
-    """Stall of an event loop: when, for how long, why, and what was done."""
+    """Stall of an event loop: when, how long, why, and what the loop was doing."""
 
     at: Moment
-    """When the event loop last ran before it."""
+    """Time at which the event loop last ran before the stall."""
     lasted_ms: Annotated[int, Meta(description="So far, while it is not over.")]
     over: Annotated[bool, Meta(description="False: it lasts, or the process ended in it.")]
     cause: StallCause
@@ -90,8 +90,11 @@ class StallEntry(Document, frozen=True, kw_only=True):
 
 
 class StallTotals(Document, frozen=True, kw_only=True):
-    """Stalls since the start. `last` has neither stacks nor what was done, which names a client: the request
-    `stalls` has them."""
+    """Number and duration of stalls since the start.
+
+    `last` has no stacks, and not what the loop was doing, which names a client. The request `stalls` returns
+    them.
+    """
 
     count: Annotated[dict[str, int], Meta(description="By cause.")] = {}
     lasted_ms: Annotated[dict[str, int], Meta(description="By cause.")] = {}
@@ -99,6 +102,6 @@ class StallTotals(Document, frozen=True, kw_only=True):
 
 
 class Stalls(Document, frozen=True, kw_only=True):
-    """The newest stalls, the newest last; those of the processes before this one are among them."""
+    """Newest stalls, newest last, including those of earlier processes."""
 
     stalls: list[StallEntry]

@@ -1,11 +1,12 @@
-"""What a broker journals about its clients: events on `$SLUICE.clients`, decisions on `$SLUICE.decisions`, losses on
-`$SLUICE.ledger`. Control planes and the pipeline read them for as long as the journal holds them.
+"""Records that a broker journals about its clients, and samples of clients with a backlog.
 
-What a broker journals each second about the clients for whom something waits, on `$SLUICE.traffic`: what a policy would
-have had to judge, so that another one can be tried on it afterwards (`pipeline/jobs/backtest.py`).
+Events are on `$SLUICE.clients`, decisions on `$SLUICE.decisions`, losses on `$SLUICE.ledger`, and samples on
+`$SLUICE.traffic`. Control planes and the pipeline read them for as long as the journal retains them.
 
-Clients that keep up aren't in it: no rule sees anything of them. The first second in which nothing waits any more is. A
-document holds some hundreds of rows; their figures are packed by column, since most of them hardly change from row to row.
+Each second the broker samples clients with waiting messages: the values that a policy judges, so that another
+policy can be tested on them later (`pipeline/jobs/backtest.py`). Clients that keep up are not sampled,
+because no rule acts on them. The first second in which no messages wait any more is sampled. A document holds
+some hundreds of rows. Their values are packed by column, because most of them hardly change from row to row.
 """
 
 from __future__ import annotations
@@ -24,30 +25,39 @@ from broker_core.documents.base import Document, Moment
 
 
 class ClientEvent(Document, frozen=True, kw_only=True, omit_defaults=True):
-    """Something happened to a client: connect, disconnect, subscribe, unsubscribe, offline_start, offline_stop, slow, or a
-    sample of how far it is behind. `state` is its delivery, or of a disconnect why. Of the broker itself, whose name begins
-    with $: clock_jumped, with how far in `state`; event_loop_stalled, with how long and why;
-    member_downgraded, member_upgraded, link_downgraded, link_upgraded and link_set_back, with the figures."""
+    """Event of a client or of the broker.
+
+    Events of a client: connect, disconnect, subscribe, unsubscribe, offline_start, offline_stop, slow, and a
+    sample of its lag. `state` is its delivery state, or the reason of a disconnect. Events of the broker
+    itself have a `client` that begins with $: clock_jumped with the jump in `state`; event_loop_stalled with
+    duration and cause; member_downgraded, member_upgraded, link_downgraded, link_upgraded and link_set_back
+    with figures.
+    """
 
     at: Moment
     client: str
     event: str
     state: str
     topic: str | None = None
-    """Of a subscription."""
+    """Topic of the subscription."""
     filter: str | None = None
     lag_messages: int | None = None
-    """From here on of a sample."""
+    """Lag in messages. This and the following fields are only set for samples, unless stated otherwise."""
     lag_bytes: int | None = None
     lag_ms: int | None = None
     outbox_bytes: int | None = None
     spool_bytes: int | None = None
     delivered_messages: int | None = None
-    """Since its logon, as delivered_bytes; also of a disconnect: all of its session."""
+    """Messages handed over since the logon, as delivered_bytes.
+
+    Also set for a disconnect, for its whole session.
+    """
     delivered_bytes: int | None = None
     matched_messages: int | None = None
-    """All that was for it since its logon; what became of it are the next four, which come to the same. Also
-    of a disconnect."""
+    """Number of messages matched since the logon. Also set for a disconnect.
+
+    The next four fields divide it: their sum equals it.
+    """
     acknowledged_messages: int | None = None
     in_flight_messages: int | None = None
     waiting_messages: int | None = None
@@ -55,21 +65,21 @@ class ClientEvent(Document, frozen=True, kw_only=True, omit_defaults=True):
     seconds_behind: float | None = None
     health: str | None = None
     transport: str | None = None
-    """Of a connect, a disconnect and subscriptions as well."""
+    """Transport. Also set for connect, disconnect and subscription events."""
 
 
 class DecisionCandidate(Document, frozen=True, kw_only=False):
-    """A client that was considered, with its use of what ran short."""
+    """Client that a rule considered, with its usage of the scarce resource."""
 
     client: str
     used: int
 
 
 class DecisionEntry(Document, frozen=True, kw_only=True):
-    """One explained act on a client: who, how, by which rule, on what evidence, and what it cost."""
+    """Decision of a rule about one client, with its evidence and its cost."""
 
     id: str = ""
-    """Unique over restarts; "" in a preview."""
+    """Unique id, also over restarts; "" in a preview."""
     at: Moment
     client: str
     transport: str = ""
@@ -86,24 +96,38 @@ class DecisionEntry(Document, frozen=True, kw_only=True):
     limit: int | None = None
     unit: str = ""
     used: int = 0
+    """Client's own usage of the measured resource, in `unit`."""
     chosen_over: DecisionCandidate | None = None
+    """Client that would have been chosen next. None: there is none."""
     kept: int = 0
+    """Messages that are retained in the spool or the log."""
     lost: int = 0
+    """Messages that cannot be recovered."""
     resume_bookmark: str = ""
     sentence: str = ""
     shape: str = ""
     subscription: str = ""
+    """Id of the affected subscription; "": the whole client."""
     topic: str = ""
     rung: int = 0
+    """Index of the ladder's rung, from 0."""
     rungs: int = 1
+    """Number of rungs of the ladder."""
     for_ms: int = 0
+    """Duration of a pause (0: until resumed) or of a refusal."""
     hold_ms: int = 0
+    """Time for which the limit had to be exceeded."""
     worst_case_ms: int = 0
+    """Maximum delay between exceeding the limit and the action."""
     first_lost: str = ""
+    """Bookmark of the first lost record."""
     last_lost: str = ""
+    """Bookmark of the last lost record."""
     resume_token: str = ""
     told: str = "unknown"
+    """Whether the client received the notice: yes, no or unknown."""
     times: int = 1
+    """Number of times that the action was done within the second."""
     problem: Annotated[str, Meta(description="What the disk said, where that and no limit is why.")] = ""
     held_at: Annotated[
         int | None,
@@ -118,8 +142,10 @@ class DecisionEntry(Document, frozen=True, kw_only=True):
 
 
 class LossEntry(Document, frozen=True, kw_only=True):
-    """An interval of messages that a subscription did not get. `first` and `last` are bookmarks, "" when no
-    journal has any."""
+    """Interval of messages that a subscription did not receive.
+
+    `first` and `last` are bookmarks, or "" if none of the messages is journaled.
+    """
 
     at: Moment
     client: str
@@ -135,7 +161,7 @@ class LossEntry(Document, frozen=True, kw_only=True):
 
 
 class TrafficRowKey(NamedTuple):
-    """Whose row it is. `topic` is of its subscription, if it has just one."""
+    """Client of a traffic row. `topic` is that of its subscription, if it has exactly one."""
 
     name: str
     transport: str
@@ -145,41 +171,50 @@ class TrafficRowKey(NamedTuple):
 
 
 class TrafficSample(NamedTuple):
-    """One look at a client. Moments are ms UTC, 0 is none; sizes are bytes."""
+    """Sample of a client with a backlog. Times are ms UTC, where 0 means none; sizes are bytes."""
 
     at: int
     offlined: int
-    """1 from the decision to offline it until it is live again."""
+    """1 from the decision to offline the client until it is live again, else 0."""
     memory: int
+    """Bytes of the client's backlog in memory."""
     disk: int
+    """Bytes of the client's spool on disk."""
     messages: int
-    """In memory."""
+    """Number of messages in memory."""
     matched_messages: int
     matched_bytes: int
-    """All that was for it since its logon, bytes of bodies."""
+    """Bytes of the bodies of all messages matched since the logon."""
     acknowledged_bytes: int
-    """The same, of what its peer has."""
+    """Bytes of the bodies of messages that the peer has acknowledged since the logon."""
     taken_bytes: int
-    """Of its connection that its peer has acknowledged since the logon."""
+    """Bytes of the connection that the peer has acknowledged since the logon."""
     owed_messages: int
+    """Number of waiting and unacknowledged messages."""
     owed_bytes: int
+    """Bytes of the bodies of waiting and unacknowledged messages."""
     oldest_at: int
+    """Time at which the oldest waiting message was accepted."""
     unacked_at: int
+    """Time at which the oldest unacknowledged message was sent."""
     blocked_since: int
+    """Time since which the socket has accepted no bytes."""
     lump_bytes: int
+    """Bytes of one step of the peer's receive window."""
     unjournaled: int
-    """Messages of what it is owed that no bookmark brings back."""
+    """Number of waiting and unacknowledged messages that are not journaled."""
     subscriptions: int
 
 
 WIDTH: Final = len(TrafficSample._fields)
 MAX_ROWS: Final = 256
-"""Of one document: packing it takes a third of a millisecond."""
+"""Maximum number of rows in one document. Packing them takes a third of a millisecond."""
 MAX_UNPACKED: Final = 4 * 1024 * 1024
+"""Maximum bytes of a document's unpacked samples."""
 
 
 class TrafficEntry(Document, frozen=True, kw_only=True):
-    """Looks at clients for whom something waits."""
+    """Samples of clients with waiting messages."""
 
     at: Moment
     rows: int
@@ -189,13 +224,21 @@ class TrafficEntry(Document, frozen=True, kw_only=True):
     packed: Annotated[
         str,
         Meta(
-            description="Base64 of a deflated JSON list of whose the rows are, a zero byte, and 64-bit numbers by column."
+            description="Base64 of a deflated JSON list of whose the rows are, a zero byte, and 64-bit "
+            "numbers by column."
         ),
     ]
 
 
 def pack_samples(at_ms: int, whose: list[TrafficRowKey], figures: array[int], left_out: int) -> TrafficEntry:
-    """The document of rows whose figures lie one after the other."""
+    """Return the document of samples.
+
+    Args:
+        at_ms: Time in ms UTC.
+        whose: Client of each row.
+        figures: Values of all rows, row after row.
+        left_out: Number of samples that were not recorded.
+    """
     if sys.byteorder == "big":
         figures = array("q", figures)
         figures.byteswap()
@@ -206,7 +249,11 @@ def pack_samples(at_ms: int, whose: list[TrafficRowKey], figures: array[int], le
 
 
 def unpack_samples(entry: TrafficEntry) -> tuple[list[TrafficRowKey], list[array[int]]]:
-    """Whose the rows are, and the columns of Figures. ValueError for what isn't one."""
+    """Return the clients of the rows, and the columns of `TrafficSample`.
+
+    Raises:
+        ValueError: The entry is not a valid record of traffic.
+    """
     try:
         inflating = zlib.decompressobj()
         plain = inflating.decompress(base64.b64decode(entry.packed, validate=True), MAX_UNPACKED)

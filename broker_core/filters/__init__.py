@@ -1,4 +1,7 @@
-"""Content filters: text → tokens → tree → compiled predicate. See docs/filters.md for the language."""
+"""Content filters: text is split into tokens, parsed to a tree, and compiled to a predicate.
+
+docs/filters.md describes the language.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Runs filters over one record batch. Each record is decoded once at most, however many filters."""
+"""Evaluation of filters over one record batch.
+
+Each record is decoded at most once, however many filters run.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,17 @@ _UNREAD: Final = object()
 
 
 class BatchEvaluator:
-    """The decoded records of one batch, for as long as filters run over it.
-
-    `decoder_of` says how a topic's bodies are read; where it, or what it says, is None they are JSON.
-    """
+    """Evaluator that caches the decoded records of one batch for several filters."""
 
     __slots__ = ("_batch", "_decoders", "_found", "_headers", "_messages", "_unread")
 
     def __init__(self, batch: Batch, decoder_of: DecoderOf | None) -> None:
+        """Create an evaluator.
+
+        Args:
+            batch: Batch to evaluate.
+            decoder_of: Returns the decoder of a topic's bodies. None, or a decoder that is None, means JSON.
+        """
         self._batch = batch
         self._decoders = None if decoder_of is None else _decoders(batch, decoder_of)
         self._messages: list[Any] = []
@@ -36,18 +42,24 @@ class BatchEvaluator:
 
     @property
     def count(self) -> int:
-        """Records in the batch."""
+        """Number of records in the batch."""
         return self._batch.count
 
     def rows(
         self, chosen: Filter, candidates: Rows | None = None, among: Sequence[int] | Rows | None = None
     ) -> Rows:
-        """The rows that pass, ascending: of the candidates, or of all records. The same question gets the
-        same array. `among`, when it is known, are those of them that may pass.
+        """Return the numbers of matching rows, in ascending order.
 
-        Records that aren't of their message type pass no filter.
+        A record that cannot be decoded as its message type matches no filter. Results are cached: the same
+        filter and candidates return the same array.
+
+        Args:
+            chosen: Filter to evaluate.
+            candidates: Rows to consider. None: all rows.
+            among: Candidates that may match, if an index has already excluded the others.
         """
-        # The candidates stay in the entry: as long as they live, no other array gets their id.
+        # The cache entry holds the candidates, so that no other array can get their id while the entry
+        # exists.
         key = (chosen, id(candidates))
         known = self._found.get(key)
         if known is None:
@@ -56,13 +68,14 @@ class BatchEvaluator:
         return known[1]
 
     def messages(self, candidates: Rows | None = None) -> Iterable[tuple[int, Any]]:
-        """The decoded records, of the candidates or all, each with the number of its row."""
+        """Return the decoded records with their row numbers, of the candidates or of all rows."""
         if candidates is None:
             return enumerate(self._all())
         wanted = candidates.tolist()
         return zip(wanted, self._some(wanted), strict=True)
 
     def _run(self, chosen: Filter, candidates: Rows | None) -> Rows:
+        """Evaluate a filter: first its test of headers, then its test of bodies."""
         if chosen.header_test is not None:
             candidates = self._of_headers(chosen.header_test, candidates)
         test = chosen.test
@@ -80,7 +93,10 @@ class BatchEvaluator:
         return np.array(list(compress(wanted, passed)), dtype=np.int64)
 
     def _of_headers(self, test: HeaderTest, candidates: Rows | None) -> Rows:
-        """The rows whose headers pass. The broker's own moment is one of them, as it is of what is delivered."""
+        """Return the rows whose headers match.
+
+        As in deliveries, the time of acceptance is one of the headers.
+        """
         if not self._headers:
             moment = {"timestamp": str(self._batch.accepted_at // 1_000_000)}
             self._headers = [decode_headers(lines) | moment for lines in self._batch.headers()]
@@ -89,6 +105,7 @@ class BatchEvaluator:
         return np.array([row for row in wanted if test(headers[row]) is True], dtype=np.int64)
 
     def _all(self) -> list[Any]:
+        """Return all decoded records, decoding those that are missing."""
         if self._unread:
             self._unread = False
             bodies = self._batch.bodies()
@@ -102,6 +119,7 @@ class BatchEvaluator:
         return self._messages
 
     def _some(self, wanted: Any) -> list[Any]:
+        """Return the decoded records of some rows, decoding those that are missing."""
         messages, bodies = self._messages, self._batch.bodies()
         if not messages:
             messages = self._messages = [_UNREAD] * len(bodies)
@@ -118,6 +136,6 @@ class BatchEvaluator:
 
 
 def _decoders(batch: Batch, decoder_of: DecoderOf) -> tuple[Decoder, ...] | None:
-    """One for each topic of the batch; None when all of them are JSON's."""
+    """Return one decoder per topic of the batch, or None if all topics are JSON."""
     found = [decoder_of(topic) for topic in batch.topics]
     return None if not any(found) else tuple(decoder or decode_json for decoder in found)

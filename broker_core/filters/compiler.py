@@ -1,8 +1,8 @@
-"""From the tree to a tree of closures, once a filter; equal filters share one object.
+"""Compiler of filters: turns a tree into nested closures, once per filter. Equal filters share one object.
 
-Closures are built from validated nodes alone and no source is generated, so nothing that comes from outside
-is ever executed. The common test, a field against a literal of its own type, is decided without leaving its
-closure; anything else goes to `values`, where the rules stand.
+Closures are built from validated nodes only. No source code is generated, so no input is ever executed. The
+common condition, a field compared with a literal of its own type, is evaluated within its closure. Others
+call `filters.values`, which defines comparison and conversion.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ _PATTERN_MARKS = frozenset("\\.^$*+?{}[]|()")
 
 
 class Filter:
-    """A compiled filter. Two live filters with the same normal form are one object.
+    """Compiled filter. Two live filters with the same normal form are one object.
 
-    What it tests of the body, of the headers, or of both must be TRUE; None tests nothing there. The test of the body is
-    made when it is first asked for: of a client's thousand filters that are found by their guards few ever are. So is the
-    guard, which is of use among many filters of one topic alone.
+    A filter can test the body (`test`), the headers (`header_test`), or both; both must be TRUE. None tests
+    nothing. The body test is compiled at its first use: of a client's thousand filters that an index finds by
+    their guards, few are ever evaluated. The guard is computed on demand too, because it only helps with many
+    filters on one topic.
     """
 
     __slots__ = ("__weakref__", "_form", "_make_guard", "_make_test", "_test", "header_test")
@@ -43,6 +44,14 @@ class Filter:
         header_test: HeaderTest | None = None,
         make_guard: Callable[[], Guard | None] | None = None,
     ) -> None:
+        """Create a filter.
+
+        Args:
+            form: Normal form as text, or the tree from which the text is written.
+            make_test: Compiles the test of a decoded body. None: the body is not tested.
+            header_test: Test of the headers. None: headers are not tested.
+            make_guard: Computes the guard. None: there is none.
+        """
         self._form = form
         self._make_test = make_test
         self._test: Test | None = None
@@ -51,27 +60,33 @@ class Filter:
 
     @property
     def guard(self) -> Guard | None:
-        """By what it is found among many; None when it must be tried."""
+        """Condition by which an index finds this filter among many.
+
+        None: the filter must always be evaluated.
+        """
         return self._make_guard() if self._make_guard is not None else None
 
     @property
     def text(self) -> str:
-        """Its normal form. Written when first asked for: most filters never are."""
+        """Normal form of the filter.
+
+        It is written at the first access, because most filters never need it.
+        """
         if not isinstance(self._form, str):
             self._form = nodes.format_node(self._form)
         return self._form
 
     @property
     def test(self) -> Test | None:
-        """What it tests of a decoded body; None: nothing."""
+        """Test of a decoded body. None: the body is not tested."""
         make = self._make_test
-        if make is not None:  # perhaps in two threads at once: both make the same
+        if make is not None:  # two threads may compile at the same time: their results are equal
             self._test = make()
             self._make_test = None
         return self._test
 
     def matches_object(self, message: Any) -> bool:
-        """Whether a decoded message passes: the expression is TRUE, not FALSE and not unknown."""
+        """Return whether a decoded message matches: the expression is TRUE, neither FALSE nor unknown."""
         test = self.test
         return test is None or test(message) is True
 
@@ -84,7 +99,11 @@ _live: WeakValueDictionary[str | nodes.Node, Filter] = WeakValueDictionary()
 
 @lru_cache(maxsize=512)
 def compile_filter(text: str) -> Filter:
-    """The compiled filter. Raises ClientError bad_filter or bad_selector with details["column"], counted from 1."""
+    """Compile a filter or a selector.
+
+    Raises:
+        ClientError: `bad_filter` or `bad_selector`, with `details["column"]`, counted from 1.
+    """
     if not text.isascii():
         _refuse_surrogates(text)
     if text.startswith(MARK):
@@ -105,18 +124,22 @@ def _selector(selector: str, body_filter: str) -> Filter:
 
 
 def all_filters(*filters: Filter | None) -> Filter | None:
-    """The filter that passes what all of these pass; None passes everything."""
+    """Return the filter that matches messages that all of these match. None matches everything."""
     return _filter_of([part for part in filters if part is not None], "AND", False)
 
 
 def any_filter(*filters: Filter | None) -> Filter | None:
-    """The filter that passes what one of these passes; None passes everything."""
+    """Return the filter that matches messages that any of these matches. None matches everything."""
     parts = [part for part in filters if part is not None]
     return _filter_of(parts, "OR", True) if len(parts) == len(filters) else None
 
 
 def _filter_of(filters: list[Filter], word: str, decisive: bool) -> Filter | None:
-    """The tests are joined, not the texts: what one of them says can't change what another one means."""
+    """Combine filters by joining their compiled tests.
+
+    The texts are not joined and parsed again: the text of one filter could then change the meaning of
+    another.
+    """
     parts = list(dict.fromkeys(filters))
     if len(parts) < 2:
         return parts[0] if parts else None
@@ -126,7 +149,7 @@ def _filter_of(filters: list[Filter], word: str, decisive: bool) -> Filter | Non
         tests = [part.test for part in parts if part.test is not None]
         return _joined(tests, decisive) if tests else None
 
-    # Joined by OR are entitlements' filters alone, which are of bodies: a selector is a subscriber's own.
+    # Only filters of entitlements are joined by OR. They test bodies only; selectors belong to subscribers.
     of_headers = [part.header_test for part in parts if part.header_test is not None]
 
     def guard() -> Guard | None:
@@ -144,7 +167,7 @@ def _filter_of(filters: list[Filter], word: str, decisive: bool) -> Filter | Non
 
 
 def _shared(normal: str | nodes.Node, make: Callable[[], Filter]) -> Filter:
-    """The filter of this form; it is made when there is none that lives."""
+    """Return the live filter with this normal form, or create it."""
     known = _live.get(normal)
     return _live.setdefault(normal, make()) if known is None else known
 
@@ -157,11 +180,11 @@ def _refuse_surrogates(text: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------
-# values
+# Values.
 
 
 def compile_value(node: nodes.Node) -> Getter:
-    """A function from a message to the value of an expression."""
+    """Compile an expression to a function from a decoded message to its value."""
     match node:
         case nodes.FieldPath(steps):
             return compile_path(steps)
@@ -204,11 +227,11 @@ def _arithmetic(first: nodes.Node, rest: tuple[tuple[str, nodes.Node], ...]) -> 
 
 
 # -------------------------------------------------------------------------------------------------------
-# tests
+# Conditions.
 
 
 def compile_condition(node: nodes.Node) -> Test:
-    """A function from a message to TRUE, FALSE or unknown."""
+    """Compile a condition to a function from a decoded message to TRUE, FALSE or unknown (None)."""
     match node:
         case nodes.And(parts):
             return _joined([compile_condition(part) for part in parts], False)
@@ -233,8 +256,11 @@ def compile_condition(node: nodes.Node) -> Test:
 
 
 def _joined(parts: list[Test], decisive: bool) -> Test:
-    """The decisive verdict when one of the parts has it, the other when all have that, else unknown. FALSE decides an AND,
-    TRUE an OR."""
+    """Return the test that combines parts by AND (`decisive` False) or OR (`decisive` True).
+
+    The result is `decisive` if any part returns it, its opposite if all parts return that, and unknown
+    otherwise.
+    """
 
     def test(message: Any) -> Verdict:
         verdict: Verdict = not decisive
@@ -258,6 +284,7 @@ def _not(part: Test) -> Test:
 
 
 def _comparison(sign: str, left: nodes.Node, right: nodes.Node) -> Test:
+    """Return the test of a comparison, with fast paths for a field against a literal."""
     if _is_constant(left) and not _is_constant(right):
         sign, left, right = nodes.MIRRORED[sign], right, left
     get, compare = compile_value(left), partial(values.compare, sign)
@@ -288,6 +315,7 @@ def _comparison(sign: str, left: nodes.Node, right: nodes.Node) -> Test:
 
 
 def _among(get: Getter, items: tuple[nodes.Node, ...]) -> Test:
+    """Return the test of an IN list, with a fast path for a list of texts."""
     if not all(map(_is_constant, items)):
         return _among_values(get, [compile_value(item) for item in items])
     literals = [_constant(item) for item in items]
@@ -340,7 +368,11 @@ def _like(get: Getter, find: Callable[[str], bool]) -> Test:
 
 
 def _finder(pattern: str) -> Callable[[str], bool]:
-    """Plain text with or without ^ and $ is looked for by str, which costs a tenth of a call into RE2."""
+    """Return the search function of a LIKE pattern.
+
+    A pattern without special characters, except ^ and $, is searched by str. That costs a tenth of a call to
+    RE2.
+    """
     starts, ends = pattern.startswith("^"), pattern.endswith("$")
     plain = pattern[starts : len(pattern) - ends]
     if _PATTERN_MARKS.isdisjoint(plain):

@@ -1,7 +1,9 @@
-"""What a message must have to pass a filter: at a path, one of some values, or one beyond a limit. By it many filters are found at once.
+"""Guards: necessary conditions of filters, by which an index finds the matching ones among many.
 
-A guard is necessary, not sufficient: `/symbol = 'X' AND /price > 5` is guarded by its first part, and whoever is found by that is tested
-whole. Equality is that of `values`: a text and a number are equal when the text stands for the number.
+A guard says that a message must have one of some values at a path, or a number beyond a limit. It is
+necessary, not sufficient: `/symbol = 'X' AND /price > 5` is guarded by its first part, and the whole filter
+is then evaluated. Equality is that of `filters.values`: a text and a number are equal if the text represents
+the number.
 """
 
 from __future__ import annotations
@@ -13,19 +15,25 @@ from broker_core.filters.tokens import Step
 from broker_core.filters.values import Number
 
 MAX_KEYS = 64
-"""A filter that names more values is tested as one without a guard."""
+"""Maximum number of values of a guard. A filter with more has no guard."""
 _ABOVE: Final = {">": True, ">=": True, "<": False, "<=": False}
 
 
 class RequiredKeys(NamedTuple):
-    """What is at `steps` equals one of `keys`, or the filter isn't TRUE. No keys: it never is."""
+    """Guard: the filter can only be TRUE if the value at `steps` equals one of `keys`.
+
+    Without keys it never is.
+    """
 
     steps: tuple[Step, ...]
     keys: tuple[str | Number, ...]
 
 
 class RequiredBound(NamedTuple):
-    """What is at `steps` reaches the limit, from above or from below, or the filter isn't TRUE."""
+    """Guard: the filter can only be TRUE if the value at `steps` reaches the limit.
+
+    `above` is True for a lower limit and False for an upper limit.
+    """
 
     steps: tuple[Step, ...]
     above: bool
@@ -36,7 +44,11 @@ Guard = RequiredKeys | RequiredBound
 
 
 def required_key(node: nodes.Node) -> Guard | None:
-    """A filter's guard: of several the one with the fewest keys, and a limit where none has keys; None when there is none."""
+    """Return the guard of a filter, or None if it has none.
+
+    Of several guards, the one with the fewest keys is returned. A limit is only returned if no guard has
+    keys.
+    """
     match node:
         case nodes.Comparison(sign, nodes.FieldPath(steps), nodes.Constant(value)):
             return _guard(sign, steps, value)
@@ -66,7 +78,10 @@ def _guard(sign: str, steps: tuple[Step, ...], literal: nodes.Literal) -> Guard 
 
 
 def _keys(literals: list[nodes.Literal]) -> tuple[str | Number, ...]:
-    """Without those that nothing equals: NULL, and the empty text, which is one."""
+    """Return the keys without duplicates, NULL and the empty text, which equals NULL.
+
+    No value equals NULL.
+    """
     return tuple(dict.fromkeys(literal for literal in literals if literal is not None and literal != ""))
 
 

@@ -1,13 +1,16 @@
-"""Message types: what filters see of a body. Sluice stores and delivers bodies as they are, whatever their type.
+"""Message types: decoders that turn bodies into values for filters.
+
+Sluice stores and delivers bodies unchanged, whatever their type.
 
     json      a JSON document; the default
-    fix       tag=value pairs, each ended by the separator (SOH, 0x01, by default): /35 = 'D'
-    nvfix     the same with names for tags: /Symbol = 'IBM'
-    msgpack   a MessagePack document, read like the JSON that it stands for
-    binary    anything; filters see nothing, so no record passes one
+    fix       tag=value pairs, each ended by the separator (default SOH, 0x01): /35 = 'D'
+    nvfix     the same with names instead of tags: /Symbol = 'IBM'
+    msgpack   a MessagePack document, read like the equivalent JSON
+    binary    any bytes; filters cannot read them, so no record matches
 
-The values of fix and nvfix are texts, which filters compare with numbers as numbers (docs/filters.md). A tag that
-comes more than once is an array of its values. A data field whose value holds the separator isn't understood.
+Values of fix and nvfix are texts, which filters compare with numbers as numbers (docs/filters.md). A tag that
+occurs more than once is an array of its values. A data field whose value contains the separator is not
+supported.
 """
 
 from __future__ import annotations
@@ -22,13 +25,13 @@ import orjson
 SOH: Final = "\x01"
 
 Decoder = Callable[[bytes], Any]
-"""From a body to what a filter runs over; UNREADABLE when the body isn't of the type. Never raises."""
+"""Decodes a body for filters, or returns UNREADABLE if it is not of the type. Never raises."""
 DecoderOf = Callable[[str], Decoder | None]
-"""A topic's decoder; None is JSON, which has a faster way for whole batches."""
+"""Returns the decoder of a topic. None means JSON, which has a faster path for whole batches."""
 
 
 class _UndecodableBody:
-    """Stands in the place of a message that can't be decoded."""
+    """Type of UNREADABLE, the placeholder of a message that cannot be decoded."""
 
     __slots__ = ()
 
@@ -37,7 +40,7 @@ UNREADABLE: Final = _UndecodableBody()
 
 
 def decode_json(body: bytes) -> Any:
-    """A JSON document."""
+    """Decode a JSON document. Returns UNREADABLE if it is invalid."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -46,7 +49,12 @@ def decode_json(body: bytes) -> Any:
 
 @lru_cache(maxsize=256)
 def decoder_for(message_type: str, separator: str = SOH) -> Decoder | None:
-    """The decoder of one of MESSAGE_TYPES; `separator` is of fix and nvfix alone. None is JSON's."""
+    """Return the decoder of a message type.
+
+    Args:
+        message_type: One of MESSAGE_TYPES.
+        separator: Character between the fields of fix and nvfix.
+    """
     if message_type in ("fix", "nvfix"):
         return _pairs(separator)
     return {"json": None, "msgpack": _decode_msgpack, "binary": _decode_binary}[message_type]
@@ -57,7 +65,8 @@ def _pairs(separator: str) -> Decoder:
         try:
             text = body.decode()
         except UnicodeDecodeError:
-            text = body.decode("latin-1")  # what FIX says of bytes that are not ASCII: each stands for itself
+            # As FIX defines for non-ASCII bytes: each byte represents itself.
+            text = body.decode("latin-1")
         message: dict[str, Any] = {}
         for pair in text.split(separator):
             name, equals, value = pair.partition("=")
@@ -79,7 +88,8 @@ def _pairs(separator: str) -> Decoder:
 
 def _decode_msgpack(body: bytes) -> Any:
     try:
-        # By way of JSON, so that filters meet what they know: bytes become base64, times text, keys text.
+        # Converted by way of JSON, so that filters see JSON types: bytes become base64, times and keys become
+        # text.
         return orjson.loads(_to_json(_from_msgpack(body)))
     except (ValueError, TypeError, RecursionError):
         return UNREADABLE

@@ -1,9 +1,10 @@
-"""The tree of a filter, and its printed form: print → parse gives the same tree.
+"""Syntax tree of a filter, and its normal form as text. Parsing the printed text gives an equal tree.
 
-Chains are flat: `a AND b AND c` is one node with three parts, `a + b - c` is one node with a first part and
-two more. So a long filter isn't a deep tree, and only parentheses, NOT and minus nest.
+Chains are flat: `a AND b AND c` is one node with three parts, and `a + b - c` is one node with a first part
+and two more. So a long filter is not a deep tree; only parentheses, NOT and minus are nested.
 
-Structs rather than dataclasses: every subscribe makes some, and looks for an equal tree.
+Nodes are msgspec structs rather than dataclasses for speed: every subscribe creates some and looks up an
+equal tree.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ from broker_core.filters.tokens import Step, is_name_character
 
 Literal = str | int | float | bool | None
 MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-"""The operator that says the same with the sides exchanged."""
+"""Comparison operator with the same meaning after its operands are exchanged."""
 
 
 class _Node(msgspec.Struct, frozen=True):
-    """Equal to one of the same kind with equal parts."""
+    """Base class of nodes. Nodes are equal if their classes and parts are equal."""
 
 
 class FieldPath(_Node, frozen=True):
-    """A field of the message: names, and positions in arrays."""
+    """Field of the message: names of fields, and positions in arrays."""
 
     steps: tuple[Step, ...]
 
 
 class Constant(msgspec.Struct, frozen=True, eq=False):
-    """A number, a text, TRUE, FALSE or NULL. Numbers aren't negative: that is Negative of one."""
+    """Literal: a number, a text, TRUE, FALSE or NULL. Numbers are not negative; a minus is a UnaryMinus."""
 
     value: Literal
 
     def __eq__(self, other: object) -> bool:
-        # 1, 1.0 and TRUE are equal in Python and are different filters.
+        # 1, 1.0 and TRUE are equal in Python, but they are different filters.
         return (
             isinstance(other, Constant)
             and type(other.value) is type(self.value)
@@ -51,14 +52,14 @@ class UnaryMinus(_Node, frozen=True):
 
 
 class Arithmetic(_Node, frozen=True):
-    """first op part op part …; the operators are all of + - or all of * / %."""
+    """Chain `first op part op part …`. Its operators are either all of + - or all of * / %."""
 
     first: Node
     rest: tuple[tuple[str, Node], ...]
 
 
 class Comparison(_Node, frozen=True):
-    """left op right, with op one of = != < <= > >=."""
+    """Comparison `left op right`, with op one of = != < <= > >=."""
 
     operator: str
     left: Node
@@ -66,14 +67,14 @@ class Comparison(_Node, frozen=True):
 
 
 class InList(_Node, frozen=True):
-    """value IN (items…)."""
+    """Condition `value IN (items…)`."""
 
     value: Node
     items: tuple[Node, ...]
 
 
 class Between(_Node, frozen=True):
-    """value BETWEEN low AND high, both included."""
+    """Condition `value BETWEEN low AND high`, both inclusive."""
 
     value: Node
     low: Node
@@ -81,32 +82,32 @@ class Between(_Node, frozen=True):
 
 
 class LikeCondition(_Node, frozen=True):
-    """value LIKE pattern: the RE2 pattern is found somewhere in the value's text."""
+    """Condition `value LIKE pattern`: the RE2 pattern matches anywhere in the value's text."""
 
     value: Node
     pattern: str
 
 
 class IsNull(_Node, frozen=True):
-    """value IS NULL."""
+    """Condition `value IS NULL`."""
 
     value: Node
 
 
 class Not(_Node, frozen=True):
-    """NOT part. NOT IN, NOT LIKE, NOT BETWEEN and IS NOT NULL are NOT of the plain form."""
+    """Negation of a condition. NOT IN, NOT LIKE, NOT BETWEEN and IS NOT NULL are parsed to this, too."""
 
     part: Node
 
 
 class And(_Node, frozen=True):
-    """Two parts or more."""
+    """Conjunction of two or more conditions."""
 
     parts: tuple[Node, ...]
 
 
 class Or(_Node, frozen=True):
-    """Two parts or more."""
+    """Disjunction of two or more conditions."""
 
     parts: tuple[Node, ...]
 
@@ -126,21 +127,23 @@ Node = (
     | Or
 )
 
+# Binding strength of operators, from loosest to tightest.
 _OR, _AND, _NOT, _TEST, _SUM, _PRODUCT, _UNARY, _ATOM = range(8)
 
 
 def format_node(node: Node) -> str:
-    """The filter in its normal form: keywords in capitals, single blanks, only the parentheses it needs."""
+    """Return the normal form of a filter: upper-case keywords, single blanks, few parentheses."""
     return _print(node)[0]
 
 
 def _wrapped(node: Node, least: int) -> str:
+    """Return the text of a node, in parentheses if it binds more loosely than `least`."""
     text, level = _print(node)
     return text if level >= least else f"({text})"
 
 
 def _print(node: Node) -> tuple[str, int]:
-    """The text and how tightly its outermost operator binds."""
+    """Return the text of a node, and the binding strength of its outermost operator."""
     match node:
         case FieldPath(steps):
             return "".join(_step(step) for step in steps), _ATOM

@@ -1,13 +1,15 @@
-"""From tokens to the tree, by recursive descent. The grammar, loosest first:
+"""Parser of filters: from tokens to the tree, by recursive descent.
 
-filter      = and { OR and }
-and         = not { AND not }
-not         = NOT not | test
-test        = sum [ comparison | [NOT] IN ( sum {, sum} ) | [NOT] BETWEEN sum AND sum
-                  | [NOT] LIKE text | IS [NOT] NULL ]
-sum         = product { + or - product }
-product     = unary { *, /, % or MOD unary }
-unary       = - unary | identifier | number | text | TRUE | FALSE | NULL | ( filter )
+The grammar, loosest binding first:
+
+    filter      = and { OR and }
+    and         = not { AND not }
+    not         = NOT not | test
+    test        = sum [ comparison | [NOT] IN ( sum {, sum} ) | [NOT] BETWEEN sum AND sum
+                      | [NOT] LIKE text | IS [NOT] NULL ]
+    sum         = product { + or - product }
+    product     = unary { *, /, % or MOD unary }
+    unary       = - unary | identifier | number | text | TRUE | FALSE | NULL | ( filter )
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from broker_core.filters import nodes
 from broker_core.filters.tokens import FilterToken, Step, filter_error, tokenize
 
 MAX_NESTING = 32
-"""Parentheses, NOT and minus inside one another."""
+"""Maximum nesting of parentheses, NOT and minus."""
 MAX_PATTERNS = 16
-"""LIKE patterns in one filter; each has compiled automata."""
+"""Maximum number of LIKE patterns in one filter. Each has compiled automata."""
 PATTERN_MEMORY = 1024 * 1024
-"""Bytes RE2 may use for one pattern."""
+"""Maximum bytes that RE2 may use for one pattern."""
 
 _COMPARISONS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
@@ -37,7 +39,11 @@ _WORDS = {"end": "the end", "path": "a field", "number": "a number", "text": "a 
 
 @lru_cache(maxsize=256)
 def compile_pattern(pattern: str) -> re2._Regexp:
-    """The RE2 pattern, for UTF-8 bytes, within the memory limit. Raises re2.error."""
+    """Compile an RE2 pattern for UTF-8 bytes, within the memory limit.
+
+    Raises:
+        re2.error: The pattern is invalid or too large.
+    """
     options = re2.Options()
     options.max_mem = PATTERN_MEMORY
     options.log_errors = False
@@ -46,11 +52,17 @@ def compile_pattern(pattern: str) -> re2._Regexp:
 
 
 def parse(text: str) -> nodes.Node:
-    """The tree of a filter. Raises ClientError bad_filter with the column."""
+    """Parse a filter to a tree.
+
+    Raises:
+        ClientError: `bad_filter`, with the column.
+    """
     return _FilterParser(tokenize(text)).whole()
 
 
 class _FilterParser:
+    """Recursive descent parser over one list of tokens. Each `_name` method parses the rule of that name."""
+
     def __init__(self, tokens: list[FilterToken]) -> None:
         self._tokens = tokens
         self._at = 0
@@ -58,6 +70,7 @@ class _FilterParser:
         self._patterns = 0
 
     def whole(self) -> nodes.Node:
+        """Parse the whole filter. Raises ClientError `bad_filter` if anything follows it."""
         if self._peek().kind == "end":
             raise filter_error("The filter is empty", 1, "Leave the filter out to get every message.")
         node = self._or()
@@ -72,7 +85,7 @@ class _FilterParser:
             raise self._unexpected("an operator or the end")
         return node
 
-    # Reading tokens.
+    # Token access.
 
     def _peek(self) -> FilterToken:
         return self._tokens[self._at]
@@ -101,7 +114,7 @@ class _FilterParser:
         if self._nesting > MAX_NESTING:
             raise filter_error(f"Parentheses, NOT and minus nest {MAX_NESTING} deep at most", token.column)
 
-    # The grammar.
+    # Grammar rules.
 
     def _or(self) -> nodes.Node:
         parts = self._listed(self._and, "OR")
@@ -183,7 +196,7 @@ class _FilterParser:
 
     def _sum(self) -> nodes.Node:
         if self._tokens[self._at].kind in _PLAIN and self._tokens[self._at + 1].kind not in _ARITHMETIC:
-            return self._unary()  # nearly always: a field or a value by itself
+            return self._unary()  # fast path of almost all filters: a single field or value
         return self._chain(self._product, "+", "-")
 
     def _product(self) -> nodes.Node:

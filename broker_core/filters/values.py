@@ -1,18 +1,16 @@
-"""What values mean in filters: NULL, conversion, comparison with three results, and arithmetic.
+"""Values in filters: NULL, conversion, comparison with three results, arithmetic, and access to fields.
 
-A value is what orjson makes of a message: text, number, boolean, NULL, an array, an object. As in AMPS:
+A value is what orjson decodes: text, number, boolean, NULL, array or object. As in AMPS:
 
-* NULL is what isn't there, null, the empty text and the empty array. An object has no value to compare: it
-  compares as unknown, and yet IS NOT NULL.
-* Two texts compare as texts, two numbers as numbers (TRUE is 1, FALSE is 0). Of a text and a number the text
-  is converted; a text that is no number is greater than any number.
-* Tests look at every element of an array and are TRUE if any element is; arithmetic takes the first element.
-* A result is True, False or None (unknown). Nothing here raises, whatever the values are.
+* NULL is a missing field, null, the empty text or the empty array. An object has no value to compare:
+  comparisons with it are unknown, yet it IS NOT NULL.
+* Two texts compare as texts, two numbers as numbers (TRUE is 1, FALSE is 0). For a text and a number, the
+  text is converted; a text that is no number is greater than any number.
+* A condition on an array is TRUE if it is TRUE for any element. Arithmetic uses the first element.
+* A result is True, False or None (unknown). No function here raises, whatever the values are.
 
-Reads a field out of a decoded message: names go into objects, positions into arrays.
-
-A name that meets an array goes on in each of its elements, so /items/price is every price. What isn't there
-is NULL.
+Field access: names select members of objects, and positions select elements of arrays. A name applied to an
+array is applied to each element, so /items/price is the array of all prices. A missing field is NULL.
 """
 
 from __future__ import annotations
@@ -38,12 +36,12 @@ OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 }
 _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*", re.ASCII)
 _LONGEST_NUMBER = 64
-"""A longer text isn't taken for a number: converting costs more than linear time."""
+"""Maximum length of a text that is converted to a number. Conversion takes more than linear time."""
 _INTEGERS: Final = 2**64
 
 
 def parse_decimal(text: str) -> Number | None:
-    """The number a text stands for in decimal notation, or None."""
+    """Return the number that a text represents in decimal notation, or None."""
     if len(text) > _LONGEST_NUMBER or _DECIMAL.fullmatch(text) is None:
         return None
     try:
@@ -53,7 +51,7 @@ def parse_decimal(text: str) -> Number | None:
 
 
 def flatten_array(array: list[Any]) -> list[Any]:
-    """The elements of an array, those of arrays in it too, in order."""
+    """Return the elements of an array, with those of nested arrays, in order."""
     if not any(type(element) is list for element in array):
         return array
     found: list[Any] = []
@@ -68,20 +66,20 @@ def flatten_array(array: list[Any]) -> list[Any]:
 
 
 def to_scalar(value: Any) -> Any:
-    """The value itself, or the first element of an array; the empty text is NULL."""
+    """Return the value, or the first element of an array. The empty text is NULL (None)."""
     while type(value) is list:
         value = value[0] if value else None
     return None if value == "" else value
 
 
 def to_condition(value: Any) -> Verdict:
-    """A value where a condition is wanted: a number is TRUE unless it is 0; what is no number is unknown."""
+    """Return the value as a condition: a number is TRUE unless it is 0; other values are unknown (None)."""
     number = to_number(value)
     return None if number is None else number != 0
 
 
 def to_number(value: Any) -> Number | None:
-    """The value as a number for arithmetic, or None."""
+    """Return the value as a number for arithmetic, or None."""
     if type(value) is float or type(value) is int:
         return value
     value = to_scalar(value)
@@ -91,7 +89,7 @@ def to_number(value: Any) -> Number | None:
 
 
 def to_text(value: Any) -> str | None:
-    """One element as text for LIKE, as it stands in JSON; None when it has none."""
+    """Return the text of one element for LIKE, as in JSON, or None if it has none."""
     if isinstance(value, str):
         return value or None
     if isinstance(value, bool):
@@ -103,7 +101,7 @@ def to_text(value: Any) -> str | None:
 
 
 def compare(sign: str, left: Any, right: Any) -> Verdict:
-    """left sign right, whatever the two are."""
+    """Return the result of `left sign right` for values of any type, including arrays."""
     if type(left) is list:
         if type(right) is list:
             return compare_arrays(sign, flatten_array(left), flatten_array(right))
@@ -114,13 +112,14 @@ def compare(sign: str, left: Any, right: Any) -> Verdict:
 
 
 def or_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
-    """TRUE if one is, else unknown if one is or there is none, else FALSE."""
+    """Return TRUE if any verdict is TRUE, else unknown if any is unknown or there is none, else FALSE."""
     if True in verdicts:
         return True
     return None if None in verdicts or not verdicts else False
 
 
 def _compare_one(sign: str, left: Any, right: Any) -> Verdict:
+    """Return the result of `left sign right` for values that are not arrays."""
     if (
         left is None
         or right is None
@@ -141,7 +140,7 @@ def _compare_one(sign: str, left: Any, right: Any) -> Verdict:
 
 
 class _ArrayOperand:
-    """One array's elements by kind, so that two arrays compare in linear time and not pair by pair."""
+    """Elements of one array, grouped by type, so that two arrays compare in linear time."""
 
     __slots__ = ("converted", "numbers", "texts", "unknown", "words")
 
@@ -153,14 +152,14 @@ class _ArrayOperand:
         self.words = False
 
     def convert(self) -> None:
-        """Fill in the numbers the texts stand for, and whether a text stands for none."""
+        """Set `converted` to the numbers that texts represent, and `words` if a text represents none."""
         found = [parse_decimal(text) for text in self.texts]
         self.converted = [number for number in found if number is not None]
         self.words = None in found
 
 
 def compare_arrays(sign: str, left: Sequence[Any], right: Sequence[Any]) -> Verdict:
-    """Whether any element of one compares with any of the other; neither holds arrays."""
+    """Return whether `sign` holds for any pair of elements of two flat arrays."""
     one, other = _ArrayOperand(left), _ArrayOperand(right)
     if _any_pair(sign, one.numbers, other.numbers) or _any_pair(sign, one.texts, other.texts):
         return True
@@ -176,7 +175,7 @@ def compare_arrays(sign: str, left: Sequence[Any], right: Sequence[Any]) -> Verd
 
 
 def _any_pair(sign: str, left: list[Any], right: list[Any]) -> bool:
-    """For two lists of one kind, where an order exists."""
+    """Return whether `sign` holds for any pair of elements of two lists of one ordered type."""
     if not left or not right:
         return False
     if sign == "=":
@@ -192,7 +191,10 @@ def _any_pair(sign: str, left: list[Any], right: list[Any]) -> bool:
 
 
 def calculate(sign: str, left: Number | None, right: Number | None) -> Number | None:
-    """left sign right; NULL when an operand is, for division by zero, and where floating point ends."""
+    """Return the result of `left sign right`.
+
+    NULL (None) for NULL operands, division by zero and overflow.
+    """
     if left is None or right is None:
         return None
     if type(left) is float and type(right) is float and sign in "+-":
@@ -209,7 +211,7 @@ def calculate(sign: str, left: Number | None, right: Number | None) -> Number | 
 
 
 def _remainder(left: Number, right: Number) -> Number | None:
-    # The sign is the first operand's (AMPS and C), where Python's own % takes the second's.
+    # The result has the sign of the first operand, as in AMPS and C. Python's % takes that of the second.
     if isinstance(left, int) and isinstance(right, int):
         rest = abs(left) % abs(right)
         return rest if left >= 0 else -rest
@@ -217,7 +219,10 @@ def _remainder(left: Number, right: Number) -> Number | None:
 
 
 def _limited(value: Number) -> Number | None:
-    """Integers beyond 64 bits go on as floating point, lest a filter compute with thousands of digits."""
+    """Return the value, with integers beyond 64 bits as floating point.
+
+    Otherwise a filter could calculate with thousands of digits.
+    """
     if isinstance(value, int):
         return value if -_INTEGERS < value < _INTEGERS else float(value)
     return _finite(value)
@@ -228,7 +233,7 @@ def _finite(value: float) -> float | None:
 
 
 def compile_path(steps: tuple[Step, ...]) -> Callable[[Any], Any]:
-    """A function from a message to the field's value."""
+    """Compile the path of a field to a function from a decoded message to the field's value."""
     if len(steps) == 1 and isinstance(steps[0], str):
         return _one_name(steps[0])
 
@@ -259,7 +264,7 @@ def _one_name(name: str) -> Callable[[Any], Any]:
 
 
 def _every(array: list[Any], steps: Sequence[Step]) -> list[Any]:
-    """What the steps lead to from each element; elements that don't have it add nothing."""
+    """Return the values that the steps select from each element. Elements without them add nothing."""
     values = flatten_array(array)
     for step in steps:
         if isinstance(step, int):

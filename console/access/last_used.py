@@ -1,11 +1,12 @@
-"""When sessions and tokens were last used, without a write to the database on every request.
+"""Last use of sessions and tokens, without a database write on every request.
 
-In this process's memory at once, and in Redis a few times a minute at most, for other processes and for after a restart:
+A use is recorded in this process's memory immediately. Redis gets it at most a few times a minute, for
+other processes and for the time after a restart:
 
-    sluice:session:DIGEST   the second a session was last used; expires with its idle time. The digest is SHA-256 of its key.
-    sluice:tokens           hash: a token's id → the second it was last used; the worker's tick takes it into the database
+    sluice:session:DIGEST   second of the session's last use, with its idle time as expiry; SHA-256 of its key
+    sluice:tokens           hash of token id → second of the last use; the worker stores it in the database
 
-Both may be lost. A session then counts as used at its login, so that losing Redis never makes one live longer.
+Both may be lost. A session then counts as last used at its login, so losing Redis never extends a session.
 """
 
 from __future__ import annotations
@@ -19,21 +20,23 @@ import redis
 from console.live.redis_link import redis_connection
 
 TOKENS = "sluice:tokens"
+"""Redis key of the tokens' last uses."""
 REPORT_INTERVAL_S = 10
-"""Redis is told of a use when the one before that it knows of is so old."""
+"""Minimum seconds between two writes to Redis about one session."""
 TOKENS_INTERVAL_S = 60
+"""Minimum seconds between two writes to Redis about one token."""
 MOST = 10_000
-"""Sessions and tokens that a process remembers."""
+"""Maximum sessions, and maximum tokens, that a process remembers."""
 
 
 class _LastUseCache:
-    """The newest uses of things, and when Redis was last told of each."""
+    """Last use of each key, and the time at which Redis last got it."""
 
     def __init__(self) -> None:
         self.used: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def record(self, key: str, now: float, every: float) -> bool:
-        """Remember a use; whether Redis should be told."""
+        """Record a use. Returns whether Redis should be updated, at most once in `every` seconds."""
         told = self.used.get(key, (0.0, 0.0))[1]
         due = now - told >= every
         self.used[key] = (now, now if due else told)
@@ -50,7 +53,7 @@ _sessions, _tokens = _LastUseCache(), _LastUseCache()
 
 
 def record_session_use(session_key: str, now: float, idle_s: int) -> None:
-    """A person did something in this session."""
+    """Record a user's activity in a session."""
     key = _name(session_key)
     if _sessions.record(key, now, REPORT_INTERVAL_S):
         with suppress(redis.RedisError):
@@ -58,7 +61,11 @@ def record_session_use(session_key: str, now: float, idle_s: int) -> None:
 
 
 def is_session_idle(session_key: str, login_at: float, now: float, idle_s: int) -> bool:
-    """Whether nobody has done anything in this session for longer than `idle_s` seconds. Times are seconds since 1970."""
+    """Return whether a session has had no activity for more than `idle_s` seconds.
+
+    `login_at` and `now` are in seconds since 1970. While Redis is unavailable, only this process's memory
+    counts.
+    """
     key = _name(session_key)
     if now - max(_sessions.last_use(key), login_at) <= idle_s:
         return False
@@ -70,14 +77,14 @@ def is_session_idle(session_key: str, login_at: float, now: float, idle_s: int) 
 
 
 def record_token_use(token_id: int, now: float) -> None:
-    """A request came with this token."""
+    """Record a request with a token."""
     if _tokens.record(str(token_id), now, TOKENS_INTERVAL_S):
         with suppress(redis.RedisError):
             redis_connection().hset(TOKENS, str(token_id), int(now))
 
 
 def take_token_uses() -> dict[int, float]:
-    """When tokens were used, by id, since this was last asked. Raises redis.RedisError."""
+    """Return the last uses by token id since the previous call, and clear them. Raises redis.RedisError."""
     with redis_connection().pipeline(transaction=True) as pipe:
         pipe.hgetall(TOKENS)
         pipe.delete(TOKENS)
@@ -86,11 +93,12 @@ def take_token_uses() -> dict[int, float]:
 
 
 def clear_cache() -> None:
-    """Of this process's memory: everything."""
+    """Clear this process's memory."""
     _sessions.used.clear()
     _tokens.used.clear()
 
 
 def _name(session_key: str) -> str:
-    # A session's key lets its reader in, so it stands nowhere but in the database.
+    """Return the Redis key of a session."""
+    # The key itself gives access to the session, so only the database contains it.
     return f"sluice:session:{hashlib.sha256(session_key.encode()).hexdigest()}"

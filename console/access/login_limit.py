@@ -1,7 +1,7 @@
-"""How many logins may fail from one address, whatever names they are for, and how many passwords are hashed at once.
+"""Limits on failed logins per address, across all user names, and on concurrent password hashing.
 
-A name at an address is locked by django-axes. Whoever goes through a list of names, one password each, meets this here.
-Held in memory, of so many addresses and no more; a restart forgets it.
+django-axes locks a user name at an address. This limit stops an attacker that tries one password on each of
+many names. The state is in memory, for a bounded number of addresses, and is lost at a restart.
 """
 
 from __future__ import annotations
@@ -17,24 +17,27 @@ from broker_core.errors import OperatorError
 from console.access.networks import rate_limit_prefix
 
 MAX_FAILURES = 30
-"""Of one address, or of one IPv6 network of 64 bits, before it has to wait."""
+"""Failed logins of one address, or of one IPv6 /64 network, after which it must wait."""
 FORGIVEN_INTERVAL_S = 10.0
-"""One failure is forgotten after so long."""
+"""Seconds after which one failure is forgiven."""
 MAX_ADDRESSES = 10_000
+"""Maximum addresses remembered."""
 HASHED_AT_ONCE = 2
+"""Maximum passwords hashed at the same time."""
 MAX_WAITING = 16
-"""Logins that wait for their password to be hashed; the next is told to come again."""
+"""Maximum logins that wait for a hashing slot. A further login is refused with `login_busy`."""
 LONGEST_WAIT_S = 20.0
+"""Maximum seconds that a login waits for a hashing slot."""
 LOCK_S = int(settings.AXES_COOLOFF_TIME * 3600)
-"""How long django-axes locks a name at an address."""
+"""Seconds for which django-axes locks a name at an address."""
 LOCKED_NAME = f"Too many wrong passwords for this name. Try again in {LOCK_S // 60} minutes."
 LOCK_FIX = "Wait, or ask another operator for `manage.py axes_reset`."
 REPORT_ADDRESSES = 20
-"""Addresses of a minute whose refusals have an audit event of their own."""
+"""Maximum addresses per minute whose refusals get their own audit event."""
 
 
 class LoginThrottle:
-    """Failures of each address lately. Times are seconds since 1970."""
+    """Failed logins by address, as a leaky bucket. Times are seconds since 1970."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -42,7 +45,7 @@ class LoginThrottle:
         self._minute, self._told = 0, set[str]()
 
     def wait_s(self, address: str, now: float) -> float:
-        """Seconds until the next login from there is looked at; 0 is now."""
+        """Return the seconds until a login from this address is accepted; 0 means now."""
         with self._lock:
             return (
                 max(self._level(rate_limit_prefix(address), now) - MAX_FAILURES + 1, 0.0)
@@ -50,7 +53,7 @@ class LoginThrottle:
             )
 
     def record_failure(self, address: str, now: float) -> None:
-        """A login from there was refused."""
+        """Record a failed login."""
         key = rate_limit_prefix(address)
         with self._lock:
             self._failures[key] = (min(self._level(key, now) + 1, MAX_FAILURES), now)
@@ -59,7 +62,10 @@ class LoginThrottle:
                 self._failures.popitem(last=False)
 
     def should_report(self, address: str, now: float) -> bool:
-        """Whether a refusal is the audit's: the first of an address and minute, of so many addresses."""
+        """Return whether a refusal should get an audit event.
+
+        The first refusal of an address in a minute does, for at most `REPORT_ADDRESSES` addresses.
+        """
         minute, key = int(now // 60), rate_limit_prefix(address)
         with self._lock:
             if minute != self._minute:
@@ -70,24 +76,29 @@ class LoginThrottle:
             return new
 
     def clear(self) -> None:
-        """Everything."""
+        """Forget all failures."""
         with self._lock:
             self._failures.clear()
             self._told.clear()
 
     def _level(self, key: str, now: float) -> float:
+        """Return the failures of an address that are not forgiven yet."""
         level, at = self._failures.get(key, (0.0, now))
         return max(level - max(now - at, 0.0) / FORGIVEN_INTERVAL_S, 0.0)
 
 
 LIMIT = LoginThrottle()
+"""Throttle of this process."""
 _turns = BoundedSemaphore(HASHED_AT_ONCE)
 _waiting = BoundedSemaphore(HASHED_AT_ONCE + MAX_WAITING)
 
 
 @contextmanager
 def hashing_slot() -> Iterator[None]:
-    """A turn at hashing a password, so that many logins at once leave processors to everybody else. Raises login_busy."""
+    """Hold a slot for hashing a password, so that many simultaneous logins leave CPU time for other requests.
+
+    Raises OperatorError `login_busy`.
+    """
     if not _waiting.acquire(blocking=False):
         raise _busy()
     try:

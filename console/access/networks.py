@@ -1,4 +1,4 @@
-"""Addresses and networks as people write them, and who stands behind a proxy. Pure."""
+"""IP addresses and networks, and the address of a client behind proxies. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 Network = IPv4Network | IPv6Network
 MAX_HOPS = 20
-"""Entries of X-Forwarded-For that are looked at, from the nearest proxy on."""
+"""Maximum entries of X-Forwarded-For that are examined, from the nearest proxy on."""
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """`10.0.0.0/8`, `::1`: networks, or addresses alone. Raises ValueError with what isn't one."""
+    """Return networks or single addresses such as `10.0.0.0/8`, `::1`. Raises ValueError."""
     return tuple(ip_network(text.strip(), strict=False) for text in texts if text.strip())
 
 
 def is_in_networks(address: str, networks: Sequence[Network]) -> bool:
-    """Whether an address lies in one of the networks. What isn't an address lies in none."""
+    """Return whether an address is in one of the networks; False for an invalid address."""
     found = _parsed(address)
     return found is not None and any(found in network for network in networks)
 
 
 def client_address(peer: str, forwarded_for: str, proxies: Sequence[Network]) -> str:
-    """The address that a request comes from: the peer's, or, behind proxies of ours, the nearest that isn't one of them.
+    """Return the client's address of a request: the peer's, or behind trusted proxies the nearest untrusted
+    one.
 
-    Whatever stands to the left of that in X-Forwarded-For is what somebody wrote there who isn't ours.
+    Earlier entries of X-Forwarded-For were written by that untrusted client, so they are ignored.
     """
     nearest = peer
     for entry in reversed(forwarded_for.split(",")[-MAX_HOPS:] if forwarded_for else []):
@@ -36,12 +37,16 @@ def client_address(peer: str, forwarded_for: str, proxies: Sequence[Network]) ->
 
 
 def rate_limit_prefix(address: str) -> str:
-    """What one somebody can have for the asking: an IPv4 address, or the 64 bits of an IPv6 network."""
+    """Return the key by which limits are counted for an address.
+
+    It is the IPv4 address, or the /64 network of an IPv6 address, all of which one client can use.
+    """
     found = _parsed(address)
     return str(ip_network((found, 64), strict=False)) if isinstance(found, IPv6Address) else address
 
 
 def _parsed(text: str) -> IPv4Address | IPv6Address | None:
+    """Return an address, with an IPv4 address in IPv6 form as IPv4; None for other texts."""
     try:
         found = ip_address(text)
     except ValueError:

@@ -1,7 +1,8 @@
-"""Hashes of passwords and tokens in policy documents: they stay in the database and the broker, and nowhere else. Pure.
+"""Redaction of password and token hashes in policy documents. Pure functions.
 
-Whatever leaves by a page, the API, a difference, the audit or a file says "set" instead; and who sends "set" back, or a
-file that was written without them, keeps the hash that is stored for the user of that name.
+Hashes stay in the database and the broker. Pages, the API, differences, the audit log and files show "set"
+instead. A document that comes back with "set", or without these fields, keeps the hash stored for the user
+of that name.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ from collections.abc import Mapping
 from typing import Any
 
 SET = "set"
+"""Text that replaces a hash."""
 SECRETS = ("password", "token")
+"""Fields of a user that are hashes."""
 
 
 def redact_secrets(document: Any) -> Any:
-    """A document, or a part of one with `access`, whose users' hashes read "set". Anything else as it is."""
+    """Return a document, or a part with `access`, with its users' hashes replaced by "set".
+
+    Other values are unchanged.
+    """
     return _with_users(
         document,
         lambda user: {key: SET if key in SECRETS and value else value for key, value in user.items()},
@@ -22,9 +28,10 @@ def redact_secrets(document: Any) -> Any:
 
 
 def restore_secrets(document: Any, *before: Mapping[str, Any]) -> Any:
-    """A document whose "set" is again the hash of that user in the first of `before` that has one.
+    """Return a document with each "set" replaced by the stored hash of that user.
 
-    One that nobody has stays "set", which is no hash: whoever publishes it is told so.
+    The first document of `before` that has the hash counts. Without one the value stays "set", which is no
+    valid hash, so publishing reports it.
     """
     known = {
         (name, key): user[key]
@@ -51,7 +58,10 @@ def _users(document: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _with_users(document: Any, change: Any) -> Any:
-    """A copy with each user changed; a draft may hold anything, so only what is a user is touched."""
+    """Return a copy with `change` applied to each user.
+
+    Entries of a draft that are no users are unchanged.
+    """
     if not isinstance(document, Mapping) or not _users(document):
         return document
     access = document["access"]

@@ -1,8 +1,9 @@
-"""What somebody may do, as plain data: rights made of grants, and the one rule that says whether they cover an act.
+"""Rights of an account as plain data, and the rule that decides whether they cover an action. Pure
+functions.
 
-A right without patterns covers everything of its instance (of every instance, when it names none). A right with a
-client-name or topic pattern covers only the clients or topics that the pattern names; of what is about neither (the
-instance's figures, policies, journals) it covers seeing alone.
+A right without patterns covers everything on its instance, or on every instance if it names none. A right
+with a pattern of client names or topics covers only matching clients or topics. Of subjects that are
+neither (an instance's figures, policies, journals) it covers only viewing.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ from console.choices import Permission
 
 
 class PublicAccess(Enum):
-    """What addresses declare that need no permission."""
+    """Declaration of addresses that need no permission."""
 
-    EVERYONE = "everyone"  # no login: logging in, health
-    OWN_ACCOUNT = "own account"  # logged in: what concerns one's own account alone
+    EVERYONE = "everyone"  # no login: login page, health checks
+    OWN_ACCOUNT = "own account"  # login only: the caller's own account
 
 
 Need = Permission | PublicAccess
+"""Declaration of a view: a permission, or public access."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrantedRight:
-    """One grant as data. Empty texts mean "every one"."""
+    """Right of one grant. Empty texts mean no restriction."""
 
     permissions: frozenset[Permission]
     instance: str = ""
@@ -36,7 +38,7 @@ class GrantedRight:
     topics: str = ""
 
     def covers(self, permission: Permission, instance: str, client: str, topic: str) -> bool:
-        """Whether this right alone allows the act."""
+        """Return whether this right alone allows the action."""
         if permission not in self.permissions or (self.instance and self.instance != instance):
             return False
         if not (self.clients or self.topics):
@@ -50,7 +52,7 @@ class GrantedRight:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveAccess:
-    """All rights of somebody; `scope` is what their token was limited to, None without one."""
+    """All rights of an account. `scope`: permissions of the token in use; None without a token."""
 
     rights: tuple[GrantedRight, ...] = ()
     scope: frozenset[Permission] | None = None
@@ -58,29 +60,43 @@ class EffectiveAccess:
     def allows(
         self, permission: Permission, *, instance: str = "", client: str = "", topic: str = ""
     ) -> bool:
-        """Whether one of the rights covers it. Without an instance it concerns the whole installation."""
+        """Return whether a right covers the action.
+
+        Without `instance` the action concerns the whole installation.
+        """
         if self.scope is not None and permission not in self.scope:
             return False
         return any(right.covers(permission, instance, client, topic) for right in self.rights)
 
     @property
     def permissions(self) -> frozenset[Permission]:
-        """What they may do somewhere: for showing or hiding buttons, never for deciding."""
+        """Permissions that the account has somewhere, for showing or hiding buttons.
+
+        Never use them to authorise an action.
+        """
         held = frozenset(one for right in self.rights for one in right.permissions)
         return held if self.scope is None else held & self.scope
 
     def client_patterns(self, instance: str, permission: Permission = Permission.VIEW) -> list[str] | None:
-        """Name patterns of the clients they may see; None is every client, an empty list is none."""
+        """Return name patterns of the clients that a permission covers on the instance.
+
+        None means every client; an empty list means none.
+        """
         mine = self._rights_to(permission, instance)
         return None if mine is None else sorted({one.clients for one in mine if one.clients})
 
     def topic_patterns(self, instance: str, permission: Permission) -> list[str] | None:
-        """The same for topics."""
+        """Return patterns of the topics that a permission covers on the instance.
+
+        None means every topic; an empty list means none.
+        """
         mine = self._rights_to(permission, instance)
         return None if mine is None else sorted({one.topics for one in mine if one.topics})
 
     def _rights_to(self, permission: Permission, instance: str) -> list[GrantedRight] | None:
-        """The rights to do it within patterns; None when one of them is without a pattern."""
+        """Return the rights that give a permission within patterns; None if a right gives it without a
+        pattern.
+        """
         if self.scope is not None and permission not in self.scope:
             return []
         mine = [
@@ -90,12 +106,15 @@ class EffectiveAccess:
 
 
 def is_name_pattern(text: str) -> bool:
-    """Whether a text can be a pattern of client names."""
+    """Return whether a text is a valid pattern of client names."""
     return len(text) <= MAX_NAME and NAME_CHARACTERS.issuperset(text.replace("*", ""))
 
 
 def topic_within(pattern: str, asked: str) -> bool:
-    """Whether everything that `asked` (a topic or a topic pattern) names is named by `pattern` too. "" names nothing."""
+    """Return whether every topic that `asked` (a topic or pattern) matches is also matched by `pattern`.
+
+    "" matches nothing. For regular expressions only an equal text counts.
+    """
     if not pattern:
         return False
     if pattern == asked:
@@ -107,11 +126,15 @@ def topic_within(pattern: str, asked: str) -> bool:
     if wanted.exact is not None:
         return allowed.matches(asked)
     if pattern.startswith("~") or asked.startswith("~"):
-        return False  # whether one expression lies within another isn't decided here: give that very pattern
+        return False  # inclusion of regular expressions is not decided: a grant must contain the same pattern
     return _levels_within(pattern.split("."), asked.split("."))
 
 
 def _levels_within(outer: list[str], inner: list[str]) -> bool:
+    """Return whether the levels of one topic pattern cover those of another.
+
+    `*` and `>` do not cover `$` topics.
+    """
     for number, level in enumerate(outer):
         if level == ">":
             return len(inner) > number and not (number == 0 and inner[0].startswith("$"))

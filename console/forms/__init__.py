@@ -1,22 +1,23 @@
-"""What operators type, as plain values for services, which decide. One module a page, or a part of a draft.
+"""Forms: conversion of operators' input to plain values, on which services act. One module per page or part
+of a draft.
 
-fields.py            kinds of fields, and how a page groups them
-draft_part.py        what the forms of a draft's parts share
-limits.py            the instance's limits and what it journals
-journaled_topics.py  journaled topics, one a line, in words
-transports.py        where a transport listens, who may log on, its own limits
+fields.py            field types, and their groups on a page
+draft_part.py        base class of forms for parts of a draft
+limits.py            limits of the instance, and journaled topics
+journaled_topics.py  text form of journaled topics, one per line
+transports.py        address, access and limits of a transport
 presets.py           XAP, ActiveMQ, Qpid, quotas
-rule.py              a custom rule
+rule.py              custom rule
 broker_access.py     users who may log on, entitlements
-drafts.py            whole drafts: making, importing, publishing one
-rule_sentence.py     a custom rule as a sentence
-destinations.py      other sites, and what goes there
-client_table.py      columns and saved views of the clients' table
-messages.py          which messages are browsed, followed or published
-preferences.py       how one operator's pages look
+drafts.py            whole drafts: creating, importing, publishing
+rule_sentence.py     custom rule as a sentence
+destinations.py      links to other sites
+client_table.py      saved views of the clients' table
+messages.py          browsing, following and publishing of messages
+preferences.py       appearance of pages for one operator
 account.py           an operator's own password and second factor
-alerts.py            alerts and where they are sent
-journals.py          which journal action, on what
-people.py            operators: people, grants, tokens
-login.py             name and password
+alerts.py            alerts and their recipients
+journals.py          journal actions
+people.py            accounts, grants, tokens
+login.py             login
 """

@@ -1,4 +1,4 @@
-"""Forms of one's own account: password, and the codes of an authenticator app."""
+"""Forms of an operator's own account: password, and codes of an authenticator app."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from console.access.login_limit import hashing_slot
 
 
 class OwnPasswordForm(PasswordChangeForm):
-    """Django's, with its validators; hashing takes its turn as at a login."""
+    """Form to change one's own password, with Django's validators.
+
+    Hashing waits for a slot, as at a login.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -23,7 +26,7 @@ class OwnPasswordForm(PasswordChangeForm):
         self.fields["new_password2"].help_text = ""
 
     def full_clean(self) -> None:
-        """Raises OperatorError login_busy."""
+        """Validate the form. Raises OperatorError `login_busy` if no hashing slot becomes free."""
         if not self.is_bound:
             return super().full_clean()
         with hashing_slot():
@@ -31,38 +34,55 @@ class OwnPasswordForm(PasswordChangeForm):
 
 
 class TotpCodeForm(forms.Form):
-    """A code of the app."""
+    """Form for a code of the authenticator app."""
 
     code = forms.CharField(
-        label="Code of your authenticator app", max_length=12,
-        widget=forms.TextInput(attrs={
-            "class": "form-control", "inputmode": "numeric", "autocomplete": "one-time-code", "autofocus": True, "pattern": "[0-9 ]*",
-        }),
-    )  # fmt: skip
+        label="Code of your authenticator app",
+        max_length=12,
+        widget=forms.TextInput(
+            attrs={
+                "class": "form-control",
+                "inputmode": "numeric",
+                "autocomplete": "one-time-code",
+                "autofocus": True,
+                "pattern": "[0-9 ]*",
+            }
+        ),
+    )
 
 
 class FirstCodeForm(TotpCodeForm):
-    """The first code of a new app, with the proof that this session gave the password."""
+    """Form for the first code of a new app.
+
+    `proof` shows that this session was given the password.
+    """
 
     proof = forms.CharField(required=False, max_length=1024, widget=forms.HiddenInput)
 
 
 class ConfirmPasswordForm(forms.Form):
-    """One's password, to show that it is still oneself."""
+    """Form for the operator's own password, as proof of identity."""
 
     password = forms.CharField(
-        label="Your password", max_length=1024, strip=False,
+        label="Your password",
+        max_length=1024,
+        strip=False,
         widget=forms.PasswordInput(attrs={"class": "form-control", "autocomplete": "current-password"}),
-    )  # fmt: skip
+    )
 
 
 class PasswordAndCodeForm(ConfirmPasswordForm):
-    """One's password and the app's code, to switch the second factor off."""
+    """Form for password and code, to disable the second factor."""
 
     code = forms.CharField(
-        label="Code of your authenticator app", max_length=12,
-        widget=forms.TextInput(attrs={
-            "class": "form-control", "inputmode": "numeric", "pattern": "[0-9 ]*",
-            "autocomplete": "one-time-code",
-        }),
-    )  # fmt: skip
+        label="Code of your authenticator app",
+        max_length=12,
+        widget=forms.TextInput(
+            attrs={
+                "class": "form-control",
+                "inputmode": "numeric",
+                "pattern": "[0-9 ]*",
+                "autocomplete": "one-time-code",
+            }
+        ),
+    )

@@ -1,4 +1,4 @@
-"""A new alert."""
+"""Form of a new alert rule."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from console.services.actions.webhook_address import check_address
 from console.services.alerts import MAX_RULES
 
 MAX_HOLD_S = 86_400
+"""Maximum seconds for which a condition must hold before an alert."""
 
 
 class AlertForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """When to tell whom."""
+    """Form of an alert rule: condition, duration and recipients."""
 
     class Meta:
         model = AlertRule
@@ -35,21 +36,21 @@ class AlertForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
             style_widget(field)
 
     def clean_client(self) -> str:
-        """A pattern of client names."""
+        """Return the pattern of client names; "" means all. Raises ValidationError."""
         text = str(self.cleaned_data["client"]).strip()
         if text and not is_name_pattern(text):
             raise forms.ValidationError("Write a pattern of client names, like desk-*.")
         return text
 
     def clean_for_s(self) -> int:
-        """At most a day."""
+        """Return the seconds, at most a day. Raises ValidationError."""
         seconds = int(self.cleaned_data["for_s"])
         if seconds > MAX_HOLD_S:
             raise forms.ValidationError("At most a day: 86400.")
         return seconds
 
     def clean_webhook(self) -> str:
-        """Of a declared host."""
+        """Return the webhook's address, whose host must be declared. Raises ValidationError."""
         text = str(self.cleaned_data["webhook"]).strip()
         if text:
             try:
@@ -59,14 +60,14 @@ class AlertForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
         return text
 
     def clean_emails(self) -> str:
-        """Only where there is a server to send by."""
+        """Return the e-mail addresses. Raises ValidationError without a mail server."""
         text = str(self.cleaned_data["emails"]).strip()
         if text and not settings.SLUICE_SMTP_URL:
             raise forms.ValidationError("No mail server is set: set SLUICE_SMTP_URL first.")
         return text
 
     def clean(self) -> dict[str, Any]:
-        """Names are once; rules are bounded."""
+        """Check that the name is unique and the number of rules is within `MAX_RULES`."""
         clean: dict[str, Any] = super().clean() or {}
         rows = AlertRule.objects.filter(instance_id=self.instance.instance_id)
         if rows.filter(name=clean.get("name")).exists():

@@ -1,4 +1,4 @@
-"""Users who may log on to transports, and entitlements."""
+"""Forms of users who may log on to transports, and of entitlements."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from console.forms.draft_part import DraftPartForm
 from console.forms.fields import LinesField
 
 _PROOFS = (("keep", "leave it as it is"), ("new", "a new one"), ("none", "take it away"))
+"""Choices for a stored secret."""
 
 
 class BrokerUserForm(DraftPartForm):
-    """Somebody who may log on. A secret is typed once; its hash is what is kept."""
+    """Form of a broker user. Only the hash of a typed secret is stored."""
 
     GROUPS = (
         ("User", ("name", "groups", "clients")),
@@ -25,6 +26,7 @@ class BrokerUserForm(DraftPartForm):
     )
 
     name = forms.CharField(label="Name", max_length=64)
+    # Django removes declared fields from the class
     groups = LinesField(  # type: ignore[assignment]  # Django takes declared fields out of the class
         label="Groups", required=False, help_text="One a line; entitlements speak of them as group:name."
     )
@@ -56,19 +58,26 @@ class BrokerUserForm(DraftPartForm):
         self.fields["password"].widget.attrs["autocomplete"] = "new-password"
 
     def clean(self) -> dict[str, Any]:
-        """A new password is asked for where one is to be set."""
+        """Check that a new password was typed if one is to be set."""
         clean: dict[str, Any] = super().clean() or {}
         if clean.get("password_change") == "new" and not clean.get("password"):
             self.add_error("password", "Type the new password.")
         return clean
 
     def entry_and_token(self, before: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """The user's entry, and the token that was made for them, which is told once and kept nowhere."""
+        """Return the user's entry and a new token, or "".
+
+        The page shows the token once; only its hash is stored. `before` is the stored entry.
+        """
         clean, token = self.cleaned_data, make_token() if self.cleaned_data["token_change"] == "new" else ""
         entry = {
-            "name": clean["name"], "password": before.get("password"), "token": before.get("token"),
-            "certificate": clean["certificate"] or None, "groups": clean["groups"], "clients": clean["clients"],
-        }  # fmt: skip
+            "name": clean["name"],
+            "password": before.get("password"),
+            "token": before.get("token"),
+            "certificate": clean["certificate"] or None,
+            "groups": clean["groups"],
+            "clients": clean["clients"],
+        }
         if clean["password_change"] != "keep":
             entry["password"] = (
                 hash_password(clean["password"]) if clean["password_change"] == "new" else None
@@ -79,7 +88,7 @@ class BrokerUserForm(DraftPartForm):
 
 
 class EntitlementForm(DraftPartForm):
-    """What some may do on restricted transports."""
+    """Form of an entitlement: rights of users and groups on restricted transports."""
 
     GROUPS = (("", ("who", "transports", "publish", "subscribe", "filter")),)
 

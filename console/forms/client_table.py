@@ -1,4 +1,4 @@
-"""The name of a view of the clients' table."""
+"""Form to name a view of the clients' table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from console.models import SavedClientView
 
 
 class SavedViewForm(forms.Form):
-    """One field: spaces around it aren't part of it."""
+    """Form with the name of a view. Surrounding spaces are stripped."""
 
     name = forms.CharField(label="Name", max_length=SavedClientView._meta.get_field("name").max_length)

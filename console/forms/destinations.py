@@ -1,4 +1,4 @@
-"""Destinations: other sites that records are carried to."""
+"""Form of destinations: other sites to which links forward records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PATH = "An absolute path on the broker’s machine."
 
 
 class DestinationForm(DraftPartForm):
-    """One link. Its secret isn’t typed here: it is in a file on the broker’s machine."""
+    """Form of one destination. The link's secret is in a file on the broker's machine, not in the form."""
 
     GROUPS = (
         ("Destination", ("name", "addresses", "enabled")),
@@ -23,11 +23,16 @@ class DestinationForm(DraftPartForm):
     name = forms.CharField(
         label="Name",
         max_length=59,
-        help_text="Its client is link.NAME. Its token, or user and password, is in the file SLUICE_LINK_SECRETS, under this name.",
+        help_text=(
+            "Its client is link.NAME. Its token, or user and password, is in the file SLUICE_LINK_SECRETS, "
+            "under this name."
+        ),
     )
     addresses = LinesField(
         label="Addresses",
-        help_text="tcp://HOST:PORT or tcps://HOST:PORT, one a line: a broker’s, or those of a group’s members.",
+        help_text=(
+            "tcp://HOST:PORT or tcps://HOST:PORT, one a line: a broker’s, or those of a group’s members."
+        ),
     )
     enabled = OptionalBooleanField(
         label="On", help_text="Switched off it keeps its place, and the log from there on."
@@ -57,7 +62,10 @@ class DestinationForm(DraftPartForm):
                 strict=True,
             )
         ),
-        help_text="Sync: one that doesn’t confirm for the instance’s “downgrade after” isn’t waited for until it has caught up.",
+        help_text=(
+            "Sync: one that doesn’t confirm for the instance’s “downgrade after” isn’t waited for "
+            "until it has caught up."
+        ),
     )
     ca = forms.CharField(label="Authority", max_length=1_024, required=False, help_text=_PATH)
     certificate = forms.CharField(label="Own certificate", max_length=1_024, required=False, help_text=_PATH)

@@ -1,4 +1,4 @@
-"""What the forms of a draft's parts share: they read what an operator types and give an entry of the policy document."""
+"""Base class of forms for a draft's parts. They convert input to entries of the policy document."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from console.forms.fields import EnumField, FieldGroup, FieldRow, OptionalBoolea
 
 
 class DraftPartForm(forms.Form):
-    """One part of a draft. `WORDS` are the settings' names in the documents they come from; the groups are in order."""
+    """Form of one part of a draft."""
 
     WORDS: Mapping[str, str] = {}
+    """Names of settings in the documents of the system that they come from."""
     GROUPS: Sequence[tuple[str, tuple[str, ...]]] = ()
+    """Headings and their fields, in display order."""
 
     expected_version = forms.IntegerField(widget=forms.HiddenInput)
 
@@ -32,25 +34,25 @@ class DraftPartForm(forms.Form):
             style_widget(field)
 
     def groups(self) -> list[FieldGroup]:
-        """Fields in the order and under the headings a page shows."""
+        """Return the fields by heading, in display order."""
         return [
             FieldGroup(title, [FieldRow(self[name], self.WORDS.get(name, "")) for name in names])
             for title, names in self.GROUPS
         ]
 
     def entry(self) -> dict[str, Any]:
-        """The entry that was typed: what was left empty isn't in it."""
+        """Return the entry of the policy document, without empty fields."""
         names = [name for _, group in self.GROUPS for name in group]
         return {name: value for name in names if (value := self.cleaned_data[name]) not in (None, "", [])}
 
 
 def transport_field() -> forms.TypedChoiceField:
-    """Which transport; its names come with the form."""
+    """Return a field for a transport. The form sets its choices."""
     return forms.TypedChoiceField(label="Transport", required=False, empty_value=None)
 
 
 def preset_field(row: PresetField, label: str) -> forms.Field:
-    """The field of a preset's setting; bounds, unit, meaning and default are those of its table."""
+    """Return the field of a preset's setting. Bounds, unit, help text and default come from its table row."""
     options: dict[str, Any] = {"label": label, "help_text": row.help_text}
     if row.kind is SettingType.MODE:
         return mode_field(row.help_text)
@@ -63,15 +65,15 @@ def preset_field(row: PresetField, label: str) -> forms.Field:
 
 
 def setting_names(table: Table) -> dict[str, str]:
-    """The settings' names in their own system."""
+    """Return the settings' names in their original system."""
     return {name: row.word for name, row in table.items() if row.word}
 
 
 def mode_field(help_text: str) -> EnumField:
-    """Whether its decisions are carried out."""
+    """Return a field for the enforcement mode."""
     return EnumField([str(mode) for mode in EnforcementMode], label="Mode", help_text=help_text)
 
 
 def integer_field(label: str, low: int, help_text: str) -> forms.IntegerField:
-    """A whole number, in the unit that `help_text` says."""
+    """Return an optional whole-number field. `help_text` names its unit."""
     return forms.IntegerField(label=label, required=False, min_value=low, help_text=help_text)

@@ -1,4 +1,4 @@
-"""Forms of whole drafts: making one, importing one, publishing one."""
+"""Forms of whole drafts: creating, importing and publishing one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ _NAMES = {
     "amps": "AMPS (configuration XML)",
     "xap": "XAP (setenv script, properties or pu.xml)",
 }
+"""Labels of configuration formats."""
 _WHOM = (
     ("all", "for everybody at once"),
     ("client", "for clients by a pattern of names first"),
     ("share", "for a share of the clients first"),
 )
+"""Choices for the clients that get a revision first."""
 
 
 class _StyledForm(forms.Form):
@@ -33,14 +35,14 @@ class _StyledForm(forms.Form):
 
 
 class NewDraftForm(_StyledForm):
-    """A draft of the newest revision."""
+    """Form to create a draft from the newest revision."""
 
     title = forms.CharField(label="Title", max_length=200, help_text="What the change is for.")
     revision = forms.IntegerField(required=False, min_value=1, widget=forms.HiddenInput)
 
 
 class ImportForm(_StyledForm):
-    """A file, pasted or uploaded; `text` is what it holds."""
+    """Form to import a configuration file, pasted or uploaded. `text` has its content."""
 
     system = forms.ChoiceField(
         label="Whose configuration", choices=[(name, _NAMES.get(name, name)) for name in SYSTEMS]
@@ -57,7 +59,7 @@ class ImportForm(_StyledForm):
     file = forms.FileField(label="A file", required=False)
 
     def clean(self) -> dict[str, Any]:
-        """One of the two, as text."""
+        """Set `text` from the uploaded file, if any. One of the two is required."""
         clean: dict[str, Any] = super().clean() or {}
         file = clean.get("file")
         if file is not None and file.size > MAX_SENT:
@@ -73,7 +75,7 @@ class ImportForm(_StyledForm):
 
 
 class PublishDraftForm(_StyledForm):
-    """For whom first."""
+    """Form to publish a draft, for all clients or as a staged rollout."""
 
     whom = forms.ChoiceField(label="In force", choices=_WHOM, initial="all", required=False)
     client = forms.CharField(
@@ -85,11 +87,14 @@ class PublishDraftForm(_StyledForm):
         required=False,
         min_value=0,
         max_value=1_000_000,
-        help_text="On the first clients. The next one isn’t carried out, and the revision before comes back. Default: 0.",
+        help_text=(
+            "On the first clients. The next one isn’t carried out, and the revision before comes back. "
+            "Default: 0."
+        ),
     )
 
     def clean(self) -> dict[str, Any]:
-        """What the choice needs is there."""
+        """Check that the clients of a staged rollout are given."""
         clean: dict[str, Any] = super().clean() or {}
         whom = clean.get("whom")
         if whom in ("client", "share") and not clean.get(whom) and whom not in self.errors:
@@ -97,7 +102,7 @@ class PublishDraftForm(_StyledForm):
         return clean
 
     def plan(self) -> RolloutPlan | None:
-        """The rollout that was chosen; None is for everybody at once."""
+        """Return the chosen staged rollout; None means all clients immediately."""
         clean = self.cleaned_data
         most = clean["most_decisions"] or 0
         if clean["whom"] == "client":

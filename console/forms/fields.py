@@ -1,4 +1,4 @@
-"""Kinds of fields, and how a page groups them. What an operator types becomes a plain value here."""
+"""Types of form fields, which convert text to plain values, and groups of fields on a page."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from django import forms
 from console.units.parse import format_size, parse_interval, parse_size, write_interval
 
 _FLAGS = (("", "not set here"), ("true", "true"), ("false", "false"))
+"""Choices of an optional boolean."""
 
 
 class SizeField(forms.CharField):
-    """Bytes; empty means the default."""
+    """Field for a number of bytes. Empty means the default."""
 
     def to_python(self, value: Any) -> Any:
-        """ "1.5GiB" → 1610612736."""
+        """Return the bytes of a text like "1.5GiB" (1610612736), or None if empty."""
         text = super().to_python(value)
         if not text:
             return None
@@ -26,15 +27,18 @@ class SizeField(forms.CharField):
             raise forms.ValidationError("Write a size such as 512MiB, 2GB or 1073741824.") from problem
 
     def prepare_value(self, value: Any) -> Any:
-        """The largest unit that writes it exactly."""
+        """Return a number of bytes as text in the largest exact unit."""
         return format_size(value) if isinstance(value, int) else value
 
 
 class IntervalField(forms.CharField):
-    """Milliseconds; empty means no limit."""
+    """Field for a number of milliseconds. Empty means no limit."""
 
     def to_python(self, value: Any) -> Any:
-        """ "30s" → 30000; a bare number is seconds."""
+        """Return the milliseconds of a text like "30s" (30000), or None if empty.
+
+        A bare number means seconds.
+        """
         text = super().to_python(value)
         if not text:
             return None
@@ -48,30 +52,33 @@ class IntervalField(forms.CharField):
             ) from problem
 
     def prepare_value(self, value: Any) -> Any:
-        """The largest unit that writes it exactly."""
+        """Return milliseconds as text in the largest exact unit."""
         return write_interval(value) if isinstance(value, int) else value
 
 
 class PatternsField(forms.CharField):
-    """Topic patterns, one a line."""
+    """Field for topic patterns, one per line."""
 
     widget = forms.Textarea(attrs={"rows": 3})
 
     def to_python(self, value: Any) -> Any:
-        """Lines that aren't empty."""
+        """Return the non-empty lines."""
         return [line.strip() for line in str(super().to_python(value) or "").splitlines() if line.strip()]
 
     def prepare_value(self, value: Any) -> Any:
-        """A pattern a line."""
+        """Return the patterns as text, one per line."""
         return "\n".join(value) if isinstance(value, (list, tuple)) else value
 
 
 class LinesField(PatternsField):
-    """A text a line."""
+    """Field for texts, one per line."""
 
 
 class OptionalBooleanField(forms.TypedChoiceField):
-    """True, false, or nothing: what a less specific entry says, and at last the default."""
+    """Field for true, false or no value.
+
+    Without a value the less specific entry applies, and finally the default.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(
@@ -79,12 +86,12 @@ class OptionalBooleanField(forms.TypedChoiceField):
         )
 
     def prepare_value(self, value: Any) -> Any:
-        """The word of a stored value."""
+        """Return the choice of a stored value."""
         return {True: "true", False: "false", None: ""}.get(value, value)
 
 
 class EnumField(forms.TypedChoiceField):
-    """One of an enumeration's words, or nothing."""
+    """Field for a value of an enumeration, or no value."""
 
     def __init__(self, words: Sequence[str], empty: str = "not set here", **options: Any) -> None:
         choices = [("", empty), *((str(word), str(word)) for word in words)]
@@ -92,7 +99,7 @@ class EnumField(forms.TypedChoiceField):
 
 
 def style_widget(field: forms.Field) -> None:
-    """The classes of a field's widget."""
+    """Set the CSS classes and attributes of a field's widget."""
     widget = field.widget
     kind = "form-check-input" if isinstance(widget, forms.CheckboxInput) else "form-control"
     if isinstance(widget, forms.Select):
@@ -101,14 +108,14 @@ def style_widget(field: forms.Field) -> None:
 
 
 class FieldRow(NamedTuple):
-    """A field as a page shows it: with the name that it has in AMPS's configuration."""
+    """Form field as a page shows it, with its name in the configuration of the original system (`amps`)."""
 
     field: forms.BoundField
     amps: str
 
 
 class FieldGroup(NamedTuple):
-    """Fields that belong together."""
+    """Fields under one heading."""
 
     title: str
     fields: list[FieldRow]

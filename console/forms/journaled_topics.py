@@ -1,10 +1,10 @@
-"""How a form writes journaled topics: one a line, in words.
+"""Text form of journaled topics, one per line.
 
     orders.>                                        a topic or pattern
-    fix.orders as fix where /35 = 'D'               with a message type, and only what passes a filter
+    fix.orders as fix where /35 = 'D'               with a message type, and a filter
     legacy.> as nvfix by | where /Symbol = 'IBM'    with the separator between its fields
 
-An entry that can't be written so, such as a pattern with blanks, stands as a JSON object.
+An entry that this form cannot express, such as a pattern with blanks, is a JSON object.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from broker_core.config.document_reader import DocumentReader
 from broker_core.config.instance import JournaledTopic, read_journaled_topics
 
 Entry = str | dict[str, Any]
+"""Journaled topic in a policy: a pattern, or an object."""
 
 
 class JournaledTopicsField(forms.CharField):
-    """A list of patterns and objects, as `journaled_topics` of a policy has them."""
+    """Field for the `journaled_topics` of a policy."""
 
     widget = forms.Textarea(attrs={"rows": 4, "spellcheck": "false"})
 
     def to_python(self, value: Any) -> Any:
-        """The entries, in the shortest form."""
+        """Return the entries in their shortest form. Raises ValidationError."""
         lines = [line.strip() for line in str(super().to_python(value) or "").splitlines()]
         reader, entries = DocumentReader(), [read_line(line) for line in lines if line]
         topics = read_journaled_topics(reader, {"lines": entries}, "lines", "journal")
@@ -36,12 +37,15 @@ class JournaledTopicsField(forms.CharField):
         return [topic.to_json() for topic in topics]
 
     def prepare_value(self, value: Any) -> Any:
-        """An entry a line."""
+        """Return the entries as text, one per line."""
         return "\n".join(map(write_line, value)) if isinstance(value, (list, tuple)) else value
 
 
 def read_line(line: str) -> Entry:
-    """One entry. Raises ValidationError; what the words mean is checked by whoever takes the entry."""
+    """Return the entry that a line describes. Raises ValidationError.
+
+    Only the syntax is checked. The caller must check the values.
+    """
     if line.startswith("{"):
         try:
             found: dict[str, Any] = orjson.loads(line)
@@ -67,7 +71,7 @@ def read_line(line: str) -> Entry:
 
 
 def write_line(entry: Entry) -> str:
-    """An entry as a line; `read_line` gives the same entry."""
+    """Return an entry as a line, so that `read_line` returns an equal entry."""
     if isinstance(entry, str):
         entry = {"topic": entry}
     topic = JournaledTopic(**entry)
@@ -84,7 +88,8 @@ def write_line(entry: Entry) -> str:
             return line
     except (forms.ValidationError, ValueError):
         pass
-    return json.dumps({"topic": topic.topic, **_others(topic)})  # in ASCII: one line, whatever the text
+    # JSON in ASCII is always one line
+    return json.dumps({"topic": topic.topic, **_others(topic)})
 
 
 def _others(topic: JournaledTopic) -> dict[str, Any]:
@@ -93,7 +98,7 @@ def _others(topic: JournaledTopic) -> dict[str, Any]:
 
 
 def _character(text: str) -> str:
-    """A separator as it is typed: itself, or \\x01 for what can't be."""
+    r"""Return the separator that was typed: the character itself, or \x01 for one that cannot be typed."""
     if (
         text.startswith("\\x")
         and len(text) in (4, 6)

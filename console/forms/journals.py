@@ -1,4 +1,4 @@
-"""What is asked before something is done to journals."""
+"""Form of journal actions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from console.units.ages import parse_age
 
 
 class JournalActionForm(forms.Form):
-    """Which journal action, on segments older than what."""
+    """Form of a journal action and the age of the segments."""
 
     action = forms.ChoiceField(choices=[(str(kind), kind.label) for kind in JOURNAL_ACTIONS])
     age = forms.CharField(
@@ -30,7 +30,7 @@ class JournalActionForm(forms.Form):
     member = forms.CharField(max_length=64, required=False, widget=forms.HiddenInput)
 
     def clean_age(self) -> str:
-        """An age that services read."""
+        """Return the age as text that services can parse. Raises ValidationError."""
         text = str(self.cleaned_data["age"]).strip()
         try:
             parse_age(text)

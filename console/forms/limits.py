@@ -1,4 +1,4 @@
-"""The limits of the instance: what shares its pool, and what it journals."""
+"""Forms of the instance's limits and journaled topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from console.units.format import size
 
 
 class LimitsForm(forms.Form):
-    """The limits, with the names and defaults of AMPS. An empty field means: the default, or the instance's value."""
+    """Form of pool and client limits, with AMPS's names and defaults.
+
+    An empty field means the default or, for a transport, the instance's value.
+    """
 
     WORDS = {
         **setting_names(AMPS),
@@ -27,10 +30,12 @@ class LimitsForm(forms.Form):
         "journal_directory": "JournalDirectory",
         "archive_directory": "JournalArchiveDirectory",
     }
+    """Names of the settings in AMPS's configuration."""
     GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("Pool", tuple(AMPS_POOL)),
         ("Client policy", tuple(AMPS_CLIENT)),
     )
+    """Headings and their fields, in display order."""
 
     message_memory_limit = SizeField(
         label="Memory limit", required=False, help_text=AMPS["message_memory_limit"].help_text
@@ -46,7 +51,7 @@ class LimitsForm(forms.Form):
         label="Oldest message", required=False, help_text=AMPS["client_message_age_limit_ms"].help_text
     )
     partial = False
-    """Whether only what was sent is changed: a row of a table has some of the fields."""
+    """Whether only submitted fields are changed: a row of a table has only some fields."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,7 +62,10 @@ class LimitsForm(forms.Form):
                 field.widget.attrs["placeholder"] = "default"
 
     def show_now(self, pools: Sequence[PoolEntry]) -> None:
-        """Say in the empty fields what the running broker's pool makes of the default; of a group, each member's own pool."""
+        """Show in empty fields the limits that the running broker derives from the default.
+
+        `pools`: in a group, the pool of each member.
+        """
         for name, limits in (
             ("message_memory_limit", {one.member: one.memory_limit for one in pools}),
             ("message_disk_limit", {one.member: one.disk_limit for one in pools}),
@@ -66,7 +74,7 @@ class LimitsForm(forms.Form):
                 self.fields[name].widget.attrs["placeholder"] = f"now {describe_limits(limits)}"
 
     def groups(self) -> list[FieldGroup]:
-        """Fields in the order and under the headings a page shows."""
+        """Return the fields by heading, in display order."""
         return [
             FieldGroup(
                 title,
@@ -76,7 +84,7 @@ class LimitsForm(forms.Form):
         ]
 
     def changes(self) -> dict[str, Any]:
-        """What services take: pool and client policy."""
+        """Return the changes for services: `pool` and `client_policy`."""
         clean = self.cleaned_data
         pool, client = (
             [name for name in group if not self.partial or name in self.data] for _, group in self.GROUPS[-2:]
@@ -88,14 +96,17 @@ class LimitsForm(forms.Form):
 
 
 def describe_limits(limits: Mapping[str, int]) -> str:
-    """Of members: "2.35 GiB each", or "a 2.35 GiB, b 1.00 GiB" where they differ; of a broker by itself just the one."""
+    """Return the members' limits as text: "2.35 GiB each", or "a 2.35 GiB, b 1.00 GiB" if they differ.
+
+    For a broker without a group the text is only the limit.
+    """
     if len(set(limits.values())) == 1:
         return size(next(iter(limits.values()))) + (" each" if len(limits) > 1 else "")
     return ", ".join(f"{member} {size(limit)}" for member, limit in limits.items())
 
 
 class LimitsRowForm(LimitsForm):
-    """The limits of one pool as a row of a table."""
+    """Form of one pool's limits as a row of a table."""
 
     partial = True
     COLUMNS = (
@@ -104,14 +115,15 @@ class LimitsRowForm(LimitsForm):
         "client_max_capacity",
         "client_message_age_limit_ms",
     )
+    """Fields of the row, in display order."""
 
     def cells(self) -> list[forms.BoundField]:
-        """The fields in the table's order."""
+        """Return the fields in the table's order."""
         return [self[name] for name in self.COLUMNS]
 
 
 class InstanceLimitsForm(LimitsForm):
-    """The instance's limits and what it journals."""
+    """Form of the instance's limits, journaled topics, journal files and group settings."""
 
     GROUPS = (
         (
@@ -134,7 +146,8 @@ class InstanceLimitsForm(LimitsForm):
         required=False,
         validators=[check_journaled_topics],
         help_text="One a line: a pattern, perhaps with a message type and a filter, such as "
-        "fix.orders as fix where /35 = 'D'. Types: json, fix, nvfix, msgpack, binary. Default: > (every topic).",
+        "fix.orders as fix where /35 = 'D'. Types: json, fix, nvfix, msgpack, binary. "
+        "Default: > (every topic).",
     )
     unjournaled_topics = PatternsField(
         label="Taken out of those",
@@ -154,7 +167,10 @@ class InstanceLimitsForm(LimitsForm):
         required=False,
         max_length=1024,
         empty_value=None,
-        help_text="An absolute path. Used from the broker’s next start; move the files there first. Default: the installation’s.",
+        help_text=(
+            "An absolute path. Used from the broker’s next start; move the files there first. "
+            "Default: the installation’s."
+        ),
     )
     archive_directory = forms.CharField(
         label="Archive directory",
@@ -172,20 +188,26 @@ class InstanceLimitsForm(LimitsForm):
         label="Sync topics",
         required=False,
         validators=[check_patterns],
-        help_text="Of a group: patterns, one a line, whose acknowledgements wait for those members too. Default: none.",
+        help_text=(
+            "Of a group: patterns, one a line, whose acknowledgements wait for those members too. "
+            "Default: none."
+        ),
     )
     downgrade_after_ms = IntervalField(
         label="Downgrade after",
         required=False,
-        help_text="A sync member, or a sync destination, that hasn’t confirmed for so long isn’t waited for any more, until it has caught up. Default: 30s.",
+        help_text=(
+            "A sync member, or a sync destination, that hasn’t confirmed for so long isn’t waited for "
+            "any more, until it has caught up. Default: 30s."
+        ),
     )
 
     def clean_downgrade_after_ms(self) -> int:
-        """Nothing is the default."""
+        """Return the milliseconds; the default if empty."""
         return self.cleaned_data["downgrade_after_ms"] or DOWNGRADE_AFTER_MS
 
     def changes(self) -> dict[str, Any]:
-        """Also what is journaled."""
+        """Return the changes for services: also the settings of the instance."""
         return {
             **super().changes(),
             "instance": {name: self.cleaned_data[name] for _, names in self.GROUPS[:2] for name in names},
@@ -193,13 +215,13 @@ class InstanceLimitsForm(LimitsForm):
 
 
 class DraftLimitsForm(InstanceLimitsForm):
-    """The instance's limits and what it journals, in a draft."""
+    """Form of the instance's limits and journaled topics in a draft."""
 
     expected_version = forms.IntegerField(widget=forms.HiddenInput)
 
 
 def flatten_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A policy's part as initial values of a form: its groups' settings beside each other."""
+    """Return a policy's part as initial values of a form, with nested groups merged into one mapping."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Which messages somebody wants to see, and one that is published by hand."""
+"""Forms to select messages, and to publish a message manually."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from console.forms.fields import style_widget
 from console.units.ages import parse_age
 
 MAX_BODY = 256 * 1024
+"""Maximum characters of a published body."""
 FORMATS = (("json", "JSON"), ("text", "Text"), ("fix", "FIX, with | between fields"), ("hex", "Hexadecimal"))
+"""Choices for the body's format."""
 
 
 class MessagesForm(forms.Form):
-    """The question. `start` is a bookmark or a moment; empty means the newest."""
+    """Form to select messages. `start` is a bookmark or a moment; empty means the newest messages."""
 
     topic = forms.CharField(label="Topic or pattern", max_length=1_024, required=False)
     filter = forms.CharField(label="Filter", max_length=4_096, required=False)
@@ -30,7 +32,7 @@ class MessagesForm(forms.Form):
     before = forms.CharField(max_length=MAX_BOOKMARK_TEXT, required=False)
 
     def clean_start(self) -> str:
-        """As a bookmark: moments and "15m" (ago) too."""
+        """Return the start as a bookmark. Moments, and ages like "15m" (ago), are converted."""
         text = str(self.cleaned_data["start"]).strip()
         if not text:
             return ""
@@ -41,14 +43,14 @@ class MessagesForm(forms.Form):
         return text
 
     def clean_before(self) -> str:
-        """A bookmark."""
+        """Return the bookmark before which messages are listed, or ""."""
         text = str(self.cleaned_data["before"]).strip()
         if text:
             _bookmark(text)
         return text
 
     def clean_end(self) -> datetime | None:
-        """A moment."""
+        """Return the moment at which messages end, or None."""
         text = str(self.cleaned_data["end"]).strip()
         at = _moment(text) if text else None
         if text and at is None:
@@ -59,7 +61,7 @@ class MessagesForm(forms.Form):
 
 
 class PublishMessageForm(forms.Form):
-    """A message. `body` becomes JSON, or bytes."""
+    """Form of a message to publish."""
 
     topic = forms.CharField(label="Topic", max_length=255)
     format = forms.ChoiceField(label="Body is", choices=FORMATS)
@@ -77,7 +79,7 @@ class PublishMessageForm(forms.Form):
             style_widget(field)
 
     def clean(self) -> dict[str, Any]:
-        """`data` where it is JSON, else `octets`."""
+        """Set `data` for a JSON body, or `octets` for any other format."""
         super().clean()
         body, kind = self.cleaned_data.get("body", ""), self.cleaned_data.get("format")
         try:
@@ -96,9 +98,12 @@ class PublishMessageForm(forms.Form):
 
 
 def _moment(text: str) -> datetime | None:
-    """ "15m" is 15 minutes ago; a date and time is UTC unless it says otherwise; None when it is neither."""
+    """Return the moment that a text means, or None if it is no moment.
+
+    "15m" is 15 minutes ago. A date and time without a zone is UTC.
+    """
     if text == "0":
-        return None  # the oldest record, as a bookmark
+        return None  # "0" is the bookmark of the oldest record
     try:
         return timezone.now() - timedelta(seconds=parse_age(text))
     except OperatorError:
@@ -111,11 +116,13 @@ def _moment(text: str) -> datetime | None:
 
 
 def _bookmark(text: str) -> None:
+    """Raise ValidationError unless a text is a bookmark."""
     try:
         known = isinstance(parse_bookmark(text), Epoch | AfterBookmarks | AtTime)
     except ClientError:
         known = False
     if not known:
         raise forms.ValidationError(
-            "Write a bookmark such as sluice-1|7|, 0 for the oldest, a moment such as 2026-11-22 13:45 (UTC), or 15m for 15 minutes ago."
+            "Write a bookmark such as sluice-1|7|, 0 for the oldest, a moment such as 2026-11-22 13:45 "
+            "(UTC), or 15m for 15 minutes ago."
         )

@@ -1,4 +1,4 @@
-"""Forms of the page on which administrators let people in."""
+"""Forms of the page on which administrators manage accounts."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ def _text(**attrs: str) -> forms.TextInput:
 
 
 class OwnPasswordMixin(forms.Form):
-    """The administrator's own password. An account without one leaves it empty."""
+    """Field for the administrator's own password. An account without a password leaves it empty."""
 
     own_password = forms.CharField(
-        label="Your own password", max_length=1024, required=False, strip=False,
+        label="Your own password",
+        max_length=1024,
+        required=False,
+        strip=False,
         widget=forms.PasswordInput(attrs={"class": "form-control", "autocomplete": "current-password"}),
-    )  # fmt: skip
+    )
 
 
 class PersonForm(forms.Form):
-    """A new account."""
+    """Form of a new account."""
 
     username = forms.CharField(label="Name", max_length=150, widget=_text())
 
 
 class GrantForm(OwnPasswordMixin):
-    """A role for somebody; empty fields mean everywhere."""
+    """Form to grant a role. Empty fields mean no restriction."""
 
     person = forms.CharField(label="Person", max_length=150, widget=_text(list="people"))
     role = forms.ChoiceField(
@@ -41,13 +44,19 @@ class GrantForm(OwnPasswordMixin):
         label="Instance", required=False, widget=forms.Select(attrs={"class": "form-select"})
     )
     client_pattern = forms.CharField(
-        label="Clients", max_length=64, required=False, widget=_text(placeholder="all"),
+        label="Clients",
+        max_length=64,
+        required=False,
+        widget=_text(placeholder="all"),
         help_text="A pattern of client names, like desk-*.",
-    )  # fmt: skip
+    )
     topic_pattern = forms.CharField(
-        label="Topics", max_length=255, required=False, widget=_text(placeholder="all"),
+        label="Topics",
+        max_length=255,
+        required=False,
+        widget=_text(placeholder="all"),
         help_text="A topic pattern, like flights.>",
-    )  # fmt: skip
+    )
 
     field_order = ("person", "role", "instance", "client_pattern", "topic_pattern", "own_password")
 
@@ -59,7 +68,7 @@ class GrantForm(OwnPasswordMixin):
         instance.choices = [("", "every one"), *((name, name) for name in names)]
 
     def clean_person(self) -> str:
-        """Somebody who is there."""
+        """Return the account's name. Raises ValidationError for an unknown name."""
         name = str(self.cleaned_data["person"])
         if not get_user_model().objects.filter(username=name).exists():
             raise forms.ValidationError("There is nobody of that name.")
@@ -67,7 +76,7 @@ class GrantForm(OwnPasswordMixin):
 
 
 class TokenForm(OwnPasswordMixin):
-    """A token of one's own."""
+    """Form to create an API token for one's own account."""
 
     field_order = ("name", "lifetime", "networks", "scope", "own_password")
 
@@ -76,10 +85,15 @@ class TokenForm(OwnPasswordMixin):
         label="Ends after", max_length=40, initial="90d", widget=_text(), help_text="At most 366d."
     )
     networks = forms.CharField(
-        label="Only from", max_length=1_000, required=False, widget=_text(placeholder="anywhere"),
+        label="Only from",
+        max_length=1_000,
+        required=False,
+        widget=_text(placeholder="anywhere"),
         help_text="Addresses or networks, like 10.1.0.0/16, with spaces between.",
-    )  # fmt: skip
+    )
     scope = forms.MultipleChoiceField(
-        label="May", choices=[(str(one), one.label) for one in TOKEN_PERMISSIONS], initial=["view"],
+        label="May",
+        choices=[(str(one), one.label) for one in TOKEN_PERMISSIONS],
+        initial=["view"],
         widget=forms.CheckboxSelectMultiple,
-    )  # fmt: skip
+    )

@@ -1,4 +1,4 @@
-"""The form of one's settings."""
+"""Form of an operator's preferences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from console.queries.overview import RANGES
 
 
 class PreferencesForm(forms.Form):
-    """Theme, clock, density, range."""
+    """Form of theme, time zone, density, and default range of plots."""
 
     theme = forms.ChoiceField(label="Theme", choices=Theme.choices)
     clock = forms.ChoiceField(label="Times by the clock of", choices=Clock.choices)

@@ -1,4 +1,4 @@
-"""Forms of the policies of other systems, with the words and units of their own documents, and of the quotas."""
+"""Forms of the presets, with the terms and units of the original systems' documents, and of quotas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from console.forms.draft_part import DraftPartForm, preset_field, setting_names,
 
 
 class XapForm(DraftPartForm):
-    """XAP's slow consumers (seed 001)."""
+    """Form of XAP's slow-consumer settings (seed 001)."""
 
     WORDS = setting_names(XAP)
     GROUPS = (("", ("transport", *XAP)),)
@@ -23,7 +23,7 @@ class XapForm(DraftPartForm):
 
 
 class TopicEntryForm(DraftPartForm):
-    """An entry for a topic."""
+    """Form of an entry for a topic."""
 
     topic = forms.CharField(
         label="Topic", max_length=255, help_text="A topic, a.*.b, a.>, or ~ and a regular expression."
@@ -32,19 +32,31 @@ class TopicEntryForm(DraftPartForm):
 
 
 class ActiveMqForm(TopicEntryForm):
-    """ActiveMQ's policyEntry (seed 003)."""
+    """Form of ActiveMQ's `policyEntry` (seed 003)."""
 
     WORDS = {"topic": "topic", **setting_names(ACTIVEMQ)}
     GROUPS = (
         ("policyEntry", ("topic", "transport", "prefetch", "mode")),
-        ("pendingMessageLimitStrategy", (
-            "constant_pending_message_limit_strategy", "prefetch_rate_pending_message_limit_strategy",
-        )),
-        ("slowConsumerStrategy", (
-            "abort_slow_consumer_strategy", "abort_slow_ack_consumer_strategy", "max_time_since_last_ack",
-            "max_slow_count", "max_slow_duration", "check_period", "abort_connection",
-        )),
-    )  # fmt: skip
+        (
+            "pendingMessageLimitStrategy",
+            (
+                "constant_pending_message_limit_strategy",
+                "prefetch_rate_pending_message_limit_strategy",
+            ),
+        ),
+        (
+            "slowConsumerStrategy",
+            (
+                "abort_slow_consumer_strategy",
+                "abort_slow_ack_consumer_strategy",
+                "max_time_since_last_ack",
+                "max_slow_count",
+                "max_slow_duration",
+                "check_period",
+                "abort_connection",
+            ),
+        ),
+    )
 
     prefetch = preset_field(ACTIVEMQ["prefetch"], "Prefetch")
     constant_pending_message_limit_strategy = preset_field(
@@ -70,7 +82,7 @@ class ActiveMqForm(TopicEntryForm):
 
 
 class QpidForm(TopicEntryForm):
-    """Qpid's consumer element of a topic key (seed 004)."""
+    """Form of Qpid's consumer settings of a topic key (seed 004)."""
 
     WORDS = {"topic": "topic key", **setting_names(QPID)}
     GROUPS = (
@@ -87,7 +99,7 @@ class QpidForm(TopicEntryForm):
 
 
 class QuotaForm(DraftPartForm):
-    """What one user and one client may take."""
+    """Form of a quota for one user and one client."""
 
     GROUPS = (
         ("", ("user", "transport")),

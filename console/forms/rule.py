@@ -1,4 +1,4 @@
-"""The form of a custom rule's entry: WHEN a signal crosses a shape, DO a ladder, in a mode, for a scope."""
+"""Form of a custom rule's entry: WHEN a signal crosses a shape, DO a ladder, in a mode, for a scope."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ from console.forms.fields import (
 )
 
 SCOPE = ("transport", "topic", "user", "client", "subscription")
+"""Fields of an entry's scope."""
 _BY_UNIT = {Unit.BYTES: SizeField, Unit.BYTES_PER_SECOND: SizeField, Unit.MILLISECONDS: IntervalField}
+"""Field types of limits, by the signal's unit."""
 
 
 class RuleForm(DraftPartForm):
-    """One entry. Empty fields say what the instance-wide entry of the same name says, and at last the default."""
+    """Form of one entry of a custom rule.
+
+    An empty field takes the value of the instance-wide entry with the same name, and finally the default.
+    """
 
     GROUPS = (
         ("Rule", ("name", "mode")),
@@ -98,7 +103,11 @@ class RuleForm(DraftPartForm):
     def __init__(
         self, *args: Any, signals: Mapping[str, str] | None = None, initial: Any = None, **kwargs: Any
     ) -> None:
-        """`signals` are those of the draft's other entries by rule name: a layer's limit is in the unit of its rule's."""
+        """Create the form.
+
+        `signals`: signals of the draft's other entries by rule name. The limit of an entry without its own
+        signal is in the unit of that signal.
+        """
         self.signals = signals or {}
         super().__init__(*args, initial=_spread(initial or {}, self.signals), **kwargs)
         rungs = [rung for rung in (initial or {}).get("ladder") or () if isinstance(rung, Mapping)]
@@ -106,11 +115,11 @@ class RuleForm(DraftPartForm):
         self.ladder = RungSet(data, prefix="rung", initial=rungs)
 
     def is_valid(self) -> bool:
-        """Also the rungs."""
+        """Return whether the fields and the rungs are valid."""
         return super().is_valid() and self.ladder.is_valid()
 
     def clean(self) -> dict[str, Any]:
-        """The limit and the clear in the signal's unit."""
+        """Convert `limit` and `clear` to numbers in the signal's unit."""
         clean: dict[str, Any] = super().clean() or {}
         for name in ("limit", "clear"):
             text = clean.get(name)
@@ -122,7 +131,7 @@ class RuleForm(DraftPartForm):
         return clean
 
     def entry(self) -> dict[str, Any]:
-        """As the document has it, with scope and ladder."""
+        """Return the entry of the policy document, with scope and ladder."""
         flat = super().entry()
         made = {key: value for key, value in flat.items() if key not in SCOPE}
         if scope := {key: flat[key] for key in SCOPE if key in flat}:
@@ -136,7 +145,7 @@ class RuleForm(DraftPartForm):
 
 
 class RungForm(forms.Form):
-    """One step of the ladder."""
+    """Form of one rung of the ladder."""
 
     action = EnumField([str(action) for action in PolicyAction], empty="none", label="Action")
     at_percent = forms.IntegerField(label="At % of the limit", required=False, min_value=1, max_value=100)
@@ -149,12 +158,12 @@ class RungForm(forms.Form):
             style_widget(field)
 
     def rung(self) -> dict[str, Any]:
-        """As the document has it."""
+        """Return the rung as the policy document has it."""
         return {name: value for name, value in self.cleaned_data.items() if value is not None}
 
 
 class _RungFormSet(forms.BaseFormSet):  # type: ignore[type-arg]  # not generic at run time
-    """Two empty rungs are offered; the order is that of the ladder."""
+    """Formset of a ladder's rungs in order, with two empty ones to add."""
 
 
 RungSet = forms.formset_factory(
@@ -163,16 +172,17 @@ RungSet = forms.formset_factory(
 
 
 def rule_signals(rules: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The signal of each rule by its name."""
+    """Return the signal of each rule by name."""
     return {str(rule.get("name")): str(rule["signal"]) for rule in rules if rule.get("signal")}
 
 
 def format_limit(amount: Any, signal: str) -> str:
-    """A limit in its signal's unit, as the form takes it."""
+    """Return a limit as text in its signal's unit, as the form accepts it."""
     return str(signal_unit(signal).prepare_value(amount))
 
 
 def signal_unit(signal: str) -> forms.Field:
+    """Return a form field that reads and writes amounts in a signal's unit."""
     unit = SIGNALS[Signal(signal)].unit if signal in set(Signal) else None
     return (
         _BY_UNIT[unit](required=False)
@@ -182,7 +192,7 @@ def signal_unit(signal: str) -> forms.Field:
 
 
 def _spread(entry: Mapping[str, Any], signals: Mapping[str, str]) -> dict[str, Any]:
-    """A stored entry as initial values."""
+    """Return a stored entry as initial values of the form."""
     scope = entry.get("scope")
     flat = {**entry, **(scope if isinstance(scope, Mapping) else {})}
     signal = str(entry.get("signal") or signals.get(str(entry.get("name")), ""))

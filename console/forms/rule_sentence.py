@@ -1,4 +1,4 @@
-"""A rule as a sentence: when which signal of which topic, for whom, passes what, do what, and whether it is carried out."""
+"""Form of a custom rule as a sentence: signal, topic, clients, limit, action and mode."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from console.forms.fields import style_widget
 from console.forms.rule import format_limit, signal_unit
 from console.units import labels
 
-# The others need more than a sentence says: a window, a pool, a durable subscription.
+# Other signals and actions need more than the sentence says: a window, a pool, a durable subscription.
 SIGNALS = [one for one in Signal if one not in POOL_SIGNALS and one is not Signal.DRAIN_RATE]
+"""Signals that a sentence can use."""
 ACTIONS = [one for one in PolicyAction if one not in SUBSCRIPTION_ACTIONS and one is not PolicyAction.REFUSE]
+"""Actions that a sentence can use."""
 
 
 class RuleSentenceForm(forms.Form):
-    """What is left open is an instance-wide rule of one rung."""
+    """Form of an instance-wide rule with one rung."""
 
     signal = forms.ChoiceField(
         label="Signal",
@@ -54,7 +56,7 @@ class RuleSentenceForm(forms.Form):
             style_widget(field)
 
     def clean_limit(self) -> int:
-        """In the signal's unit; a bare number is taken in it, and `interpretation` says how it was read."""
+        """Return the limit as a number. Text without a unit is read in the signal's unit."""
         amount = signal_unit(self.cleaned_data.get("signal", "")).to_python(self.cleaned_data["limit"])
         if not isinstance(amount, int):
             raise forms.ValidationError("Say how much.")
@@ -64,7 +66,7 @@ class RuleSentenceForm(forms.Form):
 
     @property
     def interpretation(self) -> str:
-        """The limit as it was understood: "20.0 s"."""
+        """Limit as the form understood it, such as "20.0 s"."""
         signal, limit = self.cleaned_data["signal"], self.cleaned_data["limit"]
         return labels.setting_value("rule.limit", limit, signal)
 
@@ -76,20 +78,23 @@ class RuleSentenceForm(forms.Form):
         )
 
     def entry(self, taken: set[str]) -> dict[str, Any]:
-        """As the policy has it, with a name that no other rule has."""
+        """Return the rule's entry, with a name that is not in `taken`."""
         clean = self.cleaned_data
         scope = {
             key: clean[key].strip() for key in ("topic", "client") if clean[key].strip() not in ("", "*", ">")
         }
         made: dict[str, Any] = {
-            "name": unused_name(clean["signal"].replace("_", "-"), taken), "mode": clean["mode"], "signal": clean["signal"],
-            "limit": clean["limit"], "ladder": [{"action": clean["action"]}],
-        }  # fmt: skip
+            "name": unused_name(clean["signal"].replace("_", "-"), taken),
+            "mode": clean["mode"],
+            "signal": clean["signal"],
+            "limit": clean["limit"],
+            "ladder": [{"action": clean["action"]}],
+        }
         return {**made, "scope": scope} if scope else made
 
     @property
     def closes_clients(self) -> bool:
-        """Whether it would close connections."""
+        """Whether the rule would close connections."""
         return (
             self.cleaned_data["mode"] == EnforcementMode.ENFORCE
             and self.cleaned_data["action"] in FINAL_ACTIONS
@@ -97,6 +102,6 @@ class RuleSentenceForm(forms.Form):
 
 
 def unused_name(wanted: str, taken: set[str]) -> str:
-    """The name, or the first with a number behind it that no rule has."""
+    """Return the wanted name, with a number appended if it is in `taken`."""
     names = [wanted, *(f"{wanted}-{number}" for number in range(2, len(taken) + 3))]
     return next(name for name in names if name not in taken)

@@ -1,4 +1,4 @@
-"""A transport: where it listens, who may log on, and what differs from the instance's limits."""
+"""Forms of a transport: address, access, and limits that differ from the instance's."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from console.forms.fields import FieldGroup, LinesField, style_widget
 from console.forms.limits import LimitsForm
 
 TLS = ("certificate", "key", "client_ca")
+"""Settings of TLS."""
 
 
 class TransportLimitsForm(LimitsForm):
-    """One transport: where it listens, and what differs from the instance."""
+    """Form of a transport's address and limits."""
 
     GROUPS = (("Listener", ("enabled", "host", "port")), *LimitsForm.GROUPS)
 
@@ -32,12 +33,12 @@ class TransportLimitsForm(LimitsForm):
             self.fields[name].widget.attrs["placeholder"] = "as the instance"
 
     def changes(self) -> dict[str, Any]:
-        """Also where it listens."""
+        """Return the changes for services: also the listener's settings."""
         return {**super().changes(), **{name: self.cleaned_data[name] for name in self.GROUPS[0][1]}}
 
 
 class DraftTransportForm(TransportLimitsForm):
-    """A transport in a draft: also its name and kind, and who may log on."""
+    """Form of a transport in a draft: also name, kind and access."""
 
     GROUPS = (
         ("Transport", ("name", "kind")),
@@ -96,23 +97,25 @@ class DraftTransportForm(TransportLimitsForm):
         for (
             name,
             kinds,
-        ) in OF_SOME_KINDS.items():  # the page of a new one hides them while another kind is chosen
+            # on the page of a new transport, a script hides the fields of other kinds
+        ) in OF_SOME_KINDS.items():
             self.fields[name].widget.attrs["data-kinds"] = " ".join(sorted(kinds))
-        if not new:  # clients and history speak of a transport by its name
+        if not new:  # clients and history refer to a transport by its name
             self.fields["name"].disabled = self.fields["kind"].disabled = True
             for name, kinds in OF_SOME_KINDS.items():
                 if self.initial.get("kind") not in kinds and not self._says(name):
                     del self.fields[name]
 
     def _says(self, name: str) -> bool:
+        """Return whether the transport sets a value that differs from the default."""
         return bool(self.initial.get(name, SILENT[name]) != SILENT[name])
 
     def groups(self) -> list[FieldGroup]:
-        """Without what transports of this kind don't have."""
+        """Return the fields by heading, without headings that this kind of transport lacks."""
         return [group for group in super().groups() if group.fields]
 
     def changes(self) -> dict[str, Any]:
-        """What is laid over the draft's transport."""
+        """Return the settings to apply to the draft's transport."""
         clean = self.cleaned_data
         tls = {name: clean[name] for name in TLS if clean[name]}
         listener = {name: clean[name] for name in ("enabled", "host", "port")}

@@ -816,7 +816,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='pendingchange',
-            constraint=models.UniqueConstraint(fields=('owner', 'instance', 'kind', 'target'), name='tray_item_once'),
+            constraint=models.UniqueConstraint(fields=('owner', 'instance', 'kind', 'target'), name='pending_change_once'),
         ),
         migrations.AddConstraint(
             model_name='policyentry',

@@ -1,4 +1,7 @@
-"""What operators decide and what happened. Models hold data and invariants; services do the work."""
+"""Models: the state that operators configure, and recorded history.
+
+They hold data and invariants; services act on them.
+"""
 
 from __future__ import annotations
 

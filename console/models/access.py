@@ -1,4 +1,4 @@
-"""Who may do what: grants, which give a role within a scope; and API tokens, shown once, stored as a hash, expiring."""
+"""Grants, which give a role within a scope, and API tokens."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from console.choices import TOKEN_PERMISSIONS, Role
 from console.models.instance import Instance
 
 MAX_NETWORKS = 20
-"""That a token may be bound to."""
+"""Maximum addresses and networks that a token may be restricted to."""
 
 
 def check_client_pattern(value: str) -> None:
-    """Refuse what can't be a pattern of client names."""
+    """Raise ValidationError unless a value is a pattern of client names."""
     if not is_name_pattern(value):
         raise ValidationError(
             "Use 1 to 64 letters, digits, dots, dashes and underscores; * stands for any of them."
@@ -29,7 +29,7 @@ def check_client_pattern(value: str) -> None:
 
 
 def check_topic_pattern(value: str) -> None:
-    """Refuse what can't be a topic pattern."""
+    """Raise ValidationError unless a value is a topic pattern."""
     try:
         TopicPattern.parse(value)
     except ClientError as problem:
@@ -37,13 +37,13 @@ def check_topic_pattern(value: str) -> None:
 
 
 def check_scope(value: Any) -> None:
-    """Refuse anything but a list of what tokens may be made to do."""
+    """Raise ValidationError unless a value is a list of permissions that a token may have."""
     if not isinstance(value, list) or not value or not set(value) <= set(TOKEN_PERMISSIONS):
         raise ValidationError(f"Give some of {', '.join(TOKEN_PERMISSIONS)}.")
 
 
 def check_networks(value: Any) -> None:
-    """Refuse anything but a list of addresses and networks."""
+    """Raise ValidationError unless a value is a list of at most `MAX_NETWORKS` addresses and networks."""
     if not isinstance(value, list) or len(value) > MAX_NETWORKS:
         raise ValidationError(f"Give up to {MAX_NETWORKS} addresses or networks.")
     try:
@@ -53,7 +53,10 @@ def check_networks(value: Any) -> None:
 
 
 class Grant(models.Model):
-    """A role for somebody. No instance means every one; empty patterns mean all clients and topics."""
+    """Role of an account within a scope.
+
+    No instance means every instance; empty patterns mean all clients and topics.
+    """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="grants")
     role = models.CharField(max_length=16, choices=Role.choices)
@@ -71,7 +74,7 @@ class Grant(models.Model):
             models.UniqueConstraint(
                 fields=["user", "role", "instance", "client_pattern", "topic_pattern"], name="grant_once"
             ),
-            # SQL takes two NULLs for different ones, so grants of every instance need a constraint of their own.
+            # SQL treats two NULLs as different, so grants for every instance need their own constraint.
             models.UniqueConstraint(
                 fields=["user", "role", "client_pattern", "topic_pattern"],
                 condition=Q(instance__isnull=True),
@@ -87,7 +90,7 @@ class Grant(models.Model):
 
     @property
     def scope_text(self) -> str:
-        """ "on sluice-1, clients desk-*", for people and the audit."""
+        """Scope as text for pages and the audit log, such as "on sluice-1, clients desk-*"."""
         words = [f"on {self.instance.name}" if self.instance else "everywhere"]
         words += [f"clients {self.client_pattern}"] if self.client_pattern else []
         words += [f"topics {self.topic_pattern}"] if self.topic_pattern else []
@@ -95,9 +98,10 @@ class Grant(models.Model):
 
 
 class ApiToken(models.Model):
-    """A key for programs. `prefix` finds the row, `digest` is SHA-256 of the secret part (256 random bits).
+    """API token: a key for programs, shown once and stored as a hash.
 
-    A token may do what stands in `scope` and its account may do at that moment, never more.
+    `prefix` finds the row. `digest` is the SHA-256 of the secret part (256 random bits). A token may use a
+    permission only if its `scope` contains it and its account has it at that moment.
     """
 
     name = models.CharField(max_length=100)
@@ -111,7 +115,7 @@ class ApiToken(models.Model):
     used_at = models.DateTimeField(null=True, blank=True)
     networks = models.JSONField(
         default=list, blank=True, validators=[check_networks]
-    )  # empty is from anywhere
+    )  # empty means from anywhere
 
     class Meta:
         ordering = ["-created_at"]

@@ -1,4 +1,4 @@
-"""Actions (when, if, do), and what a run of one has for itself while it works."""
+"""Actions (when, if, do), and the locks of their runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from console.models.instance import Instance
 
 
 class Action(models.Model):
-    """An automation. `when` and `steps` are checked by console/services/actions/definition.py, the one way in.
+    """Automation: triggers, conditions and steps.
 
-    `started_at`: from when its intervals count and firings are made up for: when it was made, changed or enabled.
+    `when` and `steps` are checked by console/services/actions/definition.py, through which every change
+    goes. `started_at`: moment at which the action was created, changed or enabled. Intervals count from it,
+    and missed firings before it are not made up for.
     """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="actions")
@@ -31,7 +33,7 @@ class Action(models.Model):
     changed_by = models.CharField(max_length=200, blank=True)
     changed_by_user_id = models.BigIntegerField(
         null=True, blank=True
-    )  # not a key: an action outlives accounts
+    )  # no foreign key: an action outlives accounts
 
     class Meta:
         ordering = ["instance", "name"]
@@ -47,7 +49,10 @@ class Action(models.Model):
 
 
 class RunLock(models.Model):
-    """What a running run has for itself on its instance, e.g. "archive" or "action:7": one at a time of each."""
+    """Lock of a running run on its instance, such as "archive" or "action:7".
+
+    At most one run at a time has each lock.
+    """
 
     instance = models.ForeignKey(Instance, on_delete=models.CASCADE, related_name="+")
     member = models.CharField(max_length=64, blank=True, default="")

@@ -1,4 +1,4 @@
-"""Alerts: what somebody wants to be told of, what was told, and to whom it went."""
+"""Alert rules, alerts, and the messages that report them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,28 @@ from console.choices import AlertSubject, MessageState
 from console.models.instance import Instance
 
 MAX_ADDRESSES = 10
+"""Maximum e-mail addresses of a rule."""
 
 
 class AlertRule(models.Model):
-    """When to tell whom. An empty client pattern is every client; it always stands on the page too."""
+    """Rule for alerts and their recipients.
+
+    An empty client pattern means every client. Pages always show open alerts, regardless of recipients.
+    """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
     name = models.CharField(max_length=80)
     about = models.CharField(max_length=16, choices=AlertSubject.choices, default=AlertSubject.STALLED)
-    client = models.CharField("client names", max_length=64, blank=True, help_text="A pattern, like desk-*. Empty: all.")  # fmt: skip
+    client = models.CharField(
+        "client names", max_length=64, blank=True, help_text="A pattern, like desk-*. Empty: all."
+    )
     for_s = models.PositiveIntegerField("for so many seconds", default=30)
-    webhook = models.CharField(max_length=500, blank=True, help_text="An address of a host in SLUICE_WEBHOOK_HOSTS.")  # fmt: skip
-    emails = models.CharField("e-mail to", max_length=500, blank=True, help_text="Addresses with commas between.")  # fmt: skip
+    webhook = models.CharField(
+        max_length=500, blank=True, help_text="An address of a host in SLUICE_WEBHOOK_HOSTS."
+    )
+    emails = models.CharField(
+        "e-mail to", max_length=500, blank=True, help_text="Addresses with commas between."
+    )
     created_by = models.CharField(max_length=200, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -36,16 +46,16 @@ class AlertRule(models.Model):
 
     @property
     def host(self) -> str:
-        """Whose webhook it is. The rest of the address may be a secret."""
+        """Host of the webhook, for display. The rest of its address may be a secret."""
         return urlsplit(self.webhook).netloc if self.webhook else ""
 
     @property
     def addresses(self) -> list[str]:
-        """Whom e-mail goes to."""
+        """Recipients of e-mail."""
         return [one.strip() for one in self.emails.split(",") if one.strip()]
 
     def clean(self) -> None:
-        """Addresses are such."""
+        """Check the e-mail addresses. Raises ValidationError."""
         if len(self.addresses) > MAX_ADDRESSES:
             raise ValidationError({"emails": f"At most {MAX_ADDRESSES} addresses."})
         for address in self.addresses:
@@ -56,9 +66,10 @@ class AlertRule(models.Model):
 
 
 class Alert(models.Model):
-    """What a rule found, from the first that it fits until none does. It is open once one of them has fitted for long enough.
+    """Alert of a rule, from the first client that meets its condition until none does.
 
-    `members` says who, and since when in seconds since 1970; once it is over, who was the last.
+    It is open once a client has met the condition for `for_s` seconds. `members`: these clients and the
+    moments since which they meet it, in seconds since 1970. After the end it contains the last ones.
     """
 
     rule = models.ForeignKey(AlertRule, on_delete=models.CASCADE, related_name="alerts")
@@ -82,7 +93,7 @@ class Alert(models.Model):
 
 
 class AlertMessage(models.Model):
-    """A webhook's call or an e-mail that tells of an alert, until it was sent or given up."""
+    """Webhook call or e-mail about an alert, until it is sent or abandoned."""
 
     alert = models.ForeignKey(Alert, on_delete=models.CASCADE, related_name="messages")
     channel = models.CharField(max_length=8)
@@ -102,5 +113,8 @@ class AlertMessage(models.Model):
 
     @property
     def whom(self) -> str:
-        """An e-mail's address, or a webhook's host: the rest of it may be a secret."""
+        """Address of an e-mail, or host of a webhook, for display.
+
+        The rest of a webhook's address may be a secret.
+        """
         return urlsplit(self.target).netloc if self.channel == "webhook" else self.target

@@ -1,6 +1,8 @@
-"""Makes the database itself keep the audit: triggers that refuse every UPDATE, and every DELETE before `expires_at`.
+"""Database triggers that protect the audit log: they refuse every UPDATE, and every DELETE before
+`expires_at`.
 
-They are made after each migration rather than in one: on SQLite, Django changes a table by making a new one, which has none.
+They are created after each migration rather than in one. On SQLite, Django changes a table by creating a
+new one, which has no triggers.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from typing import Any
 from django.db import connections
 
 TABLE = "console_auditevent"
+"""Table of audit events."""
 
 SQLITE = (
     f"DROP TRIGGER IF EXISTS {TABLE}_no_update",
@@ -20,6 +23,7 @@ SQLITE = (
     "WHEN OLD.expires_at IS NULL OR OLD.expires_at > datetime('now') "
     "BEGIN SELECT RAISE(ABORT, 'audit events are append-only'); END",
 )
+"""Statements that create the triggers on SQLite."""
 POSTGRESQL = (
     f"""CREATE OR REPLACE FUNCTION {TABLE}_keep() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -29,11 +33,16 @@ POSTGRESQL = (
     f"CREATE OR REPLACE TRIGGER {TABLE}_keep BEFORE UPDATE OR DELETE ON {TABLE} "
     f"FOR EACH ROW EXECUTE FUNCTION {TABLE}_keep()",
 )
+"""Statements that create the trigger on PostgreSQL."""
 STATEMENTS = {"sqlite": SQLITE, "postgresql": POSTGRESQL}
+"""Statements by database vendor."""
 
 
 def install_triggers(using: str = "default", **kwargs: Any) -> None:
-    """Make the triggers, or make them again. Does nothing before the table is there, or on another kind of database."""
+    """Create or replace the triggers.
+
+    Does nothing before the table exists, or on another kind of database.
+    """
     connection = connections[using]
     if TABLE not in connection.introspection.table_names():
         return

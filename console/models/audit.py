@@ -1,7 +1,8 @@
-"""Who did what, to what, and how it ended: append-only.
+"""Audit log: account, action, object and result of each change. Append-only.
 
-The ORM refuses to change or delete events (ImmutableModel), and the database does too: triggers (console/models/append_only.py) refuse
-every UPDATE, and every DELETE of an event before its `expires_at`, which is set when it is written and can't be moved.
+The ORM refuses to change or delete events (ImmutableModel). Database triggers
+(console/models/append_only.py) refuse every UPDATE, and every DELETE of an event before its `expires_at`,
+which is set at the INSERT and cannot be changed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from console.models.immutable import ImmutableModel
 
 
 class AuditEvent(ImmutableModel):
-    """One attempt to change something, done, denied or failed. The actor is text, so that it outlives its account."""
+    """Attempt to change something: done, denied or failed.
+
+    The actor is stored as text, so that the event outlives the account.
+    """
 
     at = models.DateTimeField(auto_now_add=True)
     actor_kind = models.CharField(max_length=16, choices=ActorKind.choices)
@@ -27,7 +31,7 @@ class AuditEvent(ImmutableModel):
     message = models.CharField(max_length=1000, blank=True)
     source = models.CharField(max_length=64, blank=True)
     request_id = models.CharField(max_length=64, blank=True)
-    expires_at = models.DateTimeField(null=True, blank=True)  # null is kept for ever
+    expires_at = models.DateTimeField(null=True, blank=True)  # null means it is stored forever
 
     class Meta:
         verbose_name = "audit event"
@@ -45,9 +49,11 @@ class AuditEvent(ImmutableModel):
 
 
 class AuditChainLink(models.Model):
-    """One event's place in the chain: `digest` is over `former`, the link before's, and `content`, the event's own.
+    """Position of an event in the hash chain.
 
-    It outlives its event, whose expiry is part of the content: what went before its time is seen as missing.
+    `content` is the hash of the event, `former` the previous link's digest, and `digest` the hash of both.
+    A link outlives its event. The event's expiry is part of its content, so that a check detects an event
+    deleted too early.
     """
 
     number = models.BigIntegerField(primary_key=True)
@@ -65,7 +71,10 @@ class AuditChainLink(models.Model):
 
 
 class AuditChainHead(models.Model):
-    """The newest link: one row, which whoever writes an event holds until it is stored, so that the chain is one."""
+    """Newest link of the chain, in a single row.
+
+    A writer locks the row until its event is stored, so that the chain never branches.
+    """
 
     only = models.PositiveSmallIntegerField(primary_key=True, default=1)
     number = models.BigIntegerField(default=0)

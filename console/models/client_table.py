@@ -1,4 +1,4 @@
-"""How somebody wants the clients' table: the columns they chose, and views that they gave a name."""
+"""Columns and saved views of the clients' table, per account."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.db import models
 
 
 class ClientColumns(models.Model):
-    """The columns one person chose besides the usual ones: their keys, with commas between."""
+    """Additional columns that an account chose: their keys, separated by commas."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     keys = models.CharField(max_length=500, blank=True)
@@ -20,7 +20,10 @@ class ClientColumns(models.Model):
 
 
 class SavedClientView(models.Model):
-    """A filter, an order and columns under a name. `query` is that of its address, so that it can be passed on as one."""
+    """Named view of the clients' table: filter, order and columns.
+
+    `query` is the query string of its URL, so that a view can be shared as a link.
+    """
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     name = models.CharField(max_length=40)

@@ -1,4 +1,4 @@
-"""Policies on their way: drafts, which are edited and previewed before they are published, and staged rollouts."""
+"""Policy drafts, which are edited and previewed before they are published, and staged rollouts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from console.models.revision import PolicyRevision
 
 
 class PolicyDraft(models.Model):
-    """A policy document that somebody works on. `base` is the revision it began with; `version` is its ETag."""
+    """Policy document that is being edited.
+
+    `base` is the revision it was created from; `version` is its ETag.
+    """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="drafts")
     title = models.CharField(max_length=200)
@@ -33,12 +36,12 @@ class PolicyDraft(models.Model):
 
 
 class StagedRollout(models.Model):
-    """A revision that is in force for some clients first. One at a time runs on an instance.
+    """Revision that is in force for some clients first. At most one rollout runs per instance.
 
-    client          a pattern of client names, or "" when a share is taken
-    share           percent of the clients, chosen by their names so that it is the same ones each time
+    client          pattern of client names; "" when `share` is used
+    share           percentage of the clients, always the same ones, by a hash of their names
     most_decisions  decisions that the revision may carry out; the next one is held and ends the rollout
-    allowances      the part of them that each member of a group may carry out, by its name
+    allowances      part of `most_decisions` that each member of a group may carry out, by name
     """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="rollouts")

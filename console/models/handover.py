@@ -1,4 +1,4 @@
-"""When somebody last looked at the overview and said so."""
+"""Confirmation by an operator that the events on the overview were read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.db import models
 
 
 class ShiftHandover(models.Model):
-    """The moment up to which somebody has seen what happened."""
+    """Moment up to which an operator has confirmed the events."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     seen_until = models.DateTimeField()

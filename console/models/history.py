@@ -1,4 +1,4 @@
-"""What happened: decisions the broker took, and samples of each client, transport and pool."""
+"""History: decisions of brokers, and samples of clients, transports and pools."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from console.models.instance import Instance
 
 
 class Decision(models.Model):
-    """One explained act on a client. `details` is the broker's whole decision, as it was sent to the client."""
+    """Decision: one explained action on a client.
+
+    `details` is the broker's complete decision, as sent to the client.
+    """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="decisions")
-    member = models.CharField(max_length=64, blank=True, default="")  # of a group; "" is a broker by itself
+    # member of a group; "" for a broker without a group
+    member = models.CharField(max_length=64, blank=True, default="")
     at = models.DateTimeField()
     client = models.CharField(max_length=64)
     transport = models.CharField(max_length=64, blank=True)
@@ -42,7 +46,7 @@ class Decision(models.Model):
 
 
 class ClientSampleBase(models.Model):
-    """How far one client was behind at one moment, or at worst within a span that begins then."""
+    """Lag of one client at a moment, or the worst lag within a span that begins at it."""
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
     client = models.CharField(max_length=64)
@@ -62,10 +66,10 @@ class ClientSampleBase(models.Model):
 
 
 class ClientSample(ClientSampleBase):
-    """A client every ten seconds (`at` is a multiple of them), for a day."""
+    """Sample of a client every 10 seconds (`at` is a multiple), stored for a day."""
 
     rate_out_messages = models.FloatField(null=True)
-    """Messages handed over in the second before; None of samples from before it was kept."""
+    """Messages handed over in the second before; None in samples older than this field."""
 
     class Meta:
         ordering = ["at"]
@@ -76,7 +80,10 @@ class ClientSample(ClientSampleBase):
 
 
 class ClientMinute(ClientSampleBase):
-    """The worst of a client's samples within one minute, for two weeks; the pipeline keeps longer ones. The rate is their mean."""
+    """Worst values of a client's samples within one minute, stored for two weeks.
+
+    The rate is the samples' mean. The pipeline stores longer history.
+    """
 
     rate_out_messages = models.FloatField(null=True)
 
@@ -89,8 +96,11 @@ class ClientMinute(ClientSampleBase):
 
 
 class ClientHour(ClientSampleBase):
-    """A client's hour on one transport, from the lake, for three months: the numbers of a point are the hour's worst, `state` is
-    offlined when it was that, or draining, for any time of it and else live, and of the rest sums."""
+    """Hour of a client on one transport, from the lake, stored for three months.
+
+    The fields of a sample have the hour's worst values, and the other fields are sums. `state` is
+    "offlined" if the client was offlined or draining at any time, else "live".
+    """
 
     transport = models.CharField(max_length=64, blank=True)
     connected_ms = models.BigIntegerField(default=0)
@@ -114,7 +124,7 @@ class ClientHour(ClientSampleBase):
 
 
 class ImportedLakeFile(models.Model):
-    """A file of the lake whose rows the database has, and the file's stamp then: it is read again when that changed."""
+    """Lake file whose rows the database has. It is imported again when its `stamp` changes."""
 
     instance = models.ForeignKey(Instance, on_delete=models.CASCADE, related_name="+")
     name = models.CharField(max_length=200)
@@ -128,17 +138,18 @@ class ImportedLakeFile(models.Model):
 
 
 class ResourceSample(models.Model):
-    """What an instance, a transport or a pool did at one moment: rates a second, and what its clients used.
+    """Sample of an instance, transport or pool: rates per second, and resources that its clients used.
 
-    `seconds` is 10 for samples, kept a day, 60 for their means and peaks, kept two weeks, and 3600 for those of hours, kept three
-    months. How long records took from accepted to handed over is an instance's, of the ten seconds before, of minutes and hours the
-    worst of them; None: nothing was handed over, or it is of before that was kept.
+    `seconds` is the span: 10 for samples (stored for a day), 60 for their means and peaks (two weeks), 3600
+    for those of hours (three months). Only an instance has latencies, from accepted to handed over, of the
+    10 seconds before; minutes and hours have the worst. None: no message was handed over, or the row is
+    older than the field.
     """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
     member = models.CharField(
         max_length=64, blank=True, default=""
-    )  # each has its own rows; all together are their sum
+    )  # each member has its own rows; their sum is that of the group
     kind = models.CharField(max_length=16, choices=ScopeKind.choices)
     name = models.CharField(max_length=64)
     seconds = models.PositiveSmallIntegerField(default=10)

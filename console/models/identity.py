@@ -1,4 +1,4 @@
-"""Who somebody is at the identity provider: the account that a login there belongs to."""
+"""Accounts of an identity provider, and the local accounts that their logins belong to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from django.db import models
 
 
 class ExternalIdentity(models.Model):
-    """A subject of an OpenID provider. Names and addresses there may change hands; this pair doesn't."""
+    """Subject of an OpenID provider, and its local account.
+
+    Names and e-mail addresses at the provider may be reassigned; issuer and subject are not.
+    """
 
     issuer = models.CharField(max_length=255)
     subject = models.CharField(max_length=255)

@@ -1,4 +1,7 @@
-"""Rows that are written once. Saving an existing one, or deleting or updating any, is refused."""
+"""Base classes of rows that are written once.
+
+Changing or deleting a stored row raises OperatorError `immutable`.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +21,23 @@ def _refuse(what: str, act: str) -> NoReturn:
 
 
 class ImmutableQuerySet(models.QuerySet[Any]):
-    """A query set without the ways around `save()` and `delete()`."""
+    """Query set that refuses bulk changes, which would bypass `save()` and `delete()`."""
 
     def update(self, **kwargs: Any) -> int:
-        """Refused."""
+        """Raise OperatorError `immutable`."""
         _refuse(self.model._meta.verbose_name or "row", "changed")
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Refused."""
+        """Raise OperatorError `immutable`."""
         _refuse(self.model._meta.verbose_name or "row", "deleted")
 
     def bulk_update(self, *args: Any, **kwargs: Any) -> int:
-        """Refused."""
+        """Raise OperatorError `immutable`."""
         _refuse(self.model._meta.verbose_name or "row", "changed")
 
 
 class ImmutableModel(models.Model):
-    """Base of rows that are written once."""
+    """Base class of rows that are written once."""
 
     objects = ImmutableQuerySet.as_manager()
 
@@ -43,7 +46,7 @@ class ImmutableModel(models.Model):
         base_manager_name = "objects"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Insert; refused for a row that is already stored."""
+        """Validate and insert the row. Raises OperatorError `immutable` if it is stored already."""
         if not self._state.adding:
             _refuse(str(self._meta.verbose_name), "changed")
         self.full_clean()
@@ -51,5 +54,5 @@ class ImmutableModel(models.Model):
         super().save(*args, **kwargs)
 
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
-        """Refused."""
+        """Raise OperatorError `immutable`."""
         _refuse(str(self._meta.verbose_name), "deleted")

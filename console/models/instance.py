@@ -1,7 +1,7 @@
-"""The desired state operators edit: an instance, its transports, and the pool and client policies of both.
+"""Configuration that operators edit: an instance, its transports, and their pool and client policies.
 
-A policy row without a transport is the instance's. Nothing reads these rows at run time: services make an immutable
-PolicyRevision of them, and that is what a broker loads.
+A policy row without a transport applies to the instance. Brokers do not read these rows: services create an
+immutable PolicyRevision from them, which a broker loads.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from console.choices import Authentication, ResumeFrom, TransportKind
 
 
 def check_name(value: str) -> None:
-    """Refuse names that a broker wouldn't take."""
+    """Raise ValidationError unless a broker accepts the name."""
     if not is_name(value):
         raise ValidationError("Use 1 to 64 letters, digits, dots, dashes or underscores.")
 
 
 def check_patterns(value: Any) -> None:
-    """Refuse anything but a list of topic patterns."""
+    """Raise ValidationError unless a value is a list of topic patterns."""
     if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
         raise ValidationError("Give a list of topic patterns.")
     _check_topics(InstanceSettings("any", (), tuple(value)))
 
 
 def check_journaled_topics(value: Any) -> None:
-    """Refuse entries that a broker wouldn't take: what they are, their patterns, and their filters."""
+    """Raise ValidationError unless a broker accepts the entries: their form, patterns and filters."""
     reader = DocumentReader()
     topics = read_journaled_topics(reader, {"topics": value}, "topics", "journaled")
     if reader.problems:
@@ -60,23 +60,26 @@ def _check_topics(settings: InstanceSettings) -> None:
 
 
 def check_directory(value: str) -> None:
-    """Refuse paths that aren't absolute."""
+    """Raise ValidationError unless a path is absolute."""
     if not value.startswith("/") or "\0" in value:
         raise ValidationError("Give an absolute path.")
 
 
 def default_journaled_topics() -> list[str]:
-    """The default of journaled topics."""
+    """Return the default of journaled topics: all."""
     return [">"]
 
 
 def default_unjournaled_topics() -> list[str]:
-    """The default of topics that are never journaled."""
+    """Return the default of topics that are never journaled."""
     return ["scratch.>"]
 
 
 class Instance(models.Model):
-    """One broker: what is journaled, and in files of what size. Its newest PolicyRevision is the state wanted."""
+    """Instance: settings of its journal and identity of its log.
+
+    Its newest PolicyRevision is the policy that should be in force.
+    """
 
     name = models.CharField(max_length=64, unique=True, validators=[check_name])
     journaled_topics = models.JSONField(
@@ -91,8 +94,12 @@ class Instance(models.Model):
     preallocated_files = models.PositiveIntegerField(
         default=2, validators=[MinValueValidator(1), MaxValueValidator(64)]
     )
-    journal_directory = models.CharField(max_length=1024, null=True, blank=True, validators=[check_directory])  # noqa: DJ001 (null is "default")
-    archive_directory = models.CharField(max_length=1024, null=True, blank=True, validators=[check_directory])  # noqa: DJ001
+    journal_directory = models.CharField(  # noqa: DJ001 (null is "default")
+        max_length=1024, null=True, blank=True, validators=[check_directory]
+    )
+    archive_directory = models.CharField(  # noqa: DJ001
+        max_length=1024, null=True, blank=True, validators=[check_directory]
+    )
     sync_members = models.JSONField(default=list, blank=True)
     sync_topics = models.JSONField(default=list, validators=[check_patterns], blank=True)
     downgrade_after_ms = models.PositiveIntegerField(
@@ -100,11 +107,9 @@ class Instance(models.Model):
         validators=[MinValueValidator(LEAST_DOWNGRADE_MS), MaxValueValidator(MAX_DOWNGRADE_MS)],
     )
     created_at = models.DateTimeField(auto_now_add=True)
-    started_at = models.DateTimeField(
-        null=True, blank=True
-    )  # when its broker last started; of a group, the first time
-    log = models.UUIDField(null=True, blank=True)  # the identity of the log that its broker last reported
-    frontier = models.BigIntegerField(default=0)  # and how far that was durable
+    started_at = models.DateTimeField(null=True, blank=True)  # last start of its broker; in a group the first
+    log = models.UUIDField(null=True, blank=True)  # identity of the log that its broker last reported
+    frontier = models.BigIntegerField(default=0)  # durable frontier of that log
 
     class Meta:
         ordering = ["name"]
@@ -114,7 +119,7 @@ class Instance(models.Model):
 
 
 class GroupMember(models.Model):
-    """One member of the group that carries an instance: the copy of the log that its own journal is."""
+    """Member of a group, with the identity and durable frontier of its copy of the log."""
 
     instance = models.ForeignKey(Instance, on_delete=models.CASCADE, related_name="members")
     name = models.CharField(max_length=64, validators=[check_name])
@@ -130,7 +135,7 @@ class GroupMember(models.Model):
 
 
 class Transport(models.Model):
-    """One listener of an instance."""
+    """Listener of an instance."""
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="transports")
     name = models.CharField(max_length=64, validators=[check_name])
@@ -141,9 +146,9 @@ class Transport(models.Model):
     authentication = models.CharField(
         max_length=16, choices=Authentication.choices, default=Authentication.NONE
     )
-    restricted = models.BooleanField(default=False)  # only what an entitlement allows
+    restricted = models.BooleanField(default=False)  # only actions that an entitlement allows
     tls = models.JSONField(null=True, blank=True)  # paths: certificate, key, client_ca
-    origins = models.JSONField(default=list, blank=True)  # of the pages that may connect by WebSocket
+    origins = models.JSONField(default=list, blank=True)  # origins of pages that may connect by WebSocket
     resume = models.CharField(max_length=16, choices=ResumeFrom.choices, default=ResumeFrom.NOW)
     max_body = models.PositiveIntegerField(null=True, blank=True)  # bytes of a STOMP message's body
 
@@ -165,7 +170,7 @@ class Transport(models.Model):
         return f"{self.instance.name}/{self.name}"
 
     def clean(self) -> None:
-        """How its clients prove who they are, as the broker reads it."""
+        """Check authentication, origins and STOMP settings with the broker's own reader."""
         reader = DocumentReader()
         read_authentication(
             reader,
@@ -184,7 +189,10 @@ def _least(setting: str) -> MinValueValidator:
 
 
 class PoolPolicy(models.Model):
-    """A pool's limits in bytes, of an instance or one transport; null means the default, or the instance's value."""
+    """Limits of a pool in bytes, for an instance or one transport.
+
+    Null means the default or, for a transport, the instance's value.
+    """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="pool_policies")
     transport = models.OneToOneField(
@@ -196,7 +204,9 @@ class PoolPolicy(models.Model):
     message_disk_limit = models.BigIntegerField(
         null=True, blank=True, validators=[_least("message_disk_limit")]
     )
-    message_disk_path = models.CharField(max_length=1024, null=True, blank=True)  # noqa: DJ001 (null is "default")
+    message_disk_path = models.CharField(  # noqa: DJ001 (null is "default")
+        max_length=1024, null=True, blank=True
+    )
 
     class Meta:
         constraints = [
@@ -218,7 +228,10 @@ class PoolPolicy(models.Model):
 
 
 class ClientPolicy(models.Model):
-    """What one client may use, instance-wide or on one transport; null means the default, or the instance's value."""
+    """Limits of one client, for an instance or one transport.
+
+    Null means the default or, for a transport, the instance's value.
+    """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="client_policies")
     transport = models.OneToOneField(

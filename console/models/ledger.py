@@ -9,10 +9,14 @@ from console.models.instance import Instance
 
 
 class LossRecord(models.Model):
-    """One interval. `first` and `last` are bookmarks of its first and last record; "" when no journal keeps any."""
+    """Interval of messages that a subscription did not get.
+
+    `first` and `last` are bookmarks of its first and last record; "" when no record of it is journaled.
+    """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
-    member = models.CharField(max_length=64, blank=True, default="")  # of a group; "" is a broker by itself
+    # member of a group; "" for a broker without a group
+    member = models.CharField(max_length=64, blank=True, default="")
     at = models.DateTimeField()
     client = models.CharField(max_length=64)
     subscription = models.CharField(max_length=128)

@@ -1,4 +1,4 @@
-"""What somebody has chosen to do and has not done yet."""
+"""Changes that an operator has selected but not yet applied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from console.models.instance import Instance
 
 
 class PendingChange(models.Model):
-    """One act in somebody's tray. `target` is whom it is about."""
+    """Pending change of an operator. `target` is its object, such as a client's name."""
 
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="+")
@@ -24,7 +24,9 @@ class PendingChange(models.Model):
     class Meta:
         ordering = ["created_at", "pk"]
         constraints = [
-            models.UniqueConstraint(fields=["owner", "instance", "kind", "target"], name="tray_item_once")
+            models.UniqueConstraint(
+                fields=["owner", "instance", "kind", "target"], name="pending_change_once"
+            )
         ]
 
     def __str__(self) -> str:

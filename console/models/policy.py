@@ -1,7 +1,7 @@
-"""The lists of a policy: entries of the presets, an operator's own rules, and who may log on to transports.
+"""Lists of a policy: preset entries, custom rules, quotas, destinations, users and entitlements.
 
-Each row is one entry of a policy document, in its own words; the broker's reader of such entries is what checks it, so
-that a form, the API and an import are held to the same. Services make a revision of the rows.
+Each row is one entry of a policy document. The broker's own reader validates it, so that forms, the API and
+imports apply the same checks. Services create a revision from the rows.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _READERS: dict[str, Callable[[DocumentReader, Any], Any]] = {
     PolicyEntryKind.QUOTA: read_quotas,
     PolicyEntryKind.DESTINATION: read_destinations,
 }
+"""Readers that validate entries, by kind."""
 
 
 def _raise(problems: list[str]) -> None:
@@ -36,7 +37,10 @@ def _raise(problems: list[str]) -> None:
 
 
 class PolicyEntry(models.Model):
-    """One entry of XAP's, ActiveMQ's or Qpid's settings, of the custom rules, the quotas or the destinations. `key` says what it is for."""
+    """Entry of a preset (XAP, ActiveMQ, Qpid), custom rule, quota or destination.
+
+    `key` identifies its subject; see `entry_key`.
+    """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="entries")
     kind = models.CharField(max_length=16, choices=PolicyEntryKind.choices)
@@ -61,7 +65,10 @@ class PolicyEntry(models.Model):
         return f"{self.kind} {self.key}".strip()
 
     def clean(self) -> None:
-        """The entry as its reader takes it; layers of a rule are checked together, when the document is made."""
+        """Validate the entry with its reader, and set `key`.
+
+        Layers of a rule are checked together when the document is created.
+        """
         if not isinstance(self.settings, dict):
             raise ValidationError("Give an object.")
         self.key = entry_key(self.kind, self.settings)
@@ -72,7 +79,10 @@ class PolicyEntry(models.Model):
 
 
 def entry_key(kind: str, entry: dict[str, Any]) -> str:
-    """What makes an entry unique: a rule's name and scope, a destination's name, else the topic, the user and the transport."""
+    """Return the key that must be unique among entries of a kind.
+
+    A rule's name and scope, a destination's name, otherwise topic, user and transport.
+    """
     if kind == PolicyEntryKind.DESTINATION:
         return str(entry.get("name") or "")
     if kind == PolicyEntryKind.RULE:
@@ -88,7 +98,7 @@ def entry_key(kind: str, entry: dict[str, Any]) -> str:
 
 
 class BrokerUser(models.Model):
-    """Somebody who may log on to transports that ask for a proof. Secrets are kept as hashes."""
+    """User who may log on to transports with authentication. Secrets are stored as hashes."""
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="users")
     name = models.CharField(max_length=64, validators=[check_name])
@@ -96,7 +106,8 @@ class BrokerUser(models.Model):
     token = models.CharField(max_length=500, null=True, blank=True)  # noqa: DJ001
     certificate = models.CharField(max_length=255, null=True, blank=True)  # noqa: DJ001
     groups = models.JSONField(default=list, blank=True)
-    clients = models.JSONField(default=list, blank=True)  # names of clients they may take; none is any
+    # names of clients that the user may take; empty means any
+    clients = models.JSONField(default=list, blank=True)
 
     class Meta:
         ordering = ["name"]
@@ -110,21 +121,25 @@ class BrokerUser(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """As the broker reads it."""
+        """Validate the user with the broker's reader."""
         reader = DocumentReader()
         read_access(reader, {"users": [self.to_entry()]})
         _raise(reader.problems)
 
     def to_entry(self) -> dict[str, Any]:
-        """The user in a policy document."""
+        """Return the user's entry in a policy document."""
         return {
-            "name": self.name, "password": self.password, "token": self.token, "certificate": self.certificate,
-            "groups": self.groups, "clients": self.clients,
-        }  # fmt: skip
+            "name": self.name,
+            "password": self.password,
+            "token": self.token,
+            "certificate": self.certificate,
+            "groups": self.groups,
+            "clients": self.clients,
+        }
 
 
 class Entitlement(models.Model):
-    """What some users may do on restricted transports."""
+    """Rights of users and groups on restricted transports."""
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="entitlements")
     place = models.PositiveIntegerField(default=0)
@@ -141,14 +156,17 @@ class Entitlement(models.Model):
         return ", ".join(map(str, self.who)) if isinstance(self.who, list) else ""
 
     def clean(self) -> None:
-        """As the broker reads it."""
+        """Validate the entitlement with the broker's reader."""
         reader = DocumentReader()
         read_access(reader, {"entitlements": [self.to_entry()]})
         _raise(reader.problems)
 
     def to_entry(self) -> dict[str, Any]:
-        """The entitlement in a policy document."""
+        """Return the entitlement's entry in a policy document."""
         return {
-            "who": self.who, "transports": self.transports, "publish": self.publish, "subscribe": self.subscribe,
+            "who": self.who,
+            "transports": self.transports,
+            "publish": self.publish,
+            "subscribe": self.subscribe,
             "filter": self.filter,
-        }  # fmt: skip
+        }

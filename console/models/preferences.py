@@ -1,4 +1,4 @@
-"""How somebody wants the console: kept for the person, and so the same in every browser."""
+"""Preferences of an account for the console's appearance, the same in every browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from console.choices import Clock, Density, Theme
 
 
 class UserPreferences(models.Model):
-    """One person's. Whoever never saved any has the defaults and no row."""
+    """Preferences of one account. An account without a row has the defaults."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     theme = models.CharField(max_length=8, choices=Theme.choices, default=Theme.AUTO)

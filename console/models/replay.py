@@ -1,7 +1,7 @@
-"""Managed replays: what was asked for, who asked, and what the broker last said of each.
+"""Managed replays: definition, author, and the broker's last report.
 
-The broker has the truth: where a replay stands moves many times a second. A row is what operators see of it while the
-broker is away, and what became of it after the broker has forgotten it.
+The broker has the current state, which changes many times a second. A row is shown while the broker is
+unavailable, and after the broker has removed the replay.
 """
 
 from __future__ import annotations
@@ -12,20 +12,22 @@ from django.db.models import Q
 from console.models.instance import Instance
 
 REPLAY_STATES = ("waiting", "running", "following", "paused", "completed", "cancelled")
+"""States of a managed replay."""
 
 
 class ManagedReplay(models.Model):
-    """One managed replay of an instance, by its name and the moment it was made."""
+    """Managed replay of an instance, identified by its name and the moment of its creation."""
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="replays")
-    member = models.CharField(max_length=64, blank=True, default="")  # of a group; "" is a broker by itself
+    # member of a group; "" for a broker without a group
+    member = models.CharField(max_length=64, blank=True, default="")
     name = models.CharField(max_length=64)
     client = models.CharField(max_length=64)
     topic = models.CharField(max_length=1024)
     state = models.CharField(max_length=16, choices=[(one, one) for one in REPLAY_STATES])
     progress = models.FloatField(default=0)  # 0 to 1
-    shown = models.JSONField(default=dict)  # the broker's whole description, as of `reported_at`
-    author = models.CharField(max_length=200, blank=True)  # who made it here; empty: its client did
+    shown = models.JSONField(default=dict)  # the broker's complete entry at `reported_at`
+    author = models.CharField(max_length=200, blank=True)  # account that created it; empty if its client did
     created_at = models.DateTimeField()
     reported_at = models.DateTimeField()
 

@@ -1,4 +1,4 @@
-"""Policy revisions, which are immutable, and what brokers report about the one they run."""
+"""Policy revisions, which are immutable, and brokers' reports about the revision that they run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from console.models.instance import Instance
 
 
 class PolicyRevision(ImmutableModel):
-    """One numbered policy document of an instance, with author and reason. The highest number is the one wanted."""
+    """Numbered policy document of an instance, with author and reason.
+
+    The revision with the highest number should be in force.
+    """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="revisions")
     number = models.PositiveIntegerField()
@@ -41,18 +44,23 @@ class PolicyRevision(ImmutableModel):
 
     @property
     def withdrawn(self) -> str:
-        """Why its staged rollout returned by itself; "" when it didn't, or there was none."""
+        """Reason for the automatic withdrawal of its staged rollout; "" if there was none."""
         rollout = getattr(self, "rollout", None)
         return rollout.why if rollout is not None and rollout.state == RolloutState.RETURNED else ""
 
 
 class RevisionReport(models.Model):
-    """What one broker process said it runs: a row for each revision it took up, with when first and last heard."""
+    """Report of one broker process about the revision that it runs.
+
+    Each revision that a process applied has a row, with the moments of the first and last report.
+    """
 
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="reports")
-    member = models.CharField(max_length=64, blank=True, default="")  # of a group; "" is a broker by itself
+    # member of a group; "" for a broker without a group
+    member = models.CharField(max_length=64, blank=True, default="")
     number = models.PositiveIntegerField()
-    set_back = models.BooleanField(default=False)  # it keeps a policy that this database lacks
+    # whether the broker keeps a policy that this database lacks
+    set_back = models.BooleanField(default=False)
     pid = models.BigIntegerField(default=0)
     reported_at = models.DateTimeField()
     seen_at = models.DateTimeField()

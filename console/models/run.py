@@ -1,4 +1,4 @@
-"""Runs: one execution of an action, or of one thing asked for by itself, with its plan, progress, log and result."""
+"""Runs: executions of an action or of a single request, with plan, progress, log and result."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from console.models.instance import Instance
 
 
 class ActionRun(models.Model):
-    """One execution. Unique (action, due_at, member): two beats never run one firing twice.
+    """Execution of an action or of a single request.
 
-    `parameters` of an action's run hold its name, its steps as they were when it was asked for, and the variables of its
-    trigger. `steps` is what became of each step; a repetition of a lost run begins behind those that were done.
-    `causes` are the people and clients behind the run, through events, publishes, schedules and repetitions:
-    none of them may approve it (services/actions/causes.py).
+    (action, due_at, member) is unique, so that two schedulers never run one firing twice.
+
+    `parameters` of an action's run: its name, its steps at the time of the request, and the variables of
+    its trigger. `steps`: the outcome of each step; a repetition of a lost run starts after the completed
+    ones. `causes`: accounts and clients that caused the run, through events, publishes, schedules and
+    repetitions. None of them may approve it (services/actions/causes.py).
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     instance = models.ForeignKey(Instance, on_delete=models.PROTECT, related_name="runs")
     member = models.CharField(
         max_length=64, blank=True, default=""
-    )  # of a group: whose journal, and whose machine's worker
+    )  # member of a group whose journal, and whose machine's worker, the run uses
     kind = models.CharField(max_length=16, choices=RunKind.choices)
     parameters = models.JSONField(default=dict)
     trigger = models.JSONField(default=dict, blank=True)
@@ -40,7 +42,7 @@ class ActionRun(models.Model):
     log = models.TextField(blank=True)
     actor = models.CharField(max_length=200)
     actor_kind = models.CharField(max_length=16)
-    actor_user_id = models.BigIntegerField(null=True, blank=True)  # not a key: a run outlives accounts
+    actor_user_id = models.BigIntegerField(null=True, blank=True)  # no foreign key: a run outlives accounts
     causes = models.JSONField(default=list, blank=True)
     approver = models.CharField(max_length=200, blank=True)
     idempotency_key = models.CharField(max_length=200, blank=True)
@@ -50,12 +52,12 @@ class ActionRun(models.Model):
     repeats = models.ForeignKey(
         "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="repetitions"
     )
-    origin = models.UUIDField(null=True, blank=True)  # of a repetition: the first run
+    origin = models.UUIDField(null=True, blank=True)  # first run, for a repetition
     cancel_requested = models.BooleanField(default=False)
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
-    heard_at = models.DateTimeField(null=True, blank=True)  # when its worker last said that it lives
+    heard_at = models.DateTimeField(null=True, blank=True)  # last heartbeat of its worker
 
     class Meta:
         ordering = ["-created_at"]
@@ -81,5 +83,5 @@ class ActionRun(models.Model):
 
     @property
     def first_id(self) -> uuid.UUID:
-        """The run that this one repeats, directly or through others; its own when it repeats none."""
+        """Identity of the run that this one repeats, directly or indirectly; its own if it repeats none."""
         return self.origin or self.id

@@ -1,4 +1,4 @@
-"""A row that tells whether the database can be written."""
+"""Row that the readiness check writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from django.db import models
 
 
 class WriteProbe(models.Model):
-    """Small row that `/readyz` writes in place of the one before, to see that it can."""
+    """Small row that `/readyz` replaces to check that the database can be written."""
 
     at = models.DateTimeField()
     filler = models.BinaryField()

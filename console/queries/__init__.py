@@ -1,1 +1,1 @@
-"""Reads: what pages and the API show. Nothing here writes."""
+"""Queries: functions that read data for pages and the API. They write nothing."""

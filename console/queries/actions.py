@@ -1,4 +1,4 @@
-"""Actions and what became of them."""
+"""Queries for actions (automations) and their newest runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from console.models import Action, ActionRun, Instance
 
 
 def actions(instance: Instance) -> QuerySet[Action]:
-    """An instance's actions by name, each with its newest run's state (`last_state`) and moment (`last_at`)."""
+    """Return an instance's actions by name, with the state (`last_state`) and moment (`last_at`) of the
+    newest run.
+    """
     newest = ActionRun.objects.filter(action=OuterRef("pk")).order_by("-created_at")
     return (
         Action.objects.filter(instance=instance)
@@ -22,7 +24,7 @@ def actions(instance: Instance) -> QuerySet[Action]:
 
 
 def action(instance: Instance, action_id: int | str) -> Action:
-    """One action. Raises OperatorError unknown_action."""
+    """Return an action of the instance. Raises OperatorError `unknown_action`."""
     text = str(action_id)
     found = (
         actions(instance).filter(pk=int(text)).first()

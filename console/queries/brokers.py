@@ -1,4 +1,4 @@
-"""Every broker that this console is told of: whether it answers, and what it does now."""
+"""Status of every broker that this console reaches."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from console.broker_link import BrokerAnswer, addresses_of, ask_brokers, certifi
 from console.choices import Permission
 
 PATIENCE_S = 2.0
+"""Seconds to wait for a broker's answer."""
 
 
 class BrokerEntry(Document, frozen=True, kw_only=True):
-    """One broker, as it answers now."""
+    """Current status of one broker."""
 
     name: Annotated[str, Meta(description="INSTANCE, or INSTANCE/MEMBER.")]
     instance: str
@@ -40,7 +41,7 @@ class BrokerEntry(Document, frozen=True, kw_only=True):
     problem: str = ""
     fix: str = ""
     since: MomentOrNone = None
-    """Since when that is so, where it is known."""
+    """Moment at which the problem in `code` began, where known."""
     problems: Annotated[
         list[ProblemEntry],
         Meta(description="Of its policy, its group and its links, as this broker sees them."),
@@ -55,36 +56,37 @@ class BrokerEntry(Document, frozen=True, kw_only=True):
     durable_sequence: int = 0
     uptime_s: int = 0
     certificate_ends_at: MomentOrNone = None
-    """Of the control link: until when consoles believe it."""
+    """Moment at which the control link's certificate expires."""
     certificate_ends_soon: Annotated[
         bool, Meta(description="Whether it is to be renewed: fewer than 14 days are left.")
     ] = False
 
     @property
     def is_listed(self) -> bool:
-        """Whether `code` is that of one of `problems`."""
+        """Whether `code` is the code of one of `problems`."""
         return any(one.code == self.code for one in self.problems)
 
 
 def instances() -> tuple[str, ...]:
-    """The instances whose brokers this console reaches, its own first."""
+    """Return the instances whose brokers this console reaches, its own first."""
     return tuple(
         dict.fromkeys([settings.SLUICE_INSTANCE, *(one.instance for one in settings.SLUICE_BROKERS)])
     )
 
 
 def visible_instances(access: EffectiveAccess) -> list[str]:
-    """Those that somebody may look at."""
+    """Return the names of the instances that the account may view."""
     return [name for name in instances() if access.allows(Permission.VIEW, instance=name)]
 
 
 def brokers(access: EffectiveAccess) -> list[BrokerEntry]:
-    """Of those instances, asked all at once."""
+    """Return the status of the brokers of all visible instances. Requests run in parallel."""
     addresses = [one for name in visible_instances(access) for one in addresses_of(name)]
     return [_entry(one) for one in ask_brokers(addresses, GetStatus(), timeout_s=PATIENCE_S)]
 
 
 def _entry(told: BrokerAnswer[InstanceStatus]) -> BrokerEntry:
+    """Return the entry of a broker, from its answer or the error."""
     at, status = told.address, told.answer
     if status is None:
         error = told.error
@@ -106,7 +108,9 @@ def _entry(told: BrokerAnswer[InstanceStatus]) -> BrokerEntry:
 
 
 def _wrong(status: InstanceStatus) -> dict[str, Any]:
-    """Return what is wrong with this broker itself: a policy that it can't follow, else its severest problem."""
+    """Return the broker's own problem as fields of an entry: a refused policy, its database, or its first
+    severe problem.
+    """
     refused = status.refused
     if refused is not None:
         return {
@@ -124,7 +128,7 @@ def _wrong(status: InstanceStatus) -> dict[str, Any]:
 
 
 def _database(status: InstanceStatus) -> dict[str, Any]:
-    """Return what is wrong with the broker's database, as fields of an entry."""
+    """Return a problem of the broker's database as fields of an entry."""
     entry = status.database
     if entry is None or not entry.code:
         return {}
@@ -132,6 +136,7 @@ def _database(status: InstanceStatus) -> dict[str, Any]:
 
 
 def _certificate(at: BrokerAddress) -> dict[str, Any]:
+    """Return the expiry of the control link's certificate as fields of an entry."""
     ends = certificate_expiry(at)
     if ends is None:
         return {}
@@ -139,4 +144,5 @@ def _certificate(at: BrokerAddress) -> dict[str, Any]:
 
 
 def _who(at: BrokerAddress) -> dict[str, Any]:
+    """Return the identity of a broker as fields of an entry."""
     return {"name": at.name, "instance": at.instance, "member": at.member, "place": at.endpoint}

@@ -1,4 +1,4 @@
-"""Rows of the clients that somebody may see: name patterns as SQL, the same on SQLite and PostgreSQL."""
+"""Restriction of rows to visible clients, by name patterns in SQL that works on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from django.db.models import CharField, Lookup, Q, QuerySet
 
 @CharField.register_lookup
 class GlobLookup(Lookup):
-    """`client__glob="desk-*"`: `*` stands for any run of characters; case matters. For names, which have no other signs."""
+    """Lookup `client__glob="desk-*"`, in which `*` matches any run of characters.
+
+    The match is case-sensitive. Client names contain no other wildcard characters.
+    """
 
     lookup_name = "glob"
 
     def as_sqlite(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
-        """GLOB, with the same sign."""
+        """Return the SQL for SQLite: GLOB with the same pattern."""
         return self._compare("GLOB", self.rhs, compiler, connection)
 
     def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
-        """LIKE, whose signs are % and _."""
+        """Return the SQL for PostgreSQL: LIKE, with `_` escaped and `*` replaced by `%`."""
         return self._compare(
             "LIKE", str(self.rhs).replace("_", r"\_").replace("*", "%"), compiler, connection
         )
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
-        """Any other database has LIKE."""
+        """Return the SQL for any other database: LIKE."""
         return self.as_postgresql(compiler, connection)
 
     def _compare(
@@ -36,7 +39,10 @@ class GlobLookup(Lookup):
 
 
 def visible_rows(rows: QuerySet[Any], patterns: Sequence[str] | None, field: str = "client") -> QuerySet[Any]:
-    """The rows whose client's name fits one of the patterns; None is all rows, an empty list is none."""
+    """Return the rows whose client name matches a pattern.
+
+    `patterns` None means all rows; an empty list means no rows. `field` names the column.
+    """
     if patterns is None:
         return rows
     fits = Q(pk__in=[])

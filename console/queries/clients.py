@@ -1,4 +1,4 @@
-"""The clients of a running broker, as it sees them now: a page of them, filtered and sorted, and one with its subscriptions."""
+"""Current clients of a running broker: a filtered and sorted page, or one client with its subscriptions."""
 
 from __future__ import annotations
 
@@ -14,22 +14,42 @@ from console.queries.policies import instance_named
 
 
 class ClientSequence(Sequence[ClientEntry]):
-    """The clients that fit, as a sequence that asks the broker for the part that is looked at: a paginator slices it.
+    """Matching clients as a lazy sequence.
 
-    `sort` like "-lag_ms", "" being the worst health first; `patterns` are those of the names that may be seen, None being
-    all. Raises BrokerUnavailable, or OperatorError bad_sort, when it is looked at.
+    Slicing requests that part from the broker, so a paginator loads only its page. Access raises
+    BrokerUnavailable, or OperatorError `bad_sort`.
+
+    Args:
+        instance_name: Instance; None means the selected one.
+        delivery: Delivery state; "" means any.
+        health: Health state; "" means any.
+        search: Part of the client's name, transport, address or user.
+        sort: Column, like "-lag_ms". "" sorts the worst health first.
+        patterns: Patterns of the names that the caller may see; None means all.
+        member: Member of a group; "" means all.
     """
 
     def __init__(
-        self, instance_name: str | None = None, *, delivery: str = "", health: str = "", transport: str = "",
-        search: str = "", sort: str = "", patterns: Sequence[str] | None = None,
+        self,
+        instance_name: str | None = None,
+        *,
+        delivery: str = "",
+        health: str = "",
+        transport: str = "",
+        search: str = "",
+        sort: str = "",
+        patterns: Sequence[str] | None = None,
         member: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._link = link_to(instance_named(instance_name).name, member)
         self._asked = requests.PageClients(
-            delivery=delivery, health=health, transport=transport, search=search, sort=sort,
+            delivery=delivery,
+            health=health,
+            transport=transport,
+            search=search,
+            sort=sort,
             patterns=list(patterns) if patterns is not None else None,
-        )  # fmt: skip
+        )
         self._part = (0, 0)
         self._answer: ClientsPage | None = None
 
@@ -56,15 +76,18 @@ class ClientSequence(Sequence[ClientEntry]):
 
 
 def client(name: str, instance_name: str | None = None) -> ClientEntry:
-    """One client. Raises OperatorError unknown_client, or BrokerUnavailable."""
+    """Return one client. Raises OperatorError `unknown_client`, or BrokerUnavailable."""
     return link_to(instance_named(instance_name).name).call(requests.GetClient(name=name))
 
 
 def forecasts(name: str, instance_name: str | None = None) -> list[ForecastEntry]:
-    """How near each rule is to acting on a client, the one that acts first in front. Raises as `client`."""
+    """Return forecasts of the rules that may act on a client, soonest first. Raises as `client`."""
     return link_to(instance_named(instance_name).name).call(requests.GetForecasts(name=name))
 
 
 def effective_settings(name: str, instance_name: str | None = None) -> list[EffectiveSetting]:
-    """The settings in force for a client, with where each is set. Raises as `client`."""
+    """Return the settings in force for a client, each with the policy entry that sets it.
+
+    Raises as `client`.
+    """
     return link_to(instance_named(instance_name).name).call(requests.GetEffectiveSettings(name=name))

@@ -1,4 +1,4 @@
-"""Readiness of the database: a small write that is committed, and the locks that other sessions hold."""
+"""Readiness check of the database: a small committed write, free disk space, and locks of other sessions."""
 
 from __future__ import annotations
 
@@ -19,19 +19,30 @@ from console.database_limits import database_error, set_limits
 from console.models import WriteProbe
 
 LOCK_TIMEOUT_S: Final = 1.5
+"""Seconds that the probe waits for a lock."""
 STATEMENT_TIMEOUT_S: Final = 2.5
+"""Seconds that one statement of the probe may take."""
 RESULT_S: Final = 2.0
-"""How long a result is given again: anybody may ask `/readyz`, and each probe is a write."""
+"""Seconds for which a result is reused.
+
+Each probe is a write, and `/readyz` needs no login.
+"""
 PROBE_BYTES: Final = 16 * 1024
-"""More than a page of either database, so that a file system without room refuses it."""
+"""Bytes of the probe's row: more than a page of either database, so that a full file system refuses it."""
 LEAST_FREE_BYTES: Final = 1024 * 1024
-"""Room that the disk must have beside what SQLite's log or PostgreSQL's table keeps for a probe."""
+"""Minimum free bytes of the disk.
+
+They come on top of the space that SQLite's log or PostgreSQL's table reserves for a probe.
+"""
 _SPILL: Final = "SELECT count(*) FROM generate_series(1, %s)"
 """Statement that writes a temporary file on PostgreSQL's disk, without a row, a lock or WAL."""
 _SPILLED_ROW_BYTES: Final = 14
-"""Size of one number of `_SPILL` in that file."""
+"""Bytes of one number of `_SPILL` in that file."""
 LOCKED_AGAIN_S: Final = 0.2
-"""A lock that is still there after this time isn't one of a vacuum or of a quick migration."""
+"""Seconds after which a lock is checked again.
+
+A lock that persists is not that of a vacuum or a quick migration.
+"""
 _LOCKED = """
     SELECT c.relname, a.pid, a.application_name FROM pg_locks l
     JOIN pg_class c ON c.oid = l.relation JOIN pg_stat_activity a ON a.pid = l.pid
@@ -39,12 +50,17 @@ _LOCKED = """
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
       AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
     ORDER BY c.relname LIMIT 1"""
+"""SQL: first table that another session has locked against writes, with its process id and application."""
 _guard = threading.Lock()
 _last: tuple[float, OperatorError | None] | None = None
+"""Monotonic time and result of the last probe."""
 
 
 def database_problem() -> OperatorError | None:
-    """Return why the database can't be used; None when it can be read and written. Takes seconds at most."""
+    """Return the reason why the database can't be used; None if it can be read and written.
+
+    Blocks for some seconds at most. Threads share one probe and its result for `RESULT_S`.
+    """
     global _last
     if connection.in_atomic_block:
         return _probe()
@@ -65,7 +81,7 @@ def database_problem() -> OperatorError | None:
 
 
 def reading_problem() -> OperatorError | None:
-    """Return why the database can't be read; None when it can."""
+    """Return the reason why the database can't be read, or None when it can."""
     try:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
@@ -75,7 +91,7 @@ def reading_problem() -> OperatorError | None:
 
 
 def _probe() -> OperatorError | None:
-    """Look at the database through a connection that is closed afterwards, whose waits are short."""
+    """Check the database through a separate connection with short timeouts, which is closed afterwards."""
     if connection.in_atomic_block or _in_memory():
         return _full() or _examine(connection)
     own = connection.copy()
@@ -85,7 +101,7 @@ def _probe() -> OperatorError | None:
         set_limits(own, LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S)
         return _full() or _examine(own)
     except Error as problem:
-        # A full disk shows itself in many ways: SQLite can't make its log, or its index of that.
+        # A full disk causes various errors: SQLite may fail to create its log, or the log's index.
         return _full() or database_error(problem)
     finally:
         with suppress(Error):
@@ -93,7 +109,7 @@ def _probe() -> OperatorError | None:
 
 
 def _examine(database: BaseDatabaseWrapper) -> OperatorError | None:
-    """Write a row in place of the one before, commit, and look for locks. Raises Error."""
+    """Replace the probe's row, commit, and check for locks. Raises Error."""
     table = database.ops.quote_name(WriteProbe._meta.db_table)
     before = database.get_autocommit()
     if before:
@@ -112,21 +128,22 @@ def _examine(database: BaseDatabaseWrapper) -> OperatorError | None:
 
 
 def _in_memory() -> bool:
-    """Return whether the database is an SQLite that keeps no file."""
+    """Return whether the database is an SQLite database without a file."""
     if connection.vendor != "sqlite":
         return False
+    # SQLite's wrapper only
     return bool(connection.is_in_memory_db())  # type: ignore[attr-defined]  # of SQLite's wrapper only
 
 
 def _full() -> OperatorError | None:
-    """Return the error for an SQLite whose file system has no room; None for any other database."""
+    """Return the error for an SQLite whose file system is full; None for any other database."""
     if connection.vendor != "sqlite" or _in_memory():
         return None
     place = Path(str(connection.settings_dict["NAME"])).parent
     try:
         found = os.statvfs(place)
     except OSError:
-        return None  # opening the file says what is wrong
+        return None  # opening the file will report the problem
     free = found.f_bavail * found.f_frsize
     if free >= LEAST_FREE_BYTES:
         return None
@@ -136,9 +153,9 @@ def _full() -> OperatorError | None:
 
 
 def _locked(database: BaseDatabaseWrapper) -> OperatorError | None:
-    """Return the error for a table that another session of PostgreSQL has locked.
+    """Return the error for a table that another PostgreSQL session has locked.
 
-    SQLite locks the whole file, which the write finds.
+    SQLite locks the whole file, which the probe's write detects.
     """
     if database.vendor != "postgresql" or _lock(database) is None:
         return None

@@ -1,4 +1,4 @@
-"""What a revision or a draft changes: a pure comparison of two policy documents, path by path."""
+"""Differences between two policy documents, path by path. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from console.units.format import as_json, duration, size
 from console.units.labels import OF_RULES, SIGNALS_BY_CODE
 
 _MISSING = object()
+"""Value of a path that a document lacks."""
 GONE = "not there"
+"""Text for a value that a document lacks."""
 _NAMED = {
     "transports": ("name",),
     "rules": ("name", "scope"),
@@ -23,11 +25,13 @@ _NAMED = {
     "access.users": ("name",),
     "access.entitlements": ("who", "transports"),
 }
+"""Lists whose entries are identified by fields, not by position, and these fields."""
 _SECRETS = (".password", ".token")
+"""Endings of paths whose values are secrets."""
 
 
 class DocumentChange(NamedTuple):
-    """One setting, in the words of the page."""
+    """Changed setting with its values as page texts."""
 
     path: str
     before: str
@@ -35,7 +39,10 @@ class DocumentChange(NamedTuple):
 
 
 def diff_documents(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[DocumentChange]:
-    """Every setting that differs, in the order of the newer document. The revision number isn't a setting."""
+    """Return each setting that differs, in the order of the newer document.
+
+    The revision number is not a setting.
+    """
     old, new = dict(_leaves(before, "")), dict(_leaves(after, ""))
     paths = [*new, *(path for path in old if path not in new)]
     return [
@@ -50,7 +57,9 @@ def diff_documents(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[
 
 
 def group_list_changes(found: Sequence[DocumentChange]) -> list[DocumentChange]:
-    """The same with an entry of a list that comes or goes whole as one line, for a page that has little room."""
+    """Return the changes with each added or removed list entry combined into one, for pages with little
+    space.
+    """
     made: list[DocumentChange] = []
     for change in found:
         title, _, field = change.path.rpartition(".")
@@ -72,6 +81,7 @@ def group_list_changes(found: Sequence[DocumentChange]) -> list[DocumentChange]:
 
 
 def _joined(text: str, field: str, value: str) -> str:
+    """Return the text of a list entry with another field appended."""
     return (
         GONE
         if value == GONE
@@ -80,6 +90,7 @@ def _joined(text: str, field: str, value: str) -> str:
 
 
 def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
+    """Return the settings of a document as (path, value)."""
     if isinstance(value, Mapping):
         return [
             leaf
@@ -87,12 +98,13 @@ def _leaves(value: Any, path: str) -> list[tuple[str, Any]]:
             for leaf in _leaves(part, f"{path}.{key}" if path else str(key))
         ]
     if path in _NAMED and isinstance(value, Sequence) and all(isinstance(entry, Mapping) for entry in value):
-        # An entry is known by what it is for, not by its place in the list.
+        # An entry is identified by its naming fields, so that its position in the list does not matter.
         return [leaf for entry in value for leaf in _entry(path, entry)]
     return [(path, value)]
 
 
 def _entry(path: str, entry: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the settings of a list entry, with its naming fields as the path."""
     names = _NAMED[path]
     called = " ".join(text for name in names if (text := _called(entry.get(name))))
     title = called if path == "transports" else f"{path} {called}".strip()
@@ -102,13 +114,14 @@ def _entry(path: str, entry: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _called(value: Any) -> str:
+    """Return the text of a naming field."""
     if isinstance(value, Mapping):
         return " ".join(f"{key}={text}" for key, text in value.items() if text)
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value or "")
 
 
 def _after(path: str, old: Any, new: Any) -> str:
-    """A secret in place of another is told from the one before, and no more."""
+    """Return the text of a new value. A replaced secret is reported only as replaced."""
     return (
         "set anew"
         if path.endswith(_SECRETS) and new not in (_MISSING, None) and old not in (_MISSING, None)
@@ -117,6 +130,7 @@ def _after(path: str, old: Any, new: Any) -> str:
 
 
 def _text(path: str, value: Any) -> str:
+    """Return a value in readable form, by the ending of its path."""
     if value is _MISSING:
         return GONE
     if path.endswith(_SECRETS) and value:

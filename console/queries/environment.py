@@ -1,4 +1,7 @@
-"""What of this installation is set from outside, with where each value comes from. Secrets are said to be set, no more."""
+"""Settings of this installation that come from the environment, and the origin of each value.
+
+Secrets are only reported as set.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from django.conf import settings
 
 
 class EnvironmentSetting(NamedTuple):
-    """A value from the environment."""
+    """Setting from the environment, or its default."""
 
     name: str
     word: str
@@ -18,22 +21,46 @@ class EnvironmentSetting(NamedTuple):
 
 
 def environment_settings() -> list[EnvironmentSetting]:
-    """Those that explain what the console shows and keeps."""
+    """Return the settings that determine what the console shows and how long it stores data."""
     days = settings.SLUICE_AUDIT_RETENTION_DAYS
     rows = (
         ("SLUICE_INSTANCE", "Instance", settings.SLUICE_INSTANCE),
         ("SLUICE_TIME_ZONE", "The site’s clock", str(settings.SLUICE_LOCAL_ZONE)),
-        ("SLUICE_SAMPLE_RETENTION_HOURS", "Samples of ten seconds", f"{settings.SLUICE_SAMPLE_RETENTION_HOURS} h"),
-        ("SLUICE_MINUTE_RETENTION_DAYS", "The worst of each minute", f"{settings.SLUICE_MINUTE_RETENTION_DAYS} days"),
-        ("SLUICE_HOUR_RETENTION_DAYS", "The pipeline’s hours of clients", f"{settings.SLUICE_HOUR_RETENTION_DAYS} days"),
-        ("SLUICE_DECISION_RETENTION_DAYS", "Decisions and losses", f"{settings.SLUICE_DECISION_RETENTION_DAYS} days"),
+        (
+            "SLUICE_SAMPLE_RETENTION_HOURS",
+            "Samples of ten seconds",
+            f"{settings.SLUICE_SAMPLE_RETENTION_HOURS} h",
+        ),
+        (
+            "SLUICE_MINUTE_RETENTION_DAYS",
+            "The worst of each minute",
+            f"{settings.SLUICE_MINUTE_RETENTION_DAYS} days",
+        ),
+        (
+            "SLUICE_HOUR_RETENTION_DAYS",
+            "The pipeline’s hours of clients",
+            f"{settings.SLUICE_HOUR_RETENTION_DAYS} days",
+        ),
+        (
+            "SLUICE_DECISION_RETENTION_DAYS",
+            "Decisions and losses",
+            f"{settings.SLUICE_DECISION_RETENTION_DAYS} days",
+        ),
         ("SLUICE_AUDIT_RETENTION_DAYS", "Audit events", f"{_kept(days['*'])}, logins {_kept(days['login'])}"),
         ("SLUICE_SESSION_HOURS", "A session ends after", f"{settings.SESSION_COOKIE_AGE // 3600} h"),
-        ("SLUICE_SESSION_IDLE_MINUTES", "or unused for", f"{idle} min" if (idle := settings.SLUICE_SESSION_IDLE_MINUTES) else "never"),
-        ("SLUICE_REQUIRE_TOTP", "Second factor", "everybody’s" if settings.SLUICE_REQUIRE_TOTP else "for who wants one"),
+        (
+            "SLUICE_SESSION_IDLE_MINUTES",
+            "or unused for",
+            f"{idle} min" if (idle := settings.SLUICE_SESSION_IDLE_MINUTES) else "never",
+        ),
+        (
+            "SLUICE_REQUIRE_TOTP",
+            "Second factor",
+            "everybody’s" if settings.SLUICE_REQUIRE_TOTP else "for who wants one",
+        ),
         ("SLUICE_WEBHOOK_HOSTS", "Hosts of webhooks", ", ".join(settings.SLUICE_WEBHOOK_HOSTS) or "none"),
         ("SLUICE_SMTP_URL", "Mail of alerts", "set" if settings.SLUICE_SMTP_URL else "none is sent"),
-    )  # fmt: skip
+    )
     return [
         EnvironmentSetting(name, word, value, "environment" if os.environ.get(name) else "default")
         for name, word, value in rows
@@ -41,5 +68,5 @@ def environment_settings() -> list[EnvironmentSetting]:
 
 
 def _kept(days: int) -> str:
-    """How long audit events are kept; 0 is for ever."""
+    """Return the retention of audit events as text; 0 days means forever."""
     return f"{days:,} days" if days else "for ever"

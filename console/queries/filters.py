@@ -1,4 +1,4 @@
-"""What lists are filtered by: the same classes for the pages and for the API."""
+"""Filters of lists, shared by pages and the API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from console.models import ActionRun, AuditEvent, Decision
 
 
 class _MomentField(IsoDateTimeField):
-    """A moment that is one in every zone: the year 1 further east is before all years."""
+    """Time field that rejects values outside Python's range in UTC, such as year 1 in a zone east of UTC."""
 
     def clean(self, value: Any) -> Any:
         moment = super().clean(value)
@@ -28,13 +28,13 @@ class _MomentField(IsoDateTimeField):
 
 
 class MomentFilter(filters.IsoDateTimeFilter):
-    """By a moment in ISO 8601."""
+    """Filter by a moment in ISO 8601."""
 
     field_class = _MomentField
 
 
 class DecisionFilter(filters.FilterSet):
-    """Decisions: by client, what was done and why, rule, revision, and time."""
+    """Filter of decisions by client, action, reason, rule, revision and time."""
 
     member = filters.CharFilter()
     client = filters.CharFilter()
@@ -53,7 +53,7 @@ class DecisionFilter(filters.FilterSet):
 
 
 class RunFilter(filters.FilterSet):
-    """Runs: by kind, state, who asked, and when they were asked for."""
+    """Filter of runs by kind, state, requesting account, and time of the request."""
 
     kind = filters.ChoiceFilter(choices=RunKind.choices)
     state = filters.ChoiceFilter(choices=RunState.choices)
@@ -67,7 +67,7 @@ class RunFilter(filters.FilterSet):
 
 
 class AuditFilter(filters.FilterSet):
-    """Audit events: by who, what, on what, how it ended, when, from where, and by any of their texts."""
+    """Filter of audit events by account, action, object, result, time, source and text."""
 
     actor = filters.CharFilter(lookup_expr="icontains")
     actor_kind = filters.ChoiceFilter(choices=ActorKind.choices)
@@ -85,8 +85,12 @@ class AuditFilter(filters.FilterSet):
         fields: list[str] = []
 
     def any_text(self, rows: QuerySet[Any], name: str, text: str) -> QuerySet[Any]:
-        """Part of any text of the event."""
+        """Return the events with `text` in any of their texts, or as request id."""
         return rows.filter(
-            Q(actor__icontains=text) | Q(action__icontains=text) | Q(object__icontains=text)
-            | Q(reason__icontains=text) | Q(message__icontains=text) | Q(request_id=text)
-        )  # fmt: skip
+            Q(actor__icontains=text)
+            | Q(action__icontains=text)
+            | Q(object__icontains=text)
+            | Q(reason__icontains=text)
+            | Q(message__icontains=text)
+            | Q(request_id=text)
+        )

@@ -1,4 +1,4 @@
-"""The group of brokers that carries an instance: what each of its members says, and who can't be asked."""
+"""Status of the group of brokers that carries an instance, as its members report it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from broker_core.errors import SluiceError
 from console.broker_link import BrokerAnswer, ask_all_brokers, link_to
 
 PATIENCE_S = 2.0
+"""Seconds to wait for a member's answer."""
 TAKING_PART = "taking part"
+"""Value of `GroupStatus.state` of a member that takes part."""
 
 
 class MemberView(NamedTuple):
-    """One member: as the first that answers sees it, what it says itself, and why it can't be asked."""
+    """Member of a group.
+
+    `entry`: the member as the first answering member sees it. `own`: the member's own report. `problem`:
+    the error if it could not be asked.
+    """
 
     name: str
     entry: MemberEntry | None
@@ -23,27 +29,33 @@ class MemberView(NamedTuple):
 
     @property
     def is_reachable(self) -> bool:
-        """Whether it has ever said how far it is: else nothing of it is known, and no figure is one."""
+        """Whether the member ever reported its position.
+
+        Otherwise nothing is known of it, and its figures are meaningless.
+        """
         return self.entry is not None and (
             self.entry.there or self.entry.applied > 0 or bool(self.entry.chain)
         )
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether it says nothing any more: what is known of it is old."""
+        """Whether the member has stopped reporting, so that its figures are old."""
         return self.is_reachable and self.entry is not None and not self.entry.there
 
     @property
     def is_healthy(self) -> bool:
-        """Whether it is there, takes part and agrees, as far as it is known."""
+        """Whether the member is present, takes part and agrees with the others, as far as known."""
         entry, own = self.entry, self.own
         agrees = entry is not None and entry.there and entry.alike is not False
         return agrees and self.problem is None and (own is None or own.state == TAKING_PART)
 
 
 class GroupView(NamedTuple):
-    """`status` is what the first says that answers; without it `problem` says why nobody does, or that there
-    is no group."""
+    """Group and its members.
+
+    `status` is the report of the first member that answered. Without it `problem` gives the reason: no
+    member answered, or there is no group.
+    """
 
     status: GroupStatus | None
     members: list[MemberView]
@@ -51,29 +63,31 @@ class GroupView(NamedTuple):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether everybody can be asked, takes part and agrees, and every engine is up to date."""
+        """Whether every member answers, takes part and agrees, and every log service is up to date."""
         return self.status is not None and is_group_healthy(self.status) and not self.unhealthy_members
 
     @property
     def unhealthy_members(self) -> list[str]:
-        """The members that it is about when not all is well."""
+        """Names of the members that cause an unhealthy state."""
         return [one.name for one in self.members if not one.is_healthy]
 
 
 def current_group(instance_name: str) -> GroupStatus:
-    """As the first member sees it that can be reached. OperatorError no_group for a broker by itself;
-    BrokerUnavailable."""
+    """Return the group's status from the first member that answers.
+
+    Raises OperatorError `no_group` for a broker without a group, or BrokerUnavailable.
+    """
     return link_to(instance_name).call(GetGroup())
 
 
 def is_group_healthy(status: GroupStatus) -> bool:
-    """Whether everybody takes part, agrees, and every engine is up to date."""
+    """Return whether every member takes part and agrees, and every log service is up to date."""
     members = all(one.there and one.alike is not False for one in status.members)
     return status.state == TAKING_PART and members and status.engines_current == status.engines
 
 
 def group_view(instance_name: str) -> GroupView:
-    """Asks every member that this console reaches, all at once."""
+    """Request the status of every member that this console reaches, in parallel."""
     told = ask_all_brokers(instance_name, GetGroup(), timeout_s=PATIENCE_S)
     status = next((one.answer for one in told if one.answer is not None), None)
     if status is None:
@@ -89,11 +103,15 @@ def group_view(instance_name: str) -> GroupView:
 
 
 def _name_of(told: BrokerAnswer[GroupStatus]) -> str:
-    """Its own word where it isn't listed by its member's name: it is the one on this machine."""
+    """Return a member's name from its own report.
+
+    The broker on this machine may be configured without a member's name.
+    """
     return told.answer.member if told.answer is not None else told.member
 
 
 def _seen(name: str, entry: MemberEntry | None, told: BrokerAnswer[GroupStatus] | None) -> MemberView:
+    """Return a member's view from the first report and its own answer."""
     if told is None:
         return MemberView(name, entry, None, None)
     return MemberView(name, entry, told.answer, told.error)

@@ -1,4 +1,4 @@
-"""How a client fared: its samples over time, and the decisions on it."""
+"""History of a client: samples over time, and decisions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from console.models import ClientSample, Decision, Instance
 from console.queries.client_scope import visible_rows
 
 MAX_POINTS = 2_000
+"""Maximum points of an answer."""
 SAMPLE_S = 10
+"""Seconds between two samples."""
 NUMBERS = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes", "rate_out_messages")
+"""Numeric fields of a sample."""
 
 
 def client_samples(
     instance: Instance, client: str, start: datetime, end: datetime, step_s: int = SAMPLE_S
 ) -> list[dict[str, Any]]:
-    """Samples of a client from `start` up to `end`; with a longer step, the worst of each step's.
+    """Return a client's samples from `start` to before `end`; a longer step has the worst values of its
+    samples.
 
-    The step is made longer where the answer would have more than MAX_POINTS points.
+    The step is increased if the answer would have more than `MAX_POINTS` points.
     """
     step = max(step_s, SAMPLE_S, -(-int((end - start).total_seconds()) // MAX_POINTS))
     rows = (
@@ -41,12 +45,12 @@ def client_samples(
 
 
 def recent_samples(instance: Instance, client: str, now: datetime, minutes: int = 60) -> list[dict[str, Any]]:
-    """The last hour of a client, for its page."""
+    """Return a client's samples of the last `minutes` minutes."""
     return client_samples(instance, client, now - timedelta(minutes=minutes), now)
 
 
 def last_sample_time(instance: Instance, client: str) -> datetime | None:
-    """When it was last seen, of what is kept."""
+    """Return the moment of a client's newest stored sample, or None."""
     newest = (
         ClientSample.objects.filter(instance=instance, client=client)
         .order_by("-at")
@@ -63,7 +67,10 @@ def decisions(
     since: datetime | None = None,
     patterns: Sequence[str] | None = None,
 ) -> QuerySet[Decision]:
-    """Decisions, newest first; only on clients whose names fit one of `patterns`, None being all."""
+    """Return decisions, newest first.
+
+    Only clients whose names match one of `patterns` are included; None means all.
+    """
     found = visible_rows(Decision.objects.filter(instance=instance), patterns)
     if client:
         found = found.filter(client=client)
@@ -75,6 +82,7 @@ def decisions(
 
 
 def _worsen(point: dict[str, Any], row: dict[str, Any]) -> None:
+    """Merge a row into a point: the highest of each number, and a state other than live."""
     for name in NUMBERS:
         if row[name] is not None:
             point[name] = max(point[name] or 0, row[name])

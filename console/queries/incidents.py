@@ -1,7 +1,8 @@
-"""Decisions of one cause as one incident with members, and how they lie over time. Pure.
+"""Groups of related decisions (incidents), storms of logons, and decisions over time. Pure functions.
 
-Acts of one rule for one reason that follow one another within a few minutes are one incident, however many clients they are about; so
-are the acts on one client that comes back to the same limit again and again. Many clients that log on at once are one as well: a storm.
+Decisions of one rule with the same reason and at most 5 minutes between two of them form one incident,
+for any number of clients. So do repeated decisions on one client that reaches the same limit again and
+again. Many clients that log on at almost the same time form a logon storm.
 """
 
 from __future__ import annotations
@@ -14,20 +15,25 @@ from broker_core.documents.clients import ClientEntry
 from console.models import Decision
 
 GAP: Final = timedelta(minutes=5)
-"""A longer silence ends an incident."""
+"""Maximum time between two decisions of an incident."""
 LEAST: Final = 3
-"""Acts that make one."""
+"""Minimum number of decisions of an incident."""
 MAX_READ: Final = 2_000
+"""Maximum number of decisions that callers load."""
 STORM_LOGONS: Final = 20
-"""Logons that make a storm, each within STORM_GAP_MS of the one before."""
+"""Minimum number of logons of a storm, each within `STORM_GAP_MS` of the previous one."""
 STORM_GAP_MS: Final = 2_000
+"""Maximum milliseconds between two logons of a storm."""
 _CUT_OFF: Final = {"disconnect", "refuse", "ask_to_close"}
+"""Actions that close a connection or refuse it."""
 BINS: Final = 96
+"""Number of cells of the timeline."""
 SPAN: Final = timedelta(hours=24)
+"""Time range of the timeline and of logon storms."""
 
 
 class Incident(NamedTuple):
-    """Acts that belong together. `flapping`: all on one client."""
+    """Decisions with equal action, reason, rule and mode, at most `GAP` apart."""
 
     action: str
     reason: str
@@ -36,34 +42,37 @@ class Incident(NamedTuple):
     first: datetime
     last: datetime
     clients: dict[str, int]
-    """How many acts on each, the most first."""
+    """Number of decisions by client, highest first."""
 
     @property
     def acts(self) -> int:
-        """How many."""
+        """Total number of decisions."""
         return sum(self.clients.values())
 
     @property
     def flapping(self) -> bool:
-        """Whether one client came back to it again and again."""
+        """Whether all decisions concern one client that repeatedly reached the limit."""
         return len(self.clients) == 1
 
 
 class LogonStorm(NamedTuple):
-    """Clients that logged on in one go. `shared`: what all of them have in common, as pairs of a word and its value."""
+    """Clients that logged on at almost the same time.
+
+    `shared`: common properties as pairs of name and value.
+    """
 
     first: datetime
     last: datetime
     clients: list[str]
     restart: datetime | None
-    """Of the broker, shortly before."""
+    """Moment of a broker restart shortly before; None without one."""
     cut_off: int
-    """How many of them had been cut off by a policy shortly before."""
+    """Number of these clients that a policy disconnected shortly before."""
     shared: list[tuple[str, str]]
 
 
 class TimelineCell(NamedTuple):
-    """A quarter of an hour in the picture."""
+    """Rectangle of the timeline for a quarter of an hour. `severe`: a client was disconnected."""
 
     x: float
     y: float
@@ -73,7 +82,7 @@ class TimelineCell(NamedTuple):
 
 
 def group_incidents(decisions: Iterable[Decision]) -> list[Incident]:
-    """The newest first. An act is in one incident at most."""
+    """Return the incidents among decisions, newest first. A decision belongs to at most one."""
     running: dict[tuple[str, str, str, str], list[Decision]] = {}
     found: list[list[Decision]] = []
     for one in sorted(decisions, key=lambda each: each.at):
@@ -89,6 +98,7 @@ def group_incidents(decisions: Iterable[Decision]) -> list[Incident]:
 
 
 def _incident(group: Sequence[Decision]) -> Incident:
+    """Return decisions as an incident."""
     counts: dict[str, int] = {}
     for one in group:
         counts[one.client] = counts.get(one.client, 0) + 1
@@ -100,7 +110,11 @@ def _incident(group: Sequence[Decision]) -> Incident:
 def logon_storms(
     clients: Iterable[ClientEntry], restarts: Sequence[datetime], decisions: Iterable[Decision], now: datetime
 ) -> list[LogonStorm]:
-    """The newest first, of the last day, by the logons of who is connected now: what came and went again isn't seen."""
+    """Return the logon storms of the last 24 hours, newest first.
+
+    They are computed from the logon times of connected clients. Clients that have disconnected since are
+    not counted.
+    """
     begin = (now - SPAN).timestamp() * 1_000
     come = sorted(
         (one for one in clients if one.connected_at >= begin), key=lambda one: (one.connected_at, one.name)
@@ -119,6 +133,7 @@ def logon_storms(
 def _storm(
     group: Sequence[ClientEntry], restarts: Sequence[datetime], cuts: Sequence[tuple[str, datetime]]
 ) -> LogonStorm:
+    """Return clients as a storm, with a preceding restart and their common properties."""
     first, last = (datetime.fromtimestamp(one.connected_at / 1_000, UTC) for one in (group[0], group[-1]))
     names = [one.name for one in group]
     members = set(names)
@@ -136,7 +151,7 @@ def _storm(
 def decision_timeline(
     decisions: Iterable[Decision], now: datetime, width: int = 960, height: int = 40
 ) -> list[TimelineCell]:
-    """How many acts in each quarter of an hour of the last day; severe is where a client was cut off."""
+    """Return cells for the number of decisions in each quarter of an hour of the last 24 hours."""
     counts, severe = [0] * BINS, [False] * BINS
     for one in decisions:
         place = int(BINS * (one.at - (now - SPAN)) / SPAN)
@@ -145,6 +160,10 @@ def decision_timeline(
             severe[place] |= one.action == "disconnect" and one.mode != "shadow"
     top, step = max(counts) or 1, width / BINS
     return [
-        TimelineCell(round(step * place, 1), round(height - tall, 1), round(step - 2, 1), round(tall, 1), severe[place])
-        for place, tall in ((place, max(4.0, height * count / top)) for place, count in enumerate(counts) if count)
-    ]  # fmt: skip
+        TimelineCell(
+            round(step * place, 1), round(height - tall, 1), round(step - 2, 1), round(tall, 1), severe[place]
+        )
+        for place, tall in (
+            (place, max(4.0, height * count / top)) for place, count in enumerate(counts) if count
+        )
+    ]

@@ -1,6 +1,7 @@
-"""The log as a map: what lies where by tier over time, who holds it and from where on, and what keeping it costs.
+"""Map of the log: segments by tier over time, the holders that need them, and the cost of retention.
 
-Pure: made of what the broker says of its segments. A holder's place is the oldest segment that it needs.
+Pure functions of a broker's list of segments. A holder is a reader, replay or other user of the log that
+keeps segments from removal. Its position is the oldest segment that it needs.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ from console.models import ActionRun
 from console.queries.overview import DiskForecast
 
 BINS: Final = 120
+"""Number of time slots of the map."""
 WIDTH: Final = 1_000
+"""Width of the map in SVG units."""
 HEIGHT: Final = 32
+"""Height of a tier in SVG units."""
 TICKS: Final = 5
+"""Number of intervals of the time axis."""
 RANGES: Final = {"24h": 1, "7d": 7, "30d": 30, "90d": 90}
-"""Days; "all" is from the oldest record on."""
+"""Selectable ranges in days. Another value means from the oldest record on."""
 AGES_S: Final = tuple(days * 86_400 for days in (1, 3, 7, 14, 30, 90, 365))
+"""Ages of retention options, in seconds."""
 KINDS: Final = {
     "managed replay": ("Managed replay", "history"),
     "durable subscription": ("Durable subscription", "versions"),
@@ -30,11 +36,11 @@ KINDS: Final = {
     "pipeline": ("Pipeline", "transfer"),
     "reader": ("Reader", "eye"),
 }
-"""Kinds of holders in the order in which they are shown: the word of one, and its icon."""
+"""Types of holders in display order, with label and icon."""
 
 
 class TimeBar(NamedTuple):
-    """A piece of time in the picture; `y` is its upper edge."""
+    """Rectangle of the map. `y` is its upper edge."""
 
     x: float
     y: float
@@ -43,7 +49,7 @@ class TimeBar(NamedTuple):
 
 
 class JournalTier(NamedTuple):
-    """One row of the map."""
+    """Row of the map: segments on disk, compressed, archived or removed."""
 
     key: str
     word: str
@@ -53,7 +59,10 @@ class JournalTier(NamedTuple):
 
 
 class LogHolder(NamedTuple):
-    """Who needs the log from a segment on. `client` and `name` are who is meant, "" where it is nobody of that kind."""
+    """User of the log that needs it from a segment on.
+
+    `client` and `name` identify the client and the subscription or replay; "" where there is none.
+    """
 
     kind: str
     owner: str
@@ -65,12 +74,12 @@ class LogHolder(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Its name without its kind."""
+        """Name of the holder without its type."""
         return self.owner.removeprefix(self.kind).removeprefix(" of ").strip() or self.owner
 
 
 class HolderGroup(NamedTuple):
-    """The holders of a kind, the oldest first."""
+    """Holders of one type, oldest position first."""
 
     kind: str
     word: str
@@ -79,12 +88,17 @@ class HolderGroup(NamedTuple):
 
     @property
     def oldest(self) -> LogHolder:
-        """Who holds most."""
+        """Holder that needs the most of the log."""
         return self.holders[0]
 
 
 class RetentionOption(NamedTuple):
-    """What would go if the log were kept for so long: what nobody needs, and who keeps the rest all the same."""
+    """Effect of keeping the log for `age_s` seconds.
+
+    `segments` and `bytes`: would be removed, because no holder needs them. `settles_at`: expected size in
+    bytes at this age. `fits`: whether the disk has space for it. `held_bytes` and `held_by`: older segments
+    that holders keep.
+    """
 
     age_s: int
     segments: int
@@ -96,13 +110,13 @@ class RetentionOption(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Its age."""
+        """Age as a text."""
         days = self.age_s // 86_400
         return "1 day" if days == 1 else "1 year" if days == 365 else f"{days} days"
 
 
 class JournalMap(NamedTuple):
-    """All of it. `start` and `end` are ns; `ticks` are moments for the axis, ms."""
+    """Complete map. `start` and `end` are in ns, `ticks` (moments of the axis) in ms."""
 
     start: int
     end: int
@@ -112,19 +126,24 @@ class JournalMap(NamedTuple):
 
     @property
     def holders(self) -> list[LogHolder]:
-        """All of them."""
+        """Holders of all types."""
         return [one for group in self.groups for one in group.holders]
 
     @property
     def oldest(self) -> LogHolder | None:
-        """Who holds most of the log."""
+        """Holder that needs the most of the log; None without holders."""
         return min(self.holders, key=lambda one: one.first_at, default=None)
 
 
 def journal_map(
     segments: Sequence[SegmentEntry], removals: Sequence[ActionRun], chosen: str, now: datetime
 ) -> JournalMap:
-    """The map of a range of RANGES, or of the whole log."""
+    """Return the map of the log.
+
+    Args:
+        removals: Succeeded runs that removed segments.
+        chosen: Key of `RANGES`; any other value means the whole log.
+    """
     end = int(now.timestamp() * 1e9)
     gone = [
         (int(one["from"]), int(one["to"]), (run.result or {}).get("bytes", 0))
@@ -159,7 +178,7 @@ def journal_map(
 
 
 def holders_by_kind(segments: Sequence[SegmentEntry], start: int = 0, end: int = 1) -> list[HolderGroup]:
-    """Who needs which part of the log, by kind."""
+    """Return the holders of the log, grouped by type."""
     first: dict[str, SegmentEntry] = {}
     held: dict[str, int] = {}
     for segment in sorted(segments, key=lambda one: one.first_sequence):
@@ -184,7 +203,7 @@ def holders_by_kind(segments: Sequence[SegmentEntry], start: int = 0, end: int =
 def retention_options(
     segments: Sequence[SegmentEntry], disk: DiskForecast | None, now: datetime
 ) -> list[RetentionOption]:
-    """A row for each age up to the first that is more than the log has."""
+    """Return an option for each age, up to the first that exceeds the log's age."""
     rows: list[RetentionOption] = []
     for age in AGES_S:
         before = (now - timedelta(seconds=age)).timestamp() * 1e9
@@ -212,6 +231,7 @@ def retention_options(
 def _spans(
     segments: Iterable[SegmentEntry], *, archived: bool, compressed: bool | None = None
 ) -> list[tuple[int, int, int]]:
+    """Return (first, last, bytes) of the segments of a tier."""
     return [
         (one.first_at, one.last_at, one.bytes)
         for one in segments
@@ -220,13 +240,13 @@ def _spans(
 
 
 def _accepted(run: ActionRun) -> dict[str, int] | None:
-    """Which moments a removal took, by its receipt."""
+    """Return the time range of the records that a removal deleted, from its receipt."""
     found = (run.result or {}).get("receipt", {}).get("accepted")
     return found if isinstance(found, dict) and found.get("from") and found.get("to") else None
 
 
 def _amounts(spans: list[tuple[int, int, int]], start: int, end: int) -> list[float]:
-    """Bytes by piece of time; a span's are spread evenly over its pieces."""
+    """Return bytes per time slot. A segment's bytes are spread evenly over its slots."""
     amounts = [0.0] * BINS
     for first, last, size in spans:
         low = max(0, int(BINS * (first - start) / (end - start)))
@@ -240,7 +260,7 @@ def _amounts(spans: list[tuple[int, int, int]], start: int, end: int) -> list[fl
 
 
 def _bars(amounts: list[float], top: float) -> list[TimeBar]:
-    """One scale for all tiers; what is there is never too low to be seen."""
+    """Return the bars of a tier. All tiers share one scale; a bar is never too low to be seen."""
     step = WIDTH / BINS
     tall = ((place, max(3.0, HEIGHT * amount / top)) for place, amount in enumerate(amounts) if amount)
     return [
@@ -250,11 +270,12 @@ def _bars(amounts: list[float], top: float) -> list[TimeBar]:
 
 
 def _x(at: int, start: int, end: int) -> float:
+    """Return the horizontal position of a moment on the map."""
     return round(min(WIDTH, max(0.0, WIDTH * (at - start) / max(1, end - start))), 1)
 
 
 def _whose(kind: str, owner: str) -> tuple[str, str]:
-    """(client, name) that an owner's words name."""
+    """Return the client and the subscription or replay that an owner's text names."""
     words = owner.removeprefix(kind).strip()
     if kind in ("replay", "spool"):
         return words.removeprefix("of "), ""

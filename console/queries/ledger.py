@@ -1,4 +1,4 @@
-"""The loss ledger, as stored, and the durable subscriptions, as a broker has them now."""
+"""Queries for the stored loss ledger, and for durable subscriptions at their broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def losses(
     since: datetime | None = None,
     patterns: Sequence[str] | None = None,
 ) -> QuerySet[LossRecord]:
-    """Intervals, newest first; only of clients whose names fit one of `patterns`, None being all."""
+    """Return intervals of lost messages, newest first.
+
+    Only clients whose names match one of `patterns` are included; None means all.
+    """
     found = visible_rows(LossRecord.objects.filter(instance=instance), patterns)
     wanted = {"client": client, "subscription": subscription, "cause": cause, "rule": rule}
     found = found.filter(**{key: value for key, value in wanted.items() if value})
@@ -34,7 +37,10 @@ def losses(
 
 
 def durables(instance_name: str | None = None, patterns: Sequence[str] | None = None) -> list[DurableEntry]:
-    """Durable subscriptions of clients whose names fit one of `patterns`, None being all. Raises BrokerUnavailable."""
+    """Return durable subscriptions of clients whose names match one of `patterns`; None means all.
+
+    Raises BrokerUnavailable.
+    """
     found = link_to(instance_named(instance_name).name).call(ListDurables())
     return [
         one

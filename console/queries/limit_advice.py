@@ -1,8 +1,10 @@
-"""The smallest change of a rule that would have spared a client: the broker's own `judge` on the minute that a decision recorded. Pure.
+"""Smallest change of a rule that would have spared a client, found by re-judging recorded samples. Pure
+functions.
 
-A decision carries its client's last 60 looks. They are judged again by the rule as it was: only where that comes to the same act can
-anything be said. Then the limit, or the time it must be passed for, is raised until nothing is decided in that minute. What would have
-come after it nobody knows: the act changed that.
+A decision stores its client's last 60 samples. The broker's own `judge` evaluates them with the original
+rule. If that does not reproduce the decision, there is no advice. Otherwise the limit, or the hold time, is
+raised until no decision results from those samples. The time after the decision is unknown, because the
+decision changed it.
 """
 
 from __future__ import annotations
@@ -27,13 +29,21 @@ from broker_core.slow_clients.evaluate.signals import (
 from broker_core.slow_clients.rules.rule import Rule
 
 _MS: Final = 1_000_000
+"""Nanoseconds of a millisecond."""
 _SHAPES: Final = {Shape.HARD, Shape.PERCENT_OF, Shape.LARGEST_WHEN_POOL_OVER}
+"""Shapes of rules that can be judged again from samples."""
 _COLUMN: Final = {Signal.OUTBOUND_BYTES: 1, Signal.SPOOL_BYTES: 2, Signal.OLDEST_AGE: 3}
-"""Which figure of a look a signal is; of others the decision has the last alone."""
+"""Column of each signal in a recorded sample.
+
+For other signals a decision stores only the last value.
+"""
 
 
 class LimitAdvice(NamedTuple):
-    """The smallest limit in `unit`, and the smallest hold in ms (None where the rule has none), either of which would have done."""
+    """Smallest limit in `unit`, and smallest hold in ms, either of which would have avoided the decision.
+
+    `hold_ms` is None where the rule has no hold. `was` is the rule's limit.
+    """
 
     limit: int
     was: int
@@ -42,13 +52,16 @@ class LimitAdvice(NamedTuple):
 
     @property
     def increase_percent(self) -> float:
-        """How much more that limit is."""
+        """Increase from the rule's limit to the advised one, in percent."""
         return 100.0 * (self.limit - self.was) / max(1, self.was)
 
 
 @dataclass
 class _RecordedSample:
-    """A client and its backlog at one look; what no look recorded is none."""
+    """Client and its backlog at one recorded sample, as the broker's judge reads them.
+
+    Values that the sample lacks are 0.
+    """
 
     at: int
     name: str
@@ -79,7 +92,7 @@ class _RecordedSample:
         return self
 
     def update_progress(self) -> None:
-        """It is a look."""
+        """Do nothing, since a recorded sample does not change."""
 
     def waiting(self) -> BacklogCounts:
         return BacklogCounts(1, 0, 0, "")
@@ -92,40 +105,56 @@ class _RecordedSample:
 
 
 def _aged(attribute: str) -> Callable[[_RecordedSample, int], None]:
+    """Return a function that sets an attribute to the moment of the given age (ms)."""
     return lambda look, value: setattr(look, attribute, look.at - value * _MS)
 
 
 def _set(attribute: str) -> Callable[[_RecordedSample, int], None]:
+    """Return a function that sets an attribute."""
     return lambda look, value: setattr(look, attribute, value)
 
 
 def _spooled_for(look: _RecordedSample, value: int) -> None:
+    """Set the moment at which the client was offlined."""
     look.is_offlined, look.offlined_at = True, look.at - value * _MS
 
 
 _WRITERS: Final[Mapping[Signal, Callable[[_RecordedSample, int], None]]] = {
-    Signal.OUTBOUND_BYTES: _set("memory"), Signal.OUTBOUND_MESSAGES: _set("messages"), Signal.SPOOL_BYTES: _set("disk"),
-    Signal.CONFLATION_BYTES: _set("conflation_bytes"), Signal.BACKLOG_BYTES: _set("owed_bytes"), Signal.BACKLOG_MESSAGES: _set("owed_messages"),
-    Signal.OLDEST_AGE: _aged("oldest_at"), Signal.WRITE_BLOCKED: _aged("blocked_since"), Signal.SPOOL_AGE: _spooled_for,
-    Signal.POOL_MEMORY: _set("memory"), Signal.POOL_DISK: _set("disk"), Signal.PINNED_BYTES: _set("pinned_bytes"),
+    Signal.OUTBOUND_BYTES: _set("memory"),
+    Signal.OUTBOUND_MESSAGES: _set("messages"),
+    Signal.SPOOL_BYTES: _set("disk"),
+    Signal.CONFLATION_BYTES: _set("conflation_bytes"),
+    Signal.BACKLOG_BYTES: _set("owed_bytes"),
+    Signal.BACKLOG_MESSAGES: _set("owed_messages"),
+    Signal.OLDEST_AGE: _aged("oldest_at"),
+    Signal.WRITE_BLOCKED: _aged("blocked_since"),
+    Signal.SPOOL_AGE: _spooled_for,
+    Signal.POOL_MEMORY: _set("memory"),
+    Signal.POOL_DISK: _set("disk"),
+    Signal.PINNED_BYTES: _set("pinned_bytes"),
     Signal.USER_PINNED_BYTES: _set("user_pinned_bytes"),
-}  # fmt: skip
+}
+"""Functions that set a signal's value in a `_RecordedSample`. Ages are converted to moments."""
 
 
 def limit_advice(details: Mapping[str, Any]) -> LimitAdvice | None:
-    """Of a decision as it is stored (`DecisionEntry`, times in ms); None where its minute can't be judged again."""
+    """Return advice for a stored decision; None if its samples can't be judged again.
+
+    `details` is a `DecisionEntry` as stored, with times in ms.
+    """
     rule = _rule(details)
     if rule is None:
         return None
     minute = _minute(details, rule)
     if not _acts(rule, minute, details):
         return None
-    # A limit is passed by a greater value, and a hold is over when so much time has gone by: no others make a difference.
+    # Only observed values matter: a larger value exceeds a limit, and a hold ends after the observed time.
     values = {value for _, value in minute if value > rule.limit}
     limit = _least(values, lambda tried: not _acts(replace(rule, limit=tried), minute, details, or_soon=True))
     if limit is None:
         return None
-    step = max(1, rule.limit // 200)  # told so that it can be told from what it was
+    # round up by at least 0.5 % so that the advice differs visibly from the old limit
+    step = max(1, rule.limit // 200)
     hold = None
     if not _preset(rule.name) and rule.signal not in POOL_SIGNALS:
         holds = {minute[-1][0] - at + 1 for at, _ in minute if minute[-1][0] - at >= rule.hold_ms}
@@ -134,12 +163,13 @@ def limit_advice(details: Mapping[str, Any]) -> LimitAdvice | None:
 
 
 def _preset(name: str) -> bool:
+    """Return whether a rule was compiled from a preset."""
     group, _, field_name = name.rpartition(".")
     return field_name in PRESETS.get(group, {}) or name.split(".", 1)[0] in PRESETS
 
 
 def _rule(details: Mapping[str, Any]) -> Rule | None:
-    """The rule as the decision tells it."""
+    """Return the rule that a decision describes; None if it can't be judged again."""
     try:
         signal, shape, action = (
             Signal(details["signal"]),
@@ -153,12 +183,22 @@ def _rule(details: Mapping[str, Any]) -> Rule | None:
         return None
     scope = str(details.get("pool", "") if signal in POOL_SIGNALS else details.get("transport", ""))
     return Rule(
-        str(details.get("rule", "")), "", scope, signal, shape, limit, (Rung(action),), 0, hold_ms=int(details.get("hold_ms") or 0)
-    )  # fmt: skip
+        str(details.get("rule", "")),
+        "",
+        scope,
+        signal,
+        shape,
+        limit,
+        (Rung(action),),
+        0,
+        hold_ms=int(details.get("hold_ms") or 0),
+    )
 
 
 def _minute(details: Mapping[str, Any], rule: Rule) -> list[tuple[int, int]]:
-    """What the rule saw: moments in ms with the signal's value, oldest first, the last as it was decided on."""
+    """Return the signal's values that the rule saw: (moment in ms, value), oldest first, ending with the
+    decision.
+    """
     at, column = int(details["at"]), _COLUMN.get(rule.signal)
     seen: list[tuple[int, int]] = []
     if column is not None:
@@ -169,7 +209,10 @@ def _minute(details: Mapping[str, Any], rule: Rule) -> list[tuple[int, int]]:
 def _acts(
     rule: Rule, minute: Sequence[tuple[int, int]], details: Mapping[str, Any], or_soon: bool = False
 ) -> bool:
-    """Whether the broker's judge decides anything in that minute; `or_soon`: or would, were it to go on as at its end."""
+    """Return whether the broker's judge makes a decision from the samples.
+
+    With `or_soon` also True if a hold is still running at the end, so that a decision would follow.
+    """
     pool, name = str(details.get("pool", "")), str(details.get("client", ""))
     of_pool = rule.signal in POOL_SIGNALS
     holds: Holds = {}
@@ -199,7 +242,10 @@ def _acts(
 
 
 def _least(tried: Collection[int], spares: Callable[[int], bool]) -> int | None:
-    """The smallest that spares the client: what spares it, every greater one does too."""
+    """Return the smallest value that spares the client.
+
+    Every greater value must spare it too (binary search).
+    """
     found = sorted(set(tried))
     place = bisect_left(found, True, key=spares)
     return found[place] if place < len(found) else None

@@ -1,4 +1,4 @@
-"""Links to other sites, as the brokers that carry them see them."""
+"""Links to other sites, as the brokers that carry them report them."""
 
 from __future__ import annotations
 
@@ -10,40 +10,46 @@ from broker_core.documents.requests import GetLinks
 from console.broker_link import BrokerAnswer, ask_all_brokers
 
 PATIENCE_S = 2.0
+"""Seconds to wait for a broker's answer."""
 _KNOWING: Final[tuple[LinkState, ...]] = ("carrying", "away", "off", "standing by")
+"""Link states from best to least informed."""
 
 
 class LinkView(NamedTuple):
-    """One link, as the member says that carries it, or else one that would: `member`, "" of a broker by
-    itself. `others` stand by."""
+    """Link as reported by the member that carries it, or by one that would.
+
+    `member` is "" for a broker without a group. `others` are members on standby.
+    """
 
     member: str
     entry: LinkEntry
     others: list[str]
     has_any: bool
-    """Whether the destination has said that it has anything."""
+    """Whether the destination has reported that it has any record."""
 
     @property
     def has_lag(self) -> bool:
-        """Whether the time that it is behind can be told: of records that it hasn't passed the oldest's
-        moment may be unknown."""
+        """Whether the lag in time is known.
+
+        The moment of the oldest record that was not forwarded may be unknown.
+        """
         return bool(self.entry.behind_ms) or not self.entry.behind
 
 
 class LinksView(NamedTuple):
-    """`links`: each once; `away`: brokers that couldn't be asked."""
+    """Links of an instance, each once, and the brokers that could not be asked (`away`)."""
 
     links: list[LinkView]
     away: list[BrokerAnswer[LinkList]]
 
     @property
     def is_healthy(self) -> bool:
-        """Whether every broker could be asked, and each link that is to carry does."""
+        """Whether every broker answered and no link's destination is unavailable."""
         return not self.away and all(one.entry.state != "away" for one in self.links)
 
 
 def current_links(instance_name: str) -> LinksView:
-    """Of every broker of the instance."""
+    """Return the links that the brokers of the instance report."""
     told = ask_all_brokers(instance_name, GetLinks(), timeout_s=PATIENCE_S)
     found: dict[str, list[tuple[str, LinkEntry]]] = {}
     for one in told:
@@ -55,7 +61,10 @@ def current_links(instance_name: str) -> LinksView:
 
 
 def _seen(said: list[tuple[str, LinkEntry]], instance_name: str) -> LinkView:
-    """Whoever carries it knows; else who tries to, or has it switched off, rather than who stands by."""
+    """Return a link as its best-informed member reports it.
+
+    This is the member that carries it, else one that tries to, or has it disabled.
+    """
     member, entry = min(said, key=lambda one: _KNOWING.index(one[1].state))
     others = [other for other, link in said if link.state == "standing by" and other != member]
     return LinkView(member, entry, others, bool(bookmark_sequence(entry.position or "0", instance_name)))

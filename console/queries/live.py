@@ -1,4 +1,4 @@
-"""What a running broker says about itself and its journals."""
+"""Current state of a running broker and its journal."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from console.queries.policies import instance_named
 
 
 def instance_status(instance_name: str | None = None, member: str = "") -> InstanceStatus:
-    """The broker's status; of a group, of all members or of one. Raises BrokerUnavailable, OperatorError unknown_member."""
+    """Return the broker's status; in a group that of all members, or of `member`.
+
+    Raises BrokerUnavailable, or OperatorError `unknown_member`.
+    """
     return link_to(instance_named(instance_name).name, member).call(requests.GetStatus())
 
 
 def instance_snapshot(instance_name: str | None = None) -> Snapshot:
-    """The broker's status and all its clients at one moment. Raises BrokerUnavailable."""
+    """Return the broker's status and all its clients at one moment. Raises BrokerUnavailable."""
     return link_to(instance_named(instance_name).name).call(requests.GetSnapshot())
 
 
 def journal_segments(instance_name: str | None = None, member: str = "") -> list[SegmentEntry]:
-    """The segments of the journal, oldest first; in a group the member's, or the first's. Raises BrokerUnavailable."""
+    """Return the journal's segments, oldest first; in a group those of `member`, or of the first member.
+
+    Raises BrokerUnavailable.
+    """
     name = instance_named(instance_name).name
     return link_to(name, member or members_of(name)[0]).call(requests.ListJournals())

@@ -1,8 +1,9 @@
-"""Publishers → topics → clients, with messages a second on each way: what the accounts of two snapshots differ by.
+"""Message flow graph: publishers → topics → clients, with messages per second.
 
-Nothing is counted here. What a client published by topic, and what each subscription was handed, stand in the broker's snapshot
-as totals; a rate is how much they grew between a look some seconds ago and this one. Names that are many are grouped by how they
-begin, so that five hundred clients are a few dozen boxes; clients that ask for an act are never in a group with others.
+The broker's snapshots contain totals: messages published by client and topic, and messages handed over per
+subscription. A rate is the growth of a total between two snapshots some seconds apart. Many names are
+grouped by their beginning, so that 500 clients become a few dozen boxes. Clients with a bad health state
+are never grouped with healthy ones.
 """
 
 from __future__ import annotations
@@ -21,19 +22,30 @@ from broker_core.names import name_matches
 from console.access.rights import topic_within
 
 MAX_PUBLISHERS: Final = 12
+"""Maximum boxes of publishers."""
 MAX_TOPICS: Final = 12
+"""Maximum boxes of topics."""
 MAX_SLOW: Final = 12
+"""Maximum boxes of single slow clients."""
 MAX_GROUPS: Final = 14
+"""Maximum boxes of other clients."""
 SAMPLES: Final = 6
+"""Maximum totals that a `FlowMeter` remembers."""
 LEAST_MS, MAX_MS = 900, 12_000
-"""How far two looks are apart: nearer ones say too little, and what is longer ago isn't now."""
+"""Minimum and maximum milliseconds between two compared snapshots.
+
+A shorter span gives inaccurate rates; a longer one is no longer current.
+"""
 OTHERS: Final = "others"
+"""Name of the box with the remaining members."""
 ASKS: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND, Health.NOT_RECORDED)
+"""Health states that require attention, worst first."""
 _SEPARATORS: Final = "-._"
+"""Characters that separate words of a client name."""
 
 
 class FlowNode(Document, frozen=True, kw_only=True):
-    """A publisher, a topic or a client, or a group of them."""
+    """Publisher, topic or client of the graph, or a group of them."""
 
     name: Annotated[
         str, Meta(description="Its name; of a group what its names begin with and `*`, or `others`.")
@@ -48,7 +60,10 @@ class FlowNode(Document, frozen=True, kw_only=True):
 
 
 class FlowLink(Document, frozen=True, kw_only=True):
-    """Messages a second from one to another, by their places in the lists."""
+    """Edge of the graph.
+
+    `source` and `target` are indices of the node lists; `rate` is messages per second.
+    """
 
     source: int
     target: int
@@ -56,7 +71,7 @@ class FlowLink(Document, frozen=True, kw_only=True):
 
 
 class Flow(Document, frozen=True, kw_only=True):
-    """Who publishes what to whom, now."""
+    """Message flow graph at one moment."""
 
     at: Moment
     span_ms: Annotated[
@@ -71,11 +86,11 @@ class Flow(Document, frozen=True, kw_only=True):
 
 
 Key = tuple[str, int, str]
-"""A client's name, since when it is connected, and a topic or a subscription."""
+"""Client name, moment of its logon, and a topic or subscription id."""
 
 
 class FlowTotals(NamedTuple):
-    """Totals of the accounts at one moment: published by client and topic, handed over by client and subscription."""
+    """Totals at one moment: published by client and topic, handed over by client and subscription."""
 
     at: int
     published: Mapping[Key, int]
@@ -83,7 +98,7 @@ class FlowTotals(NamedTuple):
 
 
 class FlowRates(NamedTuple):
-    """Messages a second, by the same keys. `span_ms` is None while there is nothing to compare with."""
+    """Messages per second by key. `span_ms` is None until there are two snapshots to compare."""
 
     span_ms: int | None
     published: Mapping[Key, float]
@@ -91,7 +106,7 @@ class FlowRates(NamedTuple):
 
 
 def flow_totals(snapshot: Snapshot) -> FlowTotals:
-    """The totals of a snapshot."""
+    """Return the totals in a snapshot."""
     published: dict[Key, int] = {}
     handed: dict[Key, int] = {}
     for one in snapshot.clients:
@@ -103,13 +118,16 @@ def flow_totals(snapshot: Snapshot) -> FlowTotals:
 
 
 class FlowMeter:
-    """The last looks of this process, made only while somebody asks. A rate is over the longest span that they have."""
+    """Recent totals of this process, from which rates are computed.
+
+    It records totals only when a flow is requested. Rates use the oldest total in the span.
+    """
 
     def __init__(self) -> None:
         self._looks: deque[FlowTotals] = deque(maxlen=SAMPLES)
 
     def rates(self, snapshot: Snapshot) -> FlowRates:
-        """How fast the accounts grew until this snapshot."""
+        """Return the rates up to this snapshot, and record its totals."""
         now, looks = flow_totals(snapshot), self._looks
         while looks and not 0 <= now.at - looks[0].at <= MAX_MS:
             looks.popleft()
@@ -124,19 +142,23 @@ class FlowMeter:
 
 
 def _grown(before: Mapping[Key, int], now: Mapping[Key, int], span_ms: int) -> dict[Key, float]:
-    """What wasn't there before began within the span; a subscription that was made anew under its id begins at nothing."""
+    """Return the growth per second of each total.
+
+    A missing total began within the span. A total that shrank is one of a subscription replaced under its
+    id; its rate is 0.
+    """
     return {key: max(0, number - before.get(key, 0)) * 1_000 / span_ms for key, number in now.items()}
 
 
 class FlowGroup(NamedTuple):
-    """A group in the making: its name, what belongs to it, and its place in the order."""
+    """Box of the graph: its name and members."""
 
     name: str
     members: tuple[str, ...]
 
 
 def build_flow(snapshot: Snapshot, rates: FlowRates, patterns: Sequence[str] | None) -> Flow:
-    """The graph of the clients whose names fit one of the patterns; None is all."""
+    """Return the graph of the clients whose names match a pattern; None means all."""
     clients = [
         one
         for one in snapshot.clients
@@ -147,8 +169,9 @@ def build_flow(snapshot: Snapshot, rates: FlowRates, patterns: Sequence[str] | N
     topics, at_topic = _topics(publishing, subscribing, rates)
     publishers, at_publisher = _boxed(_grouped([one.name for one in publishing], MAX_PUBLISHERS))
     slow = sorted(
-        (one for one in subscribing if one.health in ASKS), key=lambda one: (ASKS.index(one.health), -one.seconds_behind, one.name)
-    )  # fmt: skip
+        (one for one in subscribing if one.health in ASKS),
+        key=lambda one: (ASKS.index(one.health), -one.seconds_behind, one.name),
+    )
     singled = {one.name: one for one in slow[:MAX_SLOW]}
     more = tuple(one.name for one in slow[MAX_SLOW:])
     usual = [one.name for one in subscribing if one.health not in ASKS]
@@ -156,6 +179,8 @@ def build_flow(snapshot: Snapshot, rates: FlowRates, patterns: Sequence[str] | N
     groups += [FlowGroup("more slow", more)] if more else []
     receivers, at_receiver = _boxed([*groups, *_grouped(usual, MAX_GROUPS)])
 
+    # First the edges from publishers to topics: the incoming rate of each topic box is the weight by which
+    # the second loop divides a pattern's messages.
     incoming, published = [0.0] * len(topics), dict[tuple[int, int], float]()
     for one in publishing:
         for topic in one.published_topics:
@@ -178,18 +203,24 @@ def build_flow(snapshot: Snapshot, rates: FlowRates, patterns: Sequence[str] | N
         span_ms=rates.span_ms,
         publishers=_nodes(publishers, _sums(published, len(publishers), 0)),
         topics=[
-            FlowNode(name=box.name, members=len(box.members), rate=_short(outgoing[at]), rate_in=_short(incoming[at]))
+            FlowNode(
+                name=box.name,
+                members=len(box.members),
+                rate=_short(outgoing[at]),
+                rate_in=_short(incoming[at]),
+            )
             for at, box in enumerate(topics)
         ],
         clients=_nodes(receivers, _sums(handed, len(receivers), 1), singled),
         published=_links(published),
         handed=_links(handed),
-    )  # fmt: skip
+    )
 
 
 def _nodes(
     boxes: Sequence[FlowGroup], rates: Sequence[float], singled: Mapping[str, ClientEntry] | None = None
 ) -> list[FlowNode]:
+    """Return the nodes of boxes; slow clients (`singled`) with health and lag."""
     made = []
     for box, rate in zip(boxes, rates, strict=True):
         one = (singled or {}).get(box.name)
@@ -207,6 +238,7 @@ def _links(ways: Mapping[tuple[int, int], float]) -> list[FlowLink]:
 
 
 def _sums(ways: Mapping[tuple[int, int], float], number: int, end: int) -> list[float]:
+    """Return the rates of all edges per box, at their source (`end` 0) or target (1)."""
     found = [0.0] * number
     for way, rate in ways.items():
         found[way[end]] += rate
@@ -214,15 +246,15 @@ def _sums(ways: Mapping[tuple[int, int], float], number: int, end: int) -> list[
 
 
 def _short(rate: float) -> float:
-    """Three digits are enough for a picture, and change less often."""
+    """Round a rate to three significant digits, which suffice for a picture and change less often."""
     return float(f"{rate:.3g}")
 
 
-# Topics.
+# Topics
 
 
 class _TopicMembership:
-    """Which boxes a topic or a pattern belongs to, and how its messages are divided between them."""
+    """Mapping of topics and patterns to boxes, and to the shares of their messages."""
 
     def __init__(self, boxes: Sequence[FlowGroup]) -> None:
         self._boxes = boxes
@@ -230,7 +262,11 @@ class _TopicMembership:
         self._found: dict[str, list[int]] = {}
 
     def __call__(self, topic: str, weights: Sequence[float]) -> list[tuple[int, float]]:
-        """Its boxes with shares that sum to one: as what comes on each, since a subscription to many isn't counted apart."""
+        """Return the boxes of a topic or pattern with shares that sum to 1.
+
+        The messages of a pattern are not counted by topic, so they are divided in proportion to `weights`,
+        the incoming rate of each box.
+        """
         places = self._found.get(topic)
         if places is None:
             places = self._found[topic] = self._look(topic)
@@ -240,6 +276,7 @@ class _TopicMembership:
         return [(place, weights[place] / whole if whole else 1 / len(places)) for place in places]
 
     def _look(self, topic: str) -> list[int]:
+        """Return the indices of the boxes that a topic or pattern overlaps."""
         own = self._own.get(topic)
         if own is not None:
             return [own]
@@ -251,7 +288,7 @@ class _TopicMembership:
 def _topics(
     publishing: Iterable[ClientEntry], subscribing: Iterable[ClientEntry], rates: FlowRates
 ) -> tuple[list[FlowGroup], _TopicMembership]:
-    """The boxes of topics: those that are published to, and patterns subscribed to that none of them meets."""
+    """Return the boxes of published topics, and of subscribed patterns that match none of them."""
     weights: dict[str, float] = {}
     for one in publishing:
         for topic in one.published_topics:
@@ -283,6 +320,7 @@ def _topics(
 
 
 def _by_first_word(weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the weights added by the first word of the topics."""
     found: dict[str, float] = {}
     for topic, weight in weights.items():
         word = _first_word(topic)
@@ -297,19 +335,23 @@ def _first_word(topic: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def _meet(pattern: str, other: str) -> bool:
-    """Whether a topic or pattern and another one name something in common, one within the other."""
+    """Return whether one topic or pattern contains the other."""
     return pattern == other or topic_within(pattern, other) or topic_within(other, pattern)
 
 
-# Names.
+# Client names
 
 
 def _boxed(boxes: list[FlowGroup]) -> tuple[list[FlowGroup], dict[str, int]]:
+    """Return the boxes, and the index of each member's box."""
     return boxes, {member: place for place, box in enumerate(boxes) for member in box.members}
 
 
 def _grouped(names: Sequence[str], most: int) -> list[FlowGroup]:
-    """Each by itself while they are few, else by how they begin: the finest way that makes no more than so many groups."""
+    """Return a box per name, or boxes by common beginning if there are more than `most` names.
+
+    Of two ways to cut names, the finer one that yields at most `most` boxes is used.
+    """
     if len(names) <= most:
         return [FlowGroup(name, (name,)) for name in sorted(names)]
     groups: dict[str, list[str]] = {}
@@ -331,7 +373,7 @@ def _box(key: str, names: list[str]) -> FlowGroup:
 
 
 def _before_last(name: str) -> str:
-    """ "desk-eu-12" begins with "desk-eu-", "node7" with "node"."""
+    """Return the beginning of a name: "desk-eu-" for "desk-eu-12", "node" for "node7"."""
     stem = name.rstrip("0123456789")
     if stem != name and stem:
         return stem
@@ -339,9 +381,10 @@ def _before_last(name: str) -> str:
 
 
 def _before_first(name: str) -> str:
+    """Return the beginning of a name up to its first separator."""
     places = [at for at in (name.find(one) for one in _SEPARATORS) if at > 0]
     return name[: min(places) + 1] if places else (name.rstrip("0123456789") or name)
 
 
 METER: Final = FlowMeter()
-"""This process's."""
+"""Meter of this process."""

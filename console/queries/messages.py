@@ -1,7 +1,8 @@
-"""The messages of topics, as the journal has them: from a place on, the newest, and what comes while one looks.
+"""Messages of topics in the journal: from a bookmark on, the newest, and new ones as they arrive.
 
-All of it asks the broker to browse (broker_core/control/browsing.py), which goes forwards and is bounded in what it reads. The
-newest are found by growing pieces from the end backwards; whoever follows is told what passed while too much came.
+All functions send browse requests to the broker (`broker_core/control/browsing.py`), which reads forwards
+and limits the amount read. The newest messages are found by reading growing ranges backwards from the end.
+A follower that receives too much gets the number of skipped records.
 """
 
 from __future__ import annotations
@@ -21,17 +22,23 @@ from console.queries import live
 from console.queries.policies import instance_named
 
 PIECE: Final = 1_000
-"""Records that one answer can have the messages of; of a larger piece it may have the oldest only."""
+"""Records whose messages fit into one answer.
+
+An answer about a larger range may contain only the oldest ones.
+"""
 MAX_PIECES: Final = 12
-"""Answers that are asked for to find the newest; "earlier" goes on from there."""
+"""Maximum requests to find the newest messages. "Earlier" continues from there."""
 TOPICS_FROM: Final = 300
-"""Messages that the list of topics is made of."""
+"""Number of newest messages from which the list of topics is made."""
 MAX_FOLLOWED: Final = 100
-"""Messages that whoever follows is given at once; of what came beyond it, only how much is told."""
+"""Maximum messages that a follower gets in one answer. Only the number of further ones is reported."""
 
 
 class NewestMessages(NamedTuple):
-    """The newest messages, the newest first. `earlier` is the bookmark to go on before; "" when there is nothing before."""
+    """Newest messages, newest first.
+
+    `earlier`: bookmark to continue before, "" if there are no earlier ones.
+    """
 
     messages: list[BrowsedMessage]
     earlier: str
@@ -39,7 +46,7 @@ class NewestMessages(NamedTuple):
 
 
 class FollowedMessages(NamedTuple):
-    """What has come, the newest first; `after` is where to go on, `passed` the records of the log that weren't looked at."""
+    """New messages, newest first. `after`: bookmark to continue from. `passed`: number of skipped records."""
 
     messages: list[BrowsedMessage]
     after: str
@@ -47,7 +54,7 @@ class FollowedMessages(NamedTuple):
 
 
 class TopicCount(NamedTuple):
-    """A topic among the newest messages."""
+    """Topic among the newest messages."""
 
     name: str
     messages: int
@@ -55,11 +62,20 @@ class TopicCount(NamedTuple):
 
 
 def browse_messages(
-    topic: str, *, filter: str = "", bookmark: str = "", start: datetime | None = None, end: datetime | None = None,
-    limit: int = 100, instance_name: str | None = None,
-) -> BrowsedPage:  # fmt: skip
-    """Some messages, see broker_core/control/browsing.py. Raises BrokerUnavailable or the broker's bad_pattern, bad_filter,
-    bad_bookmark, bookmark_gone."""
+    topic: str,
+    *,
+    filter: str = "",
+    bookmark: str = "",
+    start: datetime | None = None,
+    end: datetime | None = None,
+    limit: int = 100,
+    instance_name: str | None = None,
+) -> BrowsedPage:
+    """Return messages of a topic from a bookmark or moment on.
+
+    Raises BrokerUnavailable, or the broker's OperatorError `bad_pattern`, `bad_filter`, `bad_bookmark` or
+    `bookmark_gone`.
+    """
     asked = BrowseMessages(
         topic=topic, filter=filter, bookmark=bookmark, limit=limit, from_ns=_ns(start), to_ns=_ns(end)
     )
@@ -67,7 +83,10 @@ def browse_messages(
 
 
 def newest_messages(topic: str, *, filter: str = "", before: str = "", limit: int = 50) -> NewestMessages:
-    """The newest messages, or those before a bookmark's record. Raises what `browse` raises."""
+    """Return the newest messages, or those before the record of the bookmark `before`.
+
+    Raises as `browse_messages`.
+    """
     status = live.instance_status()
     instance = status.instance
     told = bookmark_sequence(before, instance) if before else None
@@ -79,7 +98,7 @@ def newest_messages(topic: str, *, filter: str = "", before: str = "", limit: in
         part, reached, asked = _piece(topic, filter, instance, first, last, 1 if piece > PIECE else left)
         left -= asked
         if not reached and piece > PIECE:
-            piece = PIECE  # it holds more than one answer does, and the newest of them are wanted
+            piece = PIECE  # one answer can't hold this range, and the newest messages are needed
             continue
         found, searched = [*part, *found], searched + last - first + 1
         last, piece = first - 1, piece * 4
@@ -92,7 +111,11 @@ def newest_messages(topic: str, *, filter: str = "", before: str = "", limit: in
 def _piece(
     topic: str, filter: str, instance: str, first: int, last: int, most: int
 ) -> tuple[list[BrowsedMessage], bool, int]:
-    """Messages of the records `first` to `last`, whether all of them were looked at, and how often was asked."""
+    """Return the matching messages of the records `first` to `last`, whether all were read, and the number
+    of requests.
+
+    At most `most` requests are made.
+    """
     found: list[BrowsedMessage] = []
     for asked in range(1, most + 1):
         begin = str(Bookmark(instance, first - 1)) if first > 1 else EPOCH_TEXT
@@ -106,8 +129,11 @@ def _piece(
 
 
 def follow_messages(topic: str, *, filter: str = "", after: str = "") -> FollowedMessages:
-    """What has come after a bookmark; without one, where following begins. What is more than a page takes is left out and
-    told, so that whoever looks slowly is neither behind nor costs the broker more than one answer at a time."""
+    """Return the messages after a bookmark; without one, the bookmark to follow from.
+
+    Messages beyond `MAX_FOLLOWED` are skipped and counted. A slow reader so never falls behind, and costs
+    the broker one answer at a time.
+    """
     status = live.instance_status()
     now = str(Bookmark(status.instance, status.durable_sequence)) if status.durable_sequence else EPOCH_TEXT
     if not after:
@@ -120,7 +146,7 @@ def follow_messages(topic: str, *, filter: str = "", after: str = "") -> Followe
 
 
 def frequent_topics(patterns: Sequence[str]) -> list[TopicCount]:
-    """The topics among the newest messages of these patterns, the most frequent first."""
+    """Return the topics among the newest messages of the patterns, most frequent first."""
     count: Counter[str] = Counter()
     last: dict[str, int] = {}
     for pattern in patterns:
@@ -131,7 +157,10 @@ def frequent_topics(patterns: Sequence[str]) -> list[TopicCount]:
 
 
 def subscribers(topic: str, patterns: Sequence[str] | None = None) -> list[str]:
-    """The connected clients that subscribe to a topic, whatever their filters say; `patterns` are the names that may be seen."""
+    """Return the connected clients that subscribe to a topic, regardless of their filters.
+
+    Only names that match one of `patterns` are included; None means all.
+    """
     found = []
     for client in live.instance_snapshot().clients:
         seen = patterns is None or any(name_matches(pattern, client.name) for pattern in patterns)

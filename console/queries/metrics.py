@@ -1,5 +1,4 @@
-"""What Prometheus scrapes: the broker's figures, the policy's, and the control plane's own. Read anew at each
-scrape."""
+"""Prometheus metrics of the brokers, the policy and the control plane. Each scrape reads current values."""
 
 from __future__ import annotations
 
@@ -21,34 +20,47 @@ from console.models import ActionRun
 from console.queries.policies import installation_policy_status
 
 SLOWEST = 100
-"""Clients with series of their own: those furthest behind, so that 10,000 clients don't make 10,000 series."""
+"""Number of clients with their own series: those with the greatest lag.
+
+A limit, so that 10,000 clients don't create 10,000 series.
+"""
 _TOTALS = {
-    "messages_in": "Messages accepted", "bytes_in": "Bytes accepted", "messages_out": "Messages delivered",
-    "bytes_out": "Bytes delivered", "decisions": "Decisions on slow clients",
+    "messages_in": "Messages accepted",
+    "bytes_in": "Bytes accepted",
+    "messages_out": "Messages delivered",
+    "bytes_out": "Bytes delivered",
+    "decisions": "Decisions on slow clients",
     "standstills": "Clients that weren't sent what they could take: a defect of the broker's own",
-}  # fmt: skip
+}
+"""Help texts of counters, by field of `InstanceTotals`."""
 _POOL = {
-    "memory_used": "Memory its clients' messages take", "memory_limit": "Memory they may take",
-    "disk_used": "Disk its clients' spools take", "disk_limit": "Disk they may take",
-}  # fmt: skip
+    "memory_used": "Memory its clients' messages take",
+    "memory_limit": "Memory they may take",
+    "disk_used": "Disk its clients' spools take",
+    "disk_limit": "Disk they may take",
+}
+"""Help texts of gauges, by field of a pool's entry."""
 
 
 def metrics_text() -> bytes:
-    """Every instance's metrics in the text format."""
+    """Return the metrics of all instances in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_InstancesCollector())
     return generate_latest(registry)
 
 
 Name = tuple[str, str]
-"""Of a broker: its instance, and in a group its member's."""
+"""Labels of a broker: its instance and, in a group, its member."""
 
 
 class _InstancesCollector(Collector):
-    """Collects when asked."""
+    """Collector that requests the values at each scrape."""
 
     def collect(self) -> Iterator[Metric]:
-        """Metrics of all instances, a family after the other."""
+        """Yield the metrics of all brokers, one family after the other.
+
+        A broker that does not answer has only `sluice_up` and `sluice_policy_revision`.
+        """
         up = GaugeMetricFamily("sluice_up", "Whether the broker answers", labels=["instance", "member"])
         revisions = GaugeMetricFamily(
             "sluice_policy_revision",
@@ -83,6 +95,7 @@ class _InstancesCollector(Collector):
                 *_group(name, group),
                 *_links(name, links),
             ):
+                # Brokers share one family per name: Prometheus rejects a metric that is declared twice.
                 known = families.setdefault(family.name, family)
                 if known is not family:
                     known.samples += family.samples
@@ -107,8 +120,10 @@ def _broker(broker: Name, status: InstanceStatus) -> Iterator[Metric]:
         yield pool
     yield from _database(broker, status.database)
     delay = GaugeMetricFamily(
-        "sluice_delivery_seconds", "From accepted to handed over, of the last ten seconds", labels=["instance", "member", "quantile"]
-    )  # fmt: skip
+        "sluice_delivery_seconds",
+        "From accepted to handed over, of the last ten seconds",
+        labels=["instance", "member", "quantile"],
+    )
     if status.delay is not None:
         delay.add_metric([*broker, "0.5"], status.delay.p50_ms / 1000)
         delay.add_metric([*broker, "0.99"], status.delay.p99_ms / 1000)
@@ -129,7 +144,7 @@ def _stalls(broker: Name, status: InstanceStatus) -> Iterator[Metric]:
     for key, words, of in (
         ("loop_stalls", "Stalls of the broker's event loop of more than a second", status.stalls.count),
         ("loop_stall_seconds", "How long it stood still in all", status.stalls.lasted_ms),
-    ):  # fmt: skip
+    ):
         counter = CounterMetricFamily(f"sluice_{key}", words, labels=["instance", "member", "cause"])
         for cause in StallCause:
             value = of.get(cause, 0)
@@ -150,7 +165,7 @@ def _problems(broker: Name, status: InstanceStatus) -> Metric:
 
 
 def _group_of(link: RequestChannel) -> GroupStatus | None:
-    """None of a broker by itself."""
+    """Return the broker's group status; None without a group."""
     try:
         return link.call(GetGroup(), timeout_s=2.0)
     except OperatorError as error:
@@ -181,8 +196,12 @@ def _group(broker: Name, group: GroupStatus | None) -> Iterator[Metric]:
         ("there", "Whether it has said something in the last seconds", lambda one: one.there),
         ("waited_for", "Whether it is sync and isn't downgraded", lambda one: one.mode == "sync"),
         ("lag_seconds", "Between its newest entry and the newest", _lag_seconds),
-        ("unconfirmed_seconds", "How long what it hasn't synced has waited", lambda one: one.unconfirmed_ms / 1000),
-    ):  # fmt: skip
+        (
+            "unconfirmed_seconds",
+            "How long what it hasn't synced has waited",
+            lambda one: one.unconfirmed_ms / 1000,
+        ),
+    ):
         gauge = GaugeMetricFamily(f"sluice_member_{key}", words, labels=[*labels, "other"])
         for one in group.members:
             if (reading := of(one)) is not None:
@@ -199,8 +218,12 @@ def _links(broker: Name, links: Sequence[LinkEntry]) -> Iterator[Metric]:
         ("behind", "Records of the log that it hasn't passed", lambda one: one.behind),
         ("behind_seconds", "Since the oldest of them was accepted", lambda one: one.behind_ms / 1000),
         ("waited_for", "Whether it is sync and isn't downgraded", lambda one: one.mode == "sync"),
-        ("unconfirmed_seconds", "How long what a sync destination hasn't confirmed has waited", lambda one: one.unconfirmed_ms / 1000),
-    )  # fmt: skip
+        (
+            "unconfirmed_seconds",
+            "How long what a sync destination hasn't confirmed has waited",
+            lambda one: one.unconfirmed_ms / 1000,
+        ),
+    )
     for key, words, of in gauges:
         gauge = GaugeMetricFamily(f"sluice_link_{key}", words, labels=labels)
         for one in links:
@@ -219,7 +242,7 @@ def _links(broker: Name, links: Sequence[LinkEntry]) -> Iterator[Metric]:
 
 
 def _database(broker: Name, entry: DatabaseEntry | None) -> Iterator[Metric]:
-    """Yield what a broker reports of the control plane's database; nothing for one that reports to none."""
+    """Yield a broker's report about the control plane's database; nothing if it reports to none."""
     if entry is None:
         return
     for key, words, value in (

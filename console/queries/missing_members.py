@@ -1,4 +1,4 @@
-"""Whose part an answer about a group lacks: a member's that couldn't be asked, or that has stored nothing lately."""
+"""Members of a group whose data is missing in an answer: unreachable, or without recent reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from console.queries.policies import REPORT_FRESH
 
 
 class MissingMember(Document, frozen=True, kw_only=True):
-    """A member of the group whose part isn't in the answer."""
+    """Member of a group whose data is missing in an answer."""
 
     member: str
     code: Annotated[str, Meta(description="Why, of docs/api.md.")]
@@ -31,7 +31,7 @@ class MissingMember(Document, frozen=True, kw_only=True):
 
 
 def unreachable_members(noted: Mapping[BrokerAddress, SluiceError]) -> list[MissingMember]:
-    """Those that were asked and didn't answer (`broker_link.collect_unreachable`), by name."""
+    """Return the members that did not answer, as collected by `broker_link.collect_unreachable`, by name."""
     return [
         MissingMember(member=at.member, code=away.code, problem=away.sentence, fix=away.fix)
         for at, away in sorted(noted.items(), key=lambda one: one[0].name)
@@ -39,7 +39,10 @@ def unreachable_members(noted: Mapping[BrokerAddress, SluiceError]) -> list[Miss
 
 
 def members_without_reports(instance: Instance, now: datetime, member: str = "") -> list[MissingMember]:
-    """Of what members store themselves: those that haven't reported lately, all or `member`; none of a broker by itself."""
+    """Return the members that have not reported to the database recently, all or only `member`.
+
+    Empty for a broker without a group.
+    """
     listed = members_of(instance.name)
     if len(listed) == 1:
         return []

@@ -1,4 +1,6 @@
-"""What the overview says first: the verdict of now, lag by client over time, marks on the time axis, and how long the disk lasts."""
+"""Data of the overview page: current health, lag heatmap, marks on the time axis, and a forecast of disk
+usage.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +35,26 @@ from console.queries.clients import ClientSequence
 from console.queries.system_conditions import broker_restarts
 
 HEAT_ROWS: Final = 24
+"""Maximum clients in the heatmap."""
 REST_S: Final = 75
-"""A client at rest is sampled once a minute."""
+"""Seconds for which a sample is valid; an idle client is sampled once a minute."""
 MAX_MARKS: Final = 40
+"""Maximum marks on the time axis."""
 SLOW_MS: Final = (100, 1_000, 5_000)
-"""Up to the first a cell is the lightest grey, then darker; beyond the last it is the darkest."""
+"""Thresholds of lag in ms for the shades of a cell.
+
+A cell up to the first is lightest, beyond the last darkest.
+"""
 LOOK_BACK: Final = 15
-"""So many "minutes" forecast.js looks back."""
+"""Length of a history for forecast.js, in its "minutes"."""
 
 
 class PlotRange(NamedTuple):
-    """A span that a plot may show. `unit` is what its cells are cut to, `minutes` whether minutes' rows are read."""
+    """Selectable time range of a plot.
+
+    `unit`: truncation of the samples' times in SQL. `minutes`: whether rows of minutes are read instead of
+    samples.
+    """
 
     key: str
     label: str
@@ -64,12 +75,13 @@ RANGES: Final = {
         PlotRange("90d", "90 d", timedelta(days=90), 86_400, "day", minutes=True),
     )
 }
+"""Selectable ranges by key."""
 ASKS: Final = (Health.STALLED, Health.FLAPPING, Health.FALLING_BEHIND, Health.NOT_RECORDED)
-"""Healths that ask for an act, the worst first."""
+"""Health states that require attention, worst first."""
 
 
 class OverviewVerdict(NamedTuple):
-    """How many clients fare how, and the one to look at first."""
+    """Number of clients by health, and the client that needs attention most."""
 
     total: int
     healths: dict[Health, int]
@@ -77,17 +89,17 @@ class OverviewVerdict(NamedTuple):
 
     @property
     def keeping_up(self) -> int:
-        """How many keep up."""
+        """Number of clients that keep up."""
         return self.healths.get(Health.KEEPS_UP, 0)
 
     @property
     def asking(self) -> list[tuple[Health, int]]:
-        """Healths that ask for an act and that somebody has."""
+        """Health states that require attention and occur, with their number of clients."""
         return [(health, self.healths[health]) for health in ASKS if self.healths.get(health)]
 
 
 def current_verdict(patterns: Sequence[str] | None) -> OverviewVerdict:
-    """Of now. Raises BrokerUnavailable."""
+    """Return the current health of the visible clients. Raises BrokerUnavailable."""
     everyone = ClientSequence(patterns=patterns)
     first = everyone[0:1]
     healths: dict[Health, int] = {
@@ -104,10 +116,11 @@ def current_verdict(patterns: Sequence[str] | None) -> OverviewVerdict:
 def lag_heatmap(
     instance: Instance, chosen: PlotRange, now: datetime, patterns: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Lag of the worst clients, a row each: runs of [cells, level, on disk]; -1 is a time without samples. Raises BrokerUnavailable.
+    """Return the lag of the worst clients over time, a row each.
 
-    Colour is for what is still open: the cells since its oldest waiting record was accepted have the client's health of now;
-    what is over, or can't be told from what is over, is grey.
+    A row has runs of [cells, level, on disk]; level -1 is a time without samples. Only current lag is
+    coloured: cells since the client's oldest waiting record was accepted show its current health. Cells of
+    earlier lag, and ambiguous ones, are grey. Raises BrokerUnavailable.
     """
     end = int(now.timestamp()) // chosen.step_s * chosen.step_s + chosen.step_s
     start = end - int(chosen.span.total_seconds())
@@ -118,23 +131,34 @@ def lag_heatmap(
     if chosen.unit == "day":
         _add_hours(found, instance, names, start, chosen.step_s)
     return {
-        "from": start, "to": end, "cells": number,
+        "from": start,
+        "to": end,
+        "cells": number,
         "rows": [
-            _row(one, found.get(one.name, {}), number, max(1, REST_S // chosen.step_s), _open_from(one, start, chosen.step_s, now))
+            _row(
+                one,
+                found.get(one.name, {}),
+                number,
+                max(1, REST_S // chosen.step_s),
+                _open_from(one, start, chosen.step_s, now),
+            )
             for one in clients
         ],
         "marks": time_marks(instance, datetime.fromtimestamp(start, UTC)),
-    }  # fmt: skip
+    }
 
 
 def _cells(
     instance: Instance, chosen: PlotRange, names: list[str], start: int, end: int
 ) -> dict[str, dict[int, tuple[int, bool]]]:
-    """By client and cell: the greatest lag in ms, and whether anything of it waited on disk."""
+    """Return the greatest lag in ms, and whether the client had a spool, by client and cell."""
     model = ClientMinute if chosen.minutes else ClientSample
     rows = model._default_manager.filter(
-        instance=instance, client__in=names, at__gte=datetime.fromtimestamp(start, UTC), at__lt=datetime.fromtimestamp(end, UTC)
-    ).order_by()  # fmt: skip
+        instance=instance,
+        client__in=names,
+        at__gte=datetime.fromtimestamp(start, UTC),
+        at__lt=datetime.fromtimestamp(end, UTC),
+    ).order_by()
     values: QuerySet[Any, Mapping[str, Any]]
     if chosen.unit == "second":
         values = rows.values("client", "spool_bytes", slot=F("at"), lag=F("lag_ms"), disk=F("spool_bytes"))
@@ -161,7 +185,10 @@ def _add_hours(
     start: int,
     step_s: int,
 ) -> None:
-    """Days whose minutes are no longer kept: of the hours that the pipeline computed, if it did."""
+    """Add days whose minutes are no longer stored, from the hours that the pipeline computed.
+
+    Without runs of the pipeline nothing is added.
+    """
     rows = ClientHour.objects.filter(
         instance=instance, client__in=names, at__gte=datetime.fromtimestamp(start, UTC)
     )
@@ -173,20 +200,24 @@ def _add_hours(
 
 
 def _open_from(client: ClientEntry, start: int, step_s: int, now: datetime) -> int:
-    """The cell in which the oldest record that waits for it was accepted: it can't be slow for longer than that now."""
+    """Return the cell in which the client's oldest waiting record was accepted.
+
+    The current lag can't have begun earlier.
+    """
     return int(now.timestamp() - client.seconds_behind - start) // step_s
 
 
 def _row(
     client: ClientEntry, cells: Mapping[int, tuple[int, bool]], number: int, holds: int, open_from: int
 ) -> dict[str, Any]:
+    """Return a client's row of the heatmap."""
     levels: list[tuple[int, bool]] = []
     known: tuple[int, int, bool] | None = None
     for cell in range(number):
         if cell in cells:
             lag, disk = cells[cell]
             known = (cell, sum(lag > least for least in SLOW_MS), disk)
-        # A client at rest is sampled once a minute: what was last heard holds on until then, and no longer.
+        # An idle client is sampled once a minute, so a sample stays valid for `holds` cells.
         levels.append((known[1], known[2]) if known is not None and cell - known[0] <= holds else (-1, False))
     if client.health in ASKS:
         colour = 5 if client.health is Health.STALLED else 4
@@ -195,12 +226,16 @@ def _row(
                 break
             levels[cell] = (colour, levels[cell][1])
     return {
-        "name": client.name, "delivery": client.delivery, "health": client.health,
-        "lag_ms": round(1_000 * client.seconds_behind), "runs": _runs(levels),
-    }  # fmt: skip
+        "name": client.name,
+        "delivery": client.delivery,
+        "health": client.health,
+        "lag_ms": round(1_000 * client.seconds_behind),
+        "runs": _runs(levels),
+    }
 
 
 def _runs(levels: Sequence[tuple[int, bool]]) -> list[list[int]]:
+    """Return equal neighbouring cells as runs of [cells, level, on disk]."""
     runs: list[list[int]] = []
     for level, disk in levels:
         if runs and runs[-1][1:] == [level, int(disk)]:
@@ -211,7 +246,7 @@ def _runs(levels: Sequence[tuple[int, bool]]) -> list[list[int]]:
 
 
 def time_marks(instance: Instance, since: datetime, client: str = "") -> list[dict[str, Any]]:
-    """Moments that a time axis shows: restarts, revisions, and of one client its decisions; oldest first."""
+    """Return marks for a time axis, oldest first: restarts, revisions and, for one client, its decisions."""
     found: list[dict[str, Any]] = [
         {"at": at.timestamp(), "kind": "restart", "label": "restart"}
         for at in broker_restarts(instance, since)
@@ -233,7 +268,7 @@ def time_marks(instance: Instance, since: datetime, client: str = "") -> list[di
 def events_since(
     instance: Instance, moment: datetime, patterns: Sequence[str] | None
 ) -> list[dict[str, Any]]:
-    """What happened since a moment, newest first: decisions by kind, revisions, runs that ended, restarts."""
+    """Return events since a moment, newest first: decisions by type, revisions, finished runs, restarts."""
     decided = visible_rows(Decision.objects.filter(instance=instance, at__gt=moment), patterns).order_by()
     groups = decided.values("action", "mode").annotate(last=Max("at"), number=Count("pk")).order_by("-last")
     found: list[dict[str, Any]] = [
@@ -264,8 +299,11 @@ def events_since(
 
 
 class DiskHistory(TypedDict):
-    """How the log came to be so large: `points` are [seconds, bytes], six to a "minute", which is as many seconds as a fifteenth of
-    them all; `limit` is the size at which the disk is full. forecast.js makes a cone of it."""
+    """Past size of the log for forecast.js, which draws the forecast.
+
+    `points` are [seconds, bytes], six for each "minute". A "minute" is a fifteenth of the covered time, in
+    seconds. `limit` is the size in bytes at which the disk is full.
+    """
 
     points: list[tuple[int, int]]
     minute: float
@@ -273,7 +311,10 @@ class DiskHistory(TypedDict):
 
 
 class DiskForecast(NamedTuple):
-    """How the journal fills its disk. `full_in_s`: None where it can't be said, or it doesn't grow."""
+    """Disk usage of the journal in bytes.
+
+    `full_in_s` is None if it is unknown or the journal does not grow.
+    """
 
     used: int
     total: int
@@ -284,7 +325,10 @@ class DiskForecast(NamedTuple):
 
 
 def disk_forecast(segments: Sequence[SegmentEntry], now: datetime) -> DiskForecast | None:
-    """By what was written since the oldest segment of the last week; None without a journal that can be looked at."""
+    """Return a forecast from the segments of the last week.
+
+    None if there is no journal on a readable disk.
+    """
     kept = [one for one in segments if one.state != "archived"]
     try:
         space = shutil.disk_usage(Path(kept[0].path).parent)
@@ -292,7 +336,7 @@ def disk_forecast(segments: Sequence[SegmentEntry], now: datetime) -> DiskForeca
         return None
     week = (now - timedelta(days=7)).timestamp() * 1e9
     used = sum(one.bytes for one in kept)
-    # The current segment's file is made whole in advance: what is in it can't be told from its size.
+    # The current segment's file is preallocated, so its size does not show its content.
     sealed = [one for one in segments if one.state != "current" and one.last_at >= week]
     if not sealed:
         return DiskForecast(used, space.total, space.free, 0.0, None)
@@ -307,7 +351,10 @@ def disk_forecast(segments: Sequence[SegmentEntry], now: datetime) -> DiskForeca
 
 
 def _growth(sealed: Sequence[SegmentEntry], used: int, now: float, span_s: float) -> list[tuple[int, int]]:
-    """Bytes at even moments of the span until now. A segment's are written evenly between its first and last record."""
+    """Return the journal's size at even moments up to now.
+
+    A segment's bytes are assumed to be written evenly between its first and last record.
+    """
     inside = sorted(sealed, key=lambda one: one.last_at)
     ends = [one.last_at / 1e9 for one in inside]
     until = [0, *accumulate(one.bytes for one in inside)]
@@ -326,7 +373,11 @@ def _growth(sealed: Sequence[SegmentEntry], used: int, now: float, span_s: float
 
 
 def current_disk_forecast(now: datetime) -> DiskForecast | None:
-    """The same of the running broker; None while it is away, and of one on another machine: its disk can't be looked at from here."""
+    """Return the forecast of the running broker; None while it is unavailable or if it runs on another
+    machine.
+
+    The disk of another machine can't be read from here.
+    """
     try:
         return (
             disk_forecast(live.journal_segments(), now)

@@ -1,4 +1,7 @@
-"""A client's hours from the lake, as the pipeline's job `client-history` wrote them; read with pyarrow, not Spark."""
+"""Hourly history of a client from the lake, as the pipeline job `client-history` wrote it.
+
+Read with pyarrow.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,23 @@ from django.conf import settings
 from console import current_instance
 
 DAYS = 31
-"""Days of history that are shown, counted back from the newest there is."""
-SUMS = ("samples", "connected_ms", "delivered_messages", "delivered_bytes", "offline_episodes", "offline_ms", "connects", "disconnects",
-        "warned", "offlined", "disconnected", "other_acts", "lost_messages")  # fmt: skip
+"""Days of history to return, counted back from the newest available day."""
+SUMS = (
+    "samples",
+    "connected_ms",
+    "delivered_messages",
+    "delivered_bytes",
+    "offline_episodes",
+    "offline_ms",
+    "connects",
+    "disconnects",
+    "warned",
+    "offlined",
+    "disconnected",
+    "other_acts",
+    "lost_messages",
+)
+"""Columns that are added when a client's transports are combined."""
 PEAKS = (
     "lag_messages_max",
     "lag_messages_mean",
@@ -26,13 +43,16 @@ PEAKS = (
     "spool_bytes_max",
     "rate_max",
 )
+"""Columns whose maximum is taken when a client's transports are combined."""
 NUMBERS = (*SUMS, *PEAKS)
+"""Numeric columns of an hour."""
 
 
 def client_hours(client: str, *, instance: str | None = None, days: int = DAYS) -> list[dict[str, Any]]:
-    """The client's hours, oldest first: `hour` as datetime (UTC), `at` the same in ms, and the numbers of NUMBERS.
+    """Return a client's hours, oldest first.
 
-    Hours in which the broker had nothing to say of the client are left out. Empty when the job hasn't run yet.
+    Each has `hour` (datetime, UTC), `at` (the same in ms) and `NUMBERS`. Hours without data of the client
+    are omitted. Empty if the job has not run yet.
     """
     name = instance or current_instance.instance_name()
     directory = Path(settings.SLUICE_LAKE_DIRECTORY) / "client_history"
@@ -42,12 +62,12 @@ def client_hours(client: str, *, instance: str | None = None, days: int = DAYS) 
 
 
 def read_hours(path: Path) -> pa.Table:
-    """Read a file's hours: client, transport, hour and NUMBERS.
+    """Return the hours in a file: client, transport, hour and `NUMBERS`.
 
-    Empty when it can't be read: replaced or removed meanwhile, or no file of the lake's.
+    Empty if the file can't be read: it was replaced or removed meanwhile, or is not a lake file.
     """
     try:
-        # A file at a time: given a directory, pyarrow would open its neighbours as well.
+        # Read one file: given a directory, pyarrow would also open the other files.
         table = pq.ParquetFile(path).read(columns=["client", "transport", "hour", *NUMBERS])
         texts = {name: pc.fill_null(table.column(name), "") for name in ("client", "transport")}
         numbers = {name: pc.fill_null(table.column(name), 0) for name in NUMBERS}
@@ -61,7 +81,7 @@ def _hours_in(path: Path, client: str) -> list[dict[str, Any]]:
     if not table.num_rows:
         return []
     mine = table.filter(pc.equal(table.column("client"), client))
-    # On the page an hour is an hour, whichever transports it was on.
+    # A page shows one row per hour, regardless of the client's transports.
     whole = mine.group_by("hour").aggregate(
         [*((name, "sum") for name in SUMS), *((name, "max") for name in PEAKS)]
     )

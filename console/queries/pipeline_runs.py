@@ -1,6 +1,7 @@
-"""Runs of the pipeline as they are kept beside the lake: `lake/runs/<id>/run.json`, tables as Parquet, plots as SVG.
+"""Stored runs of the pipeline: `lake/runs/<id>/run.json`, tables as Parquet, plots as SVG.
 
-Read with pyarrow, not with Spark. The files are the pipeline's; names in an address are only ever looked up among those there.
+Files are read with pyarrow. Names from a URL are only compared with existing names, never used as paths
+unchecked.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from django.conf import settings
 from broker_core.safe_text import to_csv
 
 MAX_LISTED = 500
+"""Maximum runs in a list."""
 MAX_RECORD = 16 * 1024 * 1024
+"""Maximum bytes of a run.json file."""
 SHOWN = 200
-"""Rows of a table on a page; all of them are in its files."""
+"""Rows of a table on a page. The files have all rows."""
 MAX_CELL = 300
+"""Maximum characters of a cell on a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTable:
-    """A table of a run, as far as a page shows it."""
+    """Table of a run, as far as a page shows it."""
 
     name: str
     title: str
@@ -39,12 +43,12 @@ class StoredTable:
 
 
 def runs_directory() -> Path:
-    """Where they are."""
+    """Return the directory of stored runs."""
     return Path(settings.SLUICE_LAKE_DIRECTORY) / "runs"
 
 
 def stored_runs(job: str = "") -> list[dict[str, Any]]:
-    """The newest first."""
+    """Return the newest runs first, optionally of one job."""
     shelf = runs_directory()
     names = sorted((one.name for one in shelf.iterdir()), reverse=True) if shelf.is_dir() else []
     chosen = [name for name in names if not name.startswith(".") and (not job or f"-{job}-" in name)]
@@ -52,7 +56,7 @@ def stored_runs(job: str = "") -> list[dict[str, Any]]:
 
 
 def stored_run(identity: str) -> dict[str, Any] | None:
-    """One run's record; None when there is none of that name."""
+    """Return the record of a run, or None if there is no run with that identity."""
     try:
         path = runs_directory() / identity / "run.json"
         if path.parent.parent != runs_directory() or path.stat().st_size > MAX_RECORD:
@@ -64,19 +68,21 @@ def stored_run(identity: str) -> dict[str, Any] | None:
 
 
 def contains_messages(run: dict[str, Any], table: str = "") -> bool:
-    """Whether a run's tables, or one of them, hold what stood in messages."""
+    """Return whether a run's tables, or one of them, contain message bodies."""
     found = [one for one in run["tables"] if not table or one["name"] == table]
     return any("body" in column for one in found for column in one["columns"])
 
 
 def run_tables(run: dict[str, Any]) -> list[StoredTable]:
-    """Its tables, each with its first rows."""
+    """Return a run's tables with their first rows."""
     found = []
     for one in run["tables"]:
         path = table_path(run, one["name"])
         rows = _first_rows(path) if path is not None else []
-        plots = [{"file": name.removesuffix(".svg"), "says": says}
-                 for name, says in zip(one["plots"], one["captions"], strict=True)]  # fmt: skip
+        plots = [
+            {"file": name.removesuffix(".svg"), "says": says}
+            for name, says in zip(one["plots"], one["captions"], strict=True)
+        ]
         found.append(
             StoredTable(one["name"], one["title"], one["columns"], rows, one["rows"], one["cut"], plots)
         )
@@ -84,14 +90,14 @@ def run_tables(run: dict[str, Any]) -> list[StoredTable]:
 
 
 def table_path(run: dict[str, Any], table: str) -> Path | None:
-    """A table's file; None when the run has none of that name."""
+    """Return the file of a run's table, or None if the run has no such table."""
     known = [one["name"] for one in run["tables"]]
     path = runs_directory() / run["id"] / f"{table}.parquet"
     return path if table in known and path.is_file() else None
 
 
 def run_plot(run: dict[str, Any], name: str) -> bytes | None:
-    """A plot's SVG; None when the run has none of that name."""
+    """Return a plot as SVG, or None if the run has no such plot."""
     wide = name.removesuffix(".narrow")
     if f"{wide}.svg" not in [plot for one in run["tables"] for plot in one["plots"]]:
         return None
@@ -102,7 +108,7 @@ def run_plot(run: dict[str, Any], name: str) -> bytes | None:
 
 
 def run_document(run: dict[str, Any]) -> bytes | None:
-    """The document of a run; None when it has none."""
+    """Return the HTML document of a run, or None if it has none."""
     if not run.get("page"):
         return None
     try:
@@ -112,7 +118,10 @@ def run_document(run: dict[str, Any]) -> bytes | None:
 
 
 def table_as_csv(path: Path) -> Iterator[str]:
-    """The table as CSV, in portions. Texts that a spreadsheet would take for a formula begin with an apostrophe."""
+    """Yield a table as CSV in portions.
+
+    Texts that a spreadsheet would interpret as a formula get a leading apostrophe.
+    """
     opened = pq.ParquetFile(path)
     yield to_csv([opened.schema_arrow.names])
     for batch in opened.iter_batches(batch_size=5_000):

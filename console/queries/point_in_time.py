@@ -1,7 +1,8 @@
-"""The state at a moment that is over, from what was recorded: samples of clients and places, decisions, revisions.
+"""State at a past moment, from records: samples of clients and resources, decisions, revisions.
 
-Samples are each ten seconds and kept a day; of a client at rest each minute. After that the worst of each minute is left. What wasn't
-recorded (health, subscriptions, the reason why somebody was slow) isn't guessed.
+Samples of 10 seconds are stored for a day; an idle client has one per minute. Older data has only the worst
+values of each minute. Health, subscriptions and reasons for slowness are not recorded, so they are not
+shown.
 """
 
 from __future__ import annotations
@@ -28,36 +29,46 @@ from console.models import (
 from console.queries.client_scope import visible_rows
 
 BUSY: Final = timedelta(seconds=25)
-"""A client for which something waits is sampled each ten seconds: one without a sample for so long had left."""
+"""Time without a sample after which a busy client counts as disconnected.
+
+A client with waiting messages is sampled every 10 seconds.
+"""
 RESTING: Final = timedelta(seconds=75)
-"""A client at rest is sampled each minute."""
+"""Time without a sample after which an idle client counts as disconnected. It is sampled once a minute."""
 AROUND: Final = timedelta(minutes=15)
+"""Length of the timeline before a moment."""
 MAX_DECISIONS: Final = 20
+"""Maximum decisions of `decisions_before`."""
 MAX_ROWS: Final = 60
+"""Maximum rows of a timeline."""
 MAX_SAMPLES: Final = 25_000
-"""Two weeks of minutes, and more than a day of ten seconds."""
+"""Maximum samples of `client_at`: two weeks of minutes, and more than a day of 10-second samples."""
 NUMBERS: Final = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
+"""Numeric fields of a sample."""
 
 
 class PointInTime(NamedTuple):
-    """A moment that is over. `minutes`: only the worst of each minute is left of it."""
+    """Past moment. `minutes`: only the worst values of each minute are stored for it."""
 
     at: datetime
     minutes: bool
 
     @property
     def query(self) -> str:
-        """For links that stay in it."""
+        """Query string for links that keep the moment."""
         return f"?at={self.text}"
 
     @property
     def text(self) -> str:
-        """As addresses have it."""
+        """Moment as written in URLs."""
         return self.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_point_in_time(text: str, now: datetime) -> PointInTime:
-    """What an address asks for; without a zone it is UTC. Raises OperatorError bad_moment."""
+    """Return the moment in a URL; without a zone it is UTC.
+
+    Raises OperatorError `bad_moment` for an invalid or future moment, or one older than the stored minutes.
+    """
     fix = "Write at=2026-11-22T13:45:00Z, at most as long ago as minutes are kept."
     try:
         at = datetime.fromisoformat(text.strip())
@@ -74,7 +85,7 @@ def parse_point_in_time(text: str, now: datetime) -> PointInTime:
 def clients_at(
     instance: Instance, when: PointInTime, patterns: Sequence[str] | None, search: str = ""
 ) -> list[dict[str, Any]]:
-    """The clients that were logged on, the longest lag first: the newest sample of each."""
+    """Return the newest sample of each client that was logged on, longest lag first."""
     rows = _samples(instance, when, patterns).filter(at__gt=when.at - RESTING, at__lte=when.at)
     if search:
         rows = rows.filter(client__icontains=search)
@@ -86,7 +97,10 @@ def clients_at(
 
 
 class TimelinePart(NamedTuple):
-    """A part of the time until a moment, in rows of so many seconds. `minutes`: only the worst of each is left of its beginning."""
+    """Part of a client's timeline.
+
+    `minutes`: for its beginning, only the worst values of each minute are stored.
+    """
 
     since: datetime
     until: datetime
@@ -94,12 +108,15 @@ class TimelinePart(NamedTuple):
 
     @property
     def step_s(self) -> int:
-        """Whole minutes, so that there are no more than MOST_ROWS."""
+        """Seconds of a row, in whole minutes, so that there are at most `MAX_ROWS` rows."""
         return 60 * max(1, -(-int((self.until - self.since).total_seconds()) // (60 * MAX_ROWS)))
 
 
 def parse_timeline_part(when: PointInTime, since: str, until: str, now: datetime) -> TimelinePart | None:
-    """The part that an address shows of a timeline (`from`, `to` in seconds), up to the moment; None when it has none."""
+    """Return the part of a timeline that a URL selects (`from` and `to` in seconds), ended at the moment.
+
+    None if the URL selects no valid part.
+    """
     if not (since.isdecimal() and until.isdecimal() and max(len(since), len(until)) <= 10):
         return None
     begins, ends = (datetime.fromtimestamp(int(text), UTC) for text in (since, until))
@@ -112,7 +129,9 @@ def parse_timeline_part(when: PointInTime, since: str, until: str, now: datetime
 def client_at(
     instance: Instance, when: PointInTime, name: str, shown: TimelinePart | None = None
 ) -> list[dict[str, Any]]:
-    """A client's samples of the quarter of an hour until then, or of a part of its time, the newest first."""
+    """Return a client's samples of a part of its timeline, newest first; by default the 15 minutes before
+    the moment.
+    """
     span = shown or TimelinePart(when.at - AROUND, when.at, when.minutes)
     rows = _samples(instance, PointInTime(span.until, span.minutes), None).filter(
         client=name, at__gt=span.since, at__lte=span.until
@@ -121,7 +140,7 @@ def client_at(
 
 
 def worst_by_step(samples: Sequence[dict[str, Any]], step_s: int = 60) -> list[dict[str, Any]]:
-    """The worst of each minute, or of a longer step, the newest first."""
+    """Return the worst sample of each step, newest first."""
     found: dict[int, dict[str, Any]] = {}
     for one in samples:
         minute = int(one["at"].timestamp()) // step_s
@@ -132,7 +151,10 @@ def worst_by_step(samples: Sequence[dict[str, Any]], step_s: int = 60) -> list[d
 
 
 def sample_at(when: PointInTime, samples: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The sample that holds at the moment; None: it wasn't logged on, or nothing was recorded."""
+    """Return the sample that is valid at the moment.
+
+    None if the client was not logged on, or nothing was recorded.
+    """
     for one in samples[:1]:
         if one["at"] > when.at - (RESTING if when.minutes or _idle(one) else BUSY):
             return one
@@ -140,7 +162,7 @@ def sample_at(when: PointInTime, samples: Sequence[dict[str, Any]]) -> dict[str,
 
 
 def count_by_delivery(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
-    """How many were in each delivery state that asks to be said."""
+    """Return the number of clients in each delivery state other than live, where not zero."""
     count = Counter(one["state"] for one in rows)
     return [
         (state, count[state]) for state in ("offlined", "draining", "replaying", "paused") if count[state]
@@ -148,8 +170,11 @@ def count_by_delivery(rows: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def resources_at(instance: Instance, when: PointInTime) -> dict[str, list[ResourceSample]]:
-    """The instance, transports and pools as they were last recorded; nothing where the broker didn't report. Of a group members'
-    figures are added, but for pools: each has its own."""
+    """Return the newest samples of the instance, transports and pools at the moment.
+
+    Empty where the broker did not report. In a group the figures of all members are added, except those of
+    pools: each member has its own pools.
+    """
     step = 60 if when.minutes else 10
     rows = ResourceSample.objects.filter(
         instance=instance, seconds=step, at__gt=when.at - timedelta(seconds=3 * step), at__lte=when.at
@@ -158,7 +183,7 @@ def resources_at(instance: Instance, when: PointInTime) -> dict[str, list[Resour
     found: dict[str, list[ResourceSample]] = {str(kind): [] for kind in ScopeKind}
     for (kind, name, _), one in sorted(newest.items()):
         same = found[kind]
-        if kind != ScopeKind.POOL and same and same[-1].name == name:  # another member's
+        if kind != ScopeKind.POOL and same and same[-1].name == name:  # sample of another member
             for number in seconds_ring.NUMBERS["place"]:
                 setattr(same[-1], number, getattr(same[-1], number) + getattr(one, number))
         else:
@@ -169,30 +194,35 @@ def resources_at(instance: Instance, when: PointInTime) -> dict[str, list[Resour
 def decisions_before(
     instance: Instance, when: PointInTime, patterns: Sequence[str] | None, name: str = ""
 ) -> list[Decision]:
-    """The newest until then."""
+    """Return at most `MAX_DECISIONS` decisions up to the moment, newest first; `name` restricts them to one
+    client.
+    """
     rows = visible_rows(Decision.objects.filter(instance=instance, at__lte=when.at), patterns)
     return list((rows.filter(client=name) if name else rows).select_related("instance")[:MAX_DECISIONS])
 
 
 class PolicyAtTime(NamedTuple):
-    """Which revision was wanted then, and which the broker ran; None where that isn't known."""
+    """Revision that should have been in force, and revision that the broker ran; None where unknown."""
 
     wanted: PolicyRevision | None
     running: PolicyRevision | None
 
 
 def policy_at(instance: Instance, when: PointInTime) -> PolicyAtTime:
-    """Of revisions, which are kept for good, and of what the broker reported."""
+    """Return the policy at the moment, from the revisions, which are stored forever, and the brokers'
+    reports.
+    """
     revisions = PolicyRevision.objects.filter(instance=instance)
     reports = RevisionReport.objects.filter(instance=instance, reported_at__lte=when.at, seen_at__gte=when.at)
     report = reports.order_by("-reported_at").first()
-    known = report is not None and not report.set_back  # else that number names another policy here
+    # after a restored database the number means another policy here
+    known = report is not None and not report.set_back
     running = revisions.filter(number=report.number).first() if report is not None and known else None
     return PolicyAtTime(revisions.filter(created_at__lte=when.at).order_by("-number").first(), running)
 
 
 def revisions_before(instance: Instance, when: PointInTime, most: int) -> list[PolicyRevision]:
-    """Those that were there, the newest first."""
+    """Return at most `most` revisions that existed at the moment, newest first."""
     return list(
         PolicyRevision.objects.filter(instance=instance, created_at__lte=when.at).order_by("-number")[:most]
     )
@@ -204,5 +234,7 @@ def _samples(instance: Instance, when: PointInTime, patterns: Sequence[str] | No
 
 
 def _idle(row: dict[str, Any]) -> bool:
-    """As samples are taken: at rest is live with nothing waiting."""
+    """Return whether a sample is of an idle client: live, with no waiting messages (bytes alone don't
+    count).
+    """
     return bool(row["state"] == "live" and not any(row[name] for name in NUMBERS if name != "lag_bytes"))

@@ -1,4 +1,4 @@
-"""What is wanted, and what brokers say they run."""
+"""Policies: revisions, drafts and rollouts as stored, and the revisions that brokers report to run."""
 
 from __future__ import annotations
 
@@ -28,19 +28,30 @@ from console.models import (
     Transport,
 )
 
-# A broker reports each second; this many missed reports and it is taken for away.
+# A broker reports every second. After 15 missed reports it counts as unavailable.
 REPORT_FRESH = timedelta(seconds=15)
 
 POOL_FIELDS, CLIENT_FIELDS = tuple(AMPS_POOL), tuple(AMPS_CLIENT)
+"""Settings of a pool, and of a client policy."""
 INSTANCE_FIELDS = (
-    "journaled_topics", "unjournaled_topics", "journal_size", "preallocated_files", "journal_directory",
-    "archive_directory", *GROUP_SILENT,
-)  # fmt: skip
+    "journaled_topics",
+    "unjournaled_topics",
+    "journal_size",
+    "preallocated_files",
+    "journal_directory",
+    "archive_directory",
+    *GROUP_SILENT,
+)
+"""Fields of an instance in a policy document."""
 TRANSPORT_COLUMNS = ("name", "kind", "host", "port", "enabled", *TRANSPORT_FIELDS)
+"""Fields of a transport in a policy document."""
 
 
 class PolicyStatus(TypedDict):
-    """Whether a broker runs what is wanted; of a group, `member` does. An empty one is a broker by itself, or all of a group."""
+    """Whether a broker runs the newest revision.
+
+    `member` names the member of a group; "" means a broker without a group, or all members combined.
+    """
 
     instance: str
     member: str
@@ -48,17 +59,20 @@ class PolicyStatus(TypedDict):
     running: int | None
     converged: bool
     set_back: bool
-    """Whether it keeps a policy that this database lacks, until an operator decides."""
+    """Whether the broker keeps a policy that this database lacks, until an operator decides."""
     staged: str
-    """While a rollout runs: which revision is for whom."""
+    """Sentence during a rollout: which revision applies to which clients."""
     withdrawn: StagedRollout | None
-    """The rollout whose return made the wanted revision."""
+    """Rollout whose automatic withdrawal created the newest revision."""
     reported_at: datetime | None
     why: str
 
 
 def instance_named(name: str | None = None) -> Instance:
-    """The instance of that name, or this installation's own. Raises OperatorError unknown_instance."""
+    """Return the instance of that name, or this installation's own.
+
+    Raises OperatorError `unknown_instance`.
+    """
     wanted = name or current_instance.instance_name()
     found = Instance.objects.filter(name=wanted).first()
     if found is None:
@@ -67,18 +81,18 @@ def instance_named(name: str | None = None) -> Instance:
 
 
 def newest_revision(instance: Instance) -> PolicyRevision | None:
-    """The revision that is wanted."""
+    """Return the newest revision, which should be in force; None before the first."""
     return PolicyRevision.objects.filter(instance=instance).order_by("-number").first()
 
 
 def running_rollout(instance: Instance) -> StagedRollout | None:
-    """The staged rollout that runs."""
+    """Return the running staged rollout, or None."""
     rows = StagedRollout.objects.select_related("revision", "base", "instance")
     return rows.filter(instance=instance, state=RolloutState.RUNNING).first()
 
 
 def decisions_by_member(rollout: StagedRollout) -> dict[str, int]:
-    """Return how many decisions of a staged revision each member has reported as carried out."""
+    """Return the number of carried-out decisions of a staged revision that each member reported."""
     rows = Decision.objects.filter(
         instance=rollout.instance, revision=rollout.revision.number, at__gte=rollout.started_at
     )
@@ -87,7 +101,7 @@ def decisions_by_member(rollout: StagedRollout) -> dict[str, int]:
 
 
 def held_decision(rollout: StagedRollout) -> Decision | None:
-    """Return the first decision that the rollout's allowance held; None while every member has some left."""
+    """Return the first decision that exceeded the rollout's allowance, or None."""
     rows = Decision.objects.filter(
         instance=rollout.instance, revision=rollout.revision.number, at__gte=rollout.started_at
     )
@@ -96,12 +110,15 @@ def held_decision(rollout: StagedRollout) -> Decision | None:
 
 
 def _carried_out(rows: QuerySet[Decision]) -> QuerySet[Decision]:
-    """Leave out what was recorded only, and clients whose spool failed: no revision decides that."""
+    """Return the decisions that a revision caused and the broker carried out.
+
+    Shadow decisions are excluded, and those on clients whose spool failed, which no revision causes.
+    """
     return rows.exclude(mode=EnforcementMode.SHADOW).exclude(reason=DecisionReason.SPOOL_FAILED)
 
 
 def rollouts(instance: Instance) -> QuerySet[StagedRollout]:
-    """Staged rollouts, newest first; `decisions` is how many each has carried out."""
+    """Return staged rollouts, newest first. `decisions` is the number of decisions each has carried out."""
     made = _carried_out(
         Decision.objects.filter(
             instance=OuterRef("instance"),
@@ -115,7 +132,7 @@ def rollouts(instance: Instance) -> QuerySet[StagedRollout]:
 
 
 def members_heard(instance: Instance) -> tuple[str, ...]:
-    """Return the members to which orders go: those that are listed, else those that reported lately."""
+    """Return the members that commands are sent to: the configured ones, or those that reported recently."""
     listed = members_of(instance.name)
     if any(listed):
         return listed
@@ -124,12 +141,12 @@ def members_heard(instance: Instance) -> tuple[str, ...]:
 
 
 def drafts(instance: Instance) -> QuerySet[PolicyDraft]:
-    """Drafts, the last changed first."""
+    """Return an instance's drafts, most recently changed first."""
     return PolicyDraft.objects.filter(instance=instance)
 
 
 def revision_numbered(instance: Instance, number: int) -> PolicyRevision:
-    """One revision. Raises OperatorError unknown_revision."""
+    """Return a revision by number. Raises OperatorError `unknown_revision`."""
     revisions = PolicyRevision.objects.select_related("rollout")
     found: PolicyRevision | None = revisions.filter(instance=instance, number=number).first()
     if found is None:
@@ -138,7 +155,7 @@ def revision_numbered(instance: Instance, number: int) -> PolicyRevision:
 
 
 def desired_document(instance: Instance, number: int) -> dict[str, Any]:
-    """The policy document that the editable rows make, as revision `number`."""
+    """Return the policy document built from the editable rows, as revision `number`."""
     pools = {pool.transport_id: _fields(pool, POOL_FIELDS) for pool in instance.pool_policies.all()}
     clients = {
         policy.transport_id: _fields(policy, CLIENT_FIELDS) for policy in instance.client_policies.all()
@@ -166,19 +183,22 @@ def desired_document(instance: Instance, number: int) -> dict[str, Any]:
 
 
 def _entries(instance: Instance) -> dict[str, Any]:
-    """The document's lists of entries."""
+    """Return the document's lists of entries."""
     found: dict[str, Any] = {kind: [] for kind in PolicyEntryKind.values}
     for entry in instance.entries.all():
         found[entry.kind].append(entry.settings)
     if not found[PolicyEntryKind.DESTINATION]:
-        del found[PolicyEntryKind.DESTINATION]  # so that documents without any are as they were
+        del found[PolicyEntryKind.DESTINATION]  # documents without destinations keep their old form
     return found
 
 
 def policy_status(
     instance: Instance, now: datetime | None = None, *, without: Collection[str] = ()
 ) -> PolicyStatus:
-    """What is wanted against what the broker last reported, and why they differ if they do. Of a group: what all do, or all but some."""
+    """Return whether the newest revision is in force, and the reason if it is not.
+
+    In a group the members' states are combined, without those in `without`.
+    """
     found = _states(Instance.objects.filter(pk=instance.pk), now)
     if len(found) == 1:
         return found[0]
@@ -197,8 +217,11 @@ def policy_status(
 
 
 def running_revisions(instance: Instance, now: datetime | None = None) -> dict[int, list[str]]:
-    """The revisions that brokers run, as they last reported. Of a group whose members don't all run the same one: by whom each is run,
-    of those that were heard lately."""
+    """Return the revisions that brokers run, by their last reports.
+
+    If the members of a group run different ones, each revision has the names of its members. Only members
+    that reported recently count.
+    """
     states, least = (
         _states(Instance.objects.filter(pk=instance.pk), now),
         (now or timezone.now()) - REPORT_FRESH,
@@ -216,11 +239,15 @@ def running_revisions(instance: Instance, now: datetime | None = None) -> dict[i
 
 
 def installation_policy_status(now: datetime | None = None) -> list[PolicyStatus]:
-    """Of every broker: "in force on 3 of 3 members". Three queries, however many there are."""
+    """Return the policy status of every broker of the installation.
+
+    Needs three queries, for any number of brokers.
+    """
     return _states(Instance.objects.all(), now)
 
 
 def _states(instances: QuerySet[Instance], now: datetime | None) -> list[PolicyStatus]:
+    """Return the policy status of each expected member of the instances."""
     revisions = PolicyRevision.objects.filter(instance=OuterRef("pk")).order_by("-number")
     rows = list(
         instances.annotate(wanted=Subquery(revisions.values("number")[:1])).values("pk", "name", "wanted")
@@ -256,7 +283,7 @@ class _Heard(NamedTuple):
 
 
 def _heard(instances: list[int]) -> dict[int, dict[str, _Heard]]:
-    """What each member of each instance reported last, and when."""
+    """Return the newest report of each member, by instance."""
     same = RevisionReport.objects.filter(instance=OuterRef("instance"), member=OuterRef("member"))
     numbers, kept = (same.order_by("-seen_at", "-id").values(field)[:1] for field in ("number", "set_back"))
     rows = RevisionReport.objects.filter(instance__in=instances).order_by().values("instance", "member")
@@ -268,7 +295,7 @@ def _heard(instances: list[int]) -> dict[int, dict[str, _Heard]]:
 
 
 def _expected(instance_name: str, heard: Mapping[str, _Heard]) -> tuple[str, ...]:
-    """The members that are to run the policy: those that are listed, else the one that was heard last."""
+    """Return the members that should run the policy: the configured ones, else the one that reported last."""
     listed = members_of(instance_name)
     if any(listed) or not heard:
         return listed
@@ -283,13 +310,17 @@ def _state(
     withdrawn: StagedRollout | None,
     moment: datetime,
 ) -> PolicyStatus:
+    """Return the policy status of one member, with the reason if it runs another revision."""
     wanted, (running, seen_at, set_back) = row["wanted"] or 0, heard or (None, None, False)
     fresh = seen_at is not None and moment - seen_at <= REPORT_FRESH
     why = ""
     if seen_at is None:
         why = "The broker has never reported."
     elif not fresh:
-        why = f"The broker was last heard at {seen_at:%Y-%m-%d %H:%M:%S} UTC; it loads the policy when it starts."
+        why = (
+            f"The broker was last heard at {seen_at:%Y-%m-%d %H:%M:%S} UTC;"
+            " it loads the policy when it starts."
+        )
     elif set_back:
         why = (
             f"The broker keeps its own revision {running}, which this database doesn't have,"
@@ -319,7 +350,7 @@ def _staged(rollout: StagedRollout | None) -> str:
 
 
 def revisions(instance: Instance, limit: int = 100) -> list[PolicyRevision]:
-    """The newest revisions first."""
+    """Return the newest revisions, newest first."""
     rows = PolicyRevision.objects.filter(instance=instance).select_related("instance", "rollout")
     return list(rows[:limit])
 

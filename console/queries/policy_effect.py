@@ -1,4 +1,4 @@
-"""What a preview says, as lines that people read: a line a client, and one for many where the same changes for them."""
+"""Preview of a policy change as sentences: one per client, or one for many clients with the same change."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from broker_core.documents.system_records import DecisionEntry
 from console.units import labels
 
 NOT_SET: Final = "not set"
-"""The origin of what another policy doesn't have (slow_clients.rules.compare)."""
+"""Origin of a setting that the other policy lacks (`slow_clients.rules.compare`)."""
 MAX_NAMES = 5
-"""Named of a group; the others are counted."""
+"""Maximum client names in a line; further clients are counted."""
 CUT_OFF = {
     "transport_closed": "transport taken away, disabled or moved",
     "access_changed": "rights change there: logs on again",
 }
+"""Reasons for closing a connection, by code."""
 
 
 class EffectLine(NamedTuple):
-    """Line of an effect: clients to whom the same happens for the same reason. `count` may be more than
-    `names`.
+    """Line of a preview: clients with the same effect for the same reason.
 
-    `kind`: cut_off, unrecorded, part_recorded, disconnect, offline, act; held (beyond a rollout's allowance,
-    not carried out); or change.
+    `kind`: cut_off, unrecorded, part_recorded, disconnect, offline, act; held (beyond a rollout's
+    allowance, not carried out); or change. `count` may exceed the number of `names`. `recorded_only`:
+    shadow mode.
     """
 
     kind: str
@@ -43,17 +44,19 @@ class EffectLine(NamedTuple):
 
     @property
     def carried_out(self) -> bool:
-        """Whether clients are really acted on."""
+        """Whether the broker acts on the clients."""
         return not self.recorded_only and self.kind != "held"
 
     @property
     def hidden_count(self) -> int:
-        """How many aren't named."""
+        """Number of clients that are not named."""
         return self.count - len(self.names)
 
 
 class EffectSummary(NamedTuple):
-    """A preview's effect: what happens at once, worst first, what changes, and for how many clients."""
+    """Effect of a preview: immediate effects, worst first, and changed settings, with the number of
+    clients.
+    """
 
     at_once: list[EffectLine]
     changes: list[EffectLine]
@@ -62,12 +65,15 @@ class EffectSummary(NamedTuple):
 
     @property
     def severe(self) -> bool:
-        """Whether it must be confirmed: clients are cut off or acted on, or the revision returns at once."""
+        """Whether publishing must be confirmed.
+
+        True if clients are disconnected or acted on, or if the revision would be withdrawn immediately.
+        """
         return any(not line.recorded_only for line in self.at_once)
 
     @property
     def headline(self) -> str:
-        """One sentence; an empty effect says so too."""
+        """Summary in one sentence, also for an empty effect."""
         parts = [f"{_clients(line.count)} {_HEADS[line.kind]}" for line in self.at_once if line.carried_out]
         held = sum(line.count for line in self.at_once if line.kind == "held")
         if held:
@@ -79,18 +85,30 @@ class EffectSummary(NamedTuple):
 
 
 _HEADS = {
-    "cut_off": "cut off", "unrecorded": "left without new records",
-    "part_recorded": "left with a part of their records", "disconnect": "disconnected", "offline": "offlined",
-    "act": "acted on", "held": "",
-}  # fmt: skip
+    "cut_off": "cut off",
+    "unrecorded": "left without new records",
+    "part_recorded": "left with a part of their records",
+    "disconnect": "disconnected",
+    "offline": "offlined",
+    "act": "acted on",
+    "held": "",
+}
+"""Verbs of the headline by kind of line, worst first."""
 _READERS: Final = {
-    "bookmark": "bookmark subscription", "durable": "durable subscription", "replay": "managed replay",
-    "queue": "queue", "shared": "shared subscription",
-}  # fmt: skip
+    "bookmark": "bookmark subscription",
+    "durable": "durable subscription",
+    "replay": "managed replay",
+    "queue": "queue",
+    "shared": "shared subscription",
+}
+"""Names of subscriptions that read the log, by kind."""
 
 
 def summarise_effect(effect: PolicyEffect, signals: Mapping[str, str] | None = None) -> EffectSummary:
-    """The effect in lines. `signals` are those of the rules by name: a limit is in its signal's unit."""
+    """Return an effect as lines.
+
+    `signals`: signals of the rules by name. A limit is shown in its signal's unit.
+    """
     at_once = [*_cut_off(effect), *_unrecorded(effect), *_acted_on(effect)]
     return EffectSummary(
         at_once, _changes(effect.touched, signals or {}), effect.clients, effect.touched_in_all
@@ -98,6 +116,7 @@ def summarise_effect(effect: PolicyEffect, signals: Mapping[str, str] | None = N
 
 
 def _cut_off(effect: PolicyEffect) -> list[EffectLine]:
+    """Return a line per reason for closed connections. Unlisted ones are counted in the first line."""
     by_code: dict[str, list[ClosedConnectionEntry]] = {}
     for one in effect.cut_off:
         by_code.setdefault(one.code, []).append(one)
@@ -112,8 +131,9 @@ def _cut_off(effect: PolicyEffect) -> list[EffectLine]:
 
 
 def _unrecorded(effect: PolicyEffect) -> list[EffectLine]:
-    """A line for each topic that is no longer journaled and that somebody reads from the log, the worst
-    first."""
+    """Return a line per topic that is no longer journaled although subscriptions read it from the log,
+    worst first.
+    """
     groups: dict[tuple[str, str, str], list[LogSubscriberEntry]] = {}
     for one in effect.unrecorded:
         groups.setdefault((one.extent, one.topic, one.subscription_kind), []).append(one)
@@ -130,7 +150,10 @@ def _unrecorded(effect: PolicyEffect) -> list[EffectLine]:
 
 
 def _acted_on(effect: PolicyEffect) -> list[EffectLine]:
-    """Return a line for each rule and act. Unlisted decisions are counted with the first line of their fate."""
+    """Return a line per rule and action.
+
+    Unlisted decisions are counted in the first line with the same outcome.
+    """
     groups: dict[tuple[str, str, str], list[DecisionEntry]] = {}
     in_all = {
         "enforced": effect.enforced_in_all,
@@ -145,12 +168,17 @@ def _acted_on(effect: PolicyEffect) -> list[EffectLine]:
     for (fate, action, _), entries in groups.items():
         unlisted, in_all[fate] = max(0, in_all[fate]), 0
         shadow = fate == "recorded"
-        made.append(EffectLine(
-            "held" if fate == "held" else _kind(action), _sentence(entries, fate), _names(entries),
-            len(entries) + unlisted, shadow,
-        ))  # fmt: skip
+        made.append(
+            EffectLine(
+                "held" if fate == "held" else _kind(action),
+                _sentence(entries, fate),
+                _names(entries),
+                len(entries) + unlisted,
+                shadow,
+            )
+        )
     for fate, unlisted in in_all.items():
-        if unlisted > 0:  # all of them are clients that this person may not see
+        if unlisted > 0:  # all of them concern clients that the caller must not see
             made.append(
                 EffectLine(
                     "held" if fate == "held" else "act", _UNSEEN[fate], [], unlisted, fate == "recorded"
@@ -165,17 +193,18 @@ _UNSEEN: Final = {
     "held": "not acted on: the rollout may make no more decisions",
     "recorded": "would be acted on",
 }
+"""Sentences about decisions on clients that the caller must not see."""
 
 
 def _fate(one: DecisionEntry) -> str:
-    """Return what becomes of a decision: enforced, held by a rollout's allowance, or recorded only."""
+    """Return the outcome of a decision: enforced, held by a rollout's allowance, or recorded (shadow)."""
     if one.held_at is not None:
         return "held"
     return "recorded" if one.mode == EnforcementMode.SHADOW else "enforced"
 
 
 def _sentence(entries: list[DecisionEntry], fate: str) -> str:
-    """Return the broker's own sentence for one client; for many what is done, and by which rule."""
+    """Return the broker's sentence for one client; for many, the action and the rule."""
     if len(entries) == 1 and entries[0].sentence:
         return entries[0].sentence
     told, rule = labels.act_label(entries[0].action), entries[0].rule
@@ -188,7 +217,7 @@ def _sentence(entries: list[DecisionEntry], fate: str) -> str:
 
 
 def _changes(touched: list[AffectedEntry], signals: Mapping[str, str]) -> list[EffectLine]:
-    """A line for each set of equal changes, the one that most clients have first."""
+    """Return a line per set of equal changes, the most frequent first."""
     groups: dict[str, list[AffectedEntry]] = {}
     for one in touched:
         groups.setdefault("; ".join(_differences(one.changes, signals)), []).append(one)
@@ -200,7 +229,7 @@ def _changes(touched: list[AffectedEntry], signals: Mapping[str, str]) -> list[E
 
 
 def _differences(changes: list[SettingChange], signals: Mapping[str, str]) -> Iterator[str]:
-    """Each setting that differs; a rule or entry that comes or goes whole is said once."""
+    """Yield each setting that differs; an added or removed rule or entry is one sentence."""
     by_group: dict[str, list[SettingChange]] = {}
     for change in changes:
         by_group.setdefault(change.setting.rpartition(".")[0], []).append(change)
@@ -216,6 +245,7 @@ def _differences(changes: list[SettingChange], signals: Mapping[str, str]) -> It
 
 
 def _change(change: SettingChange, signal: str) -> str:
+    """Return a changed setting as text: old and new value, and the origin of the new one."""
     old, new = (
         labels.setting_value(change.setting, side.value, signal) for side in (change.before, change.after)
     )
@@ -223,6 +253,7 @@ def _change(change: SettingChange, signal: str) -> str:
 
 
 def _kind(action: str) -> str:
+    """Return the kind of line for an action."""
     if action in FINAL_ACTIONS:
         return "disconnect"
     return "offline" if action == PolicyAction.OFFLINE else "act"

@@ -1,4 +1,4 @@
-"""Whether the parts answer: database, Redis, broker, worker. Each says in a word what is wrong."""
+"""Readiness of the components: database, Redis, broker, worker. Each has a code for its problem."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ from console.queue_names import CHORES_QUEUE, USUAL_QUEUE
 
 WORKER_KEY = worker_key("")
 DATABASE_OF = "database of broker"
-"""Name of the part that says how a broker's database is; with the broker's name where there are several."""
+"""Name of the component that reports a broker's database, followed by the broker's name if there are
+several.
+"""
 
 
 class ComponentStatus(TypedDict):
-    """State of one part; `problem` is a code, where it has one, and then `fix` says what to do.
+    """State of one component. `problem` is a code, where there is one, and `fix` says what to do.
 
-    `since`: ms UTC. A problem of a group or a link is a part with its `entry`; it isn't ok if it is severe.
+    `since` is in ms UTC. A problem of a group or link is a component with its `entry`. It is not ok if the
+    problem is severe.
     """
 
     name: str
@@ -44,13 +47,14 @@ class ComponentStatus(TypedDict):
     since: NotRequired[int]
     entry: NotRequired[ProblemEntry]
     stall: NotRequired[StallEntry]
-    """Of a broker: the newest stall of its event loop."""
+    """Newest stall of the broker's event loop."""
 
 
 def check_components(*, write: bool = True) -> list[ComponentStatus]:
-    """Ask each part, with short time-outs.
+    """Check each component with short timeouts.
 
-    `write=False`: without a write to the database, for pages. Brokers write each ten seconds, and say how that goes.
+    With `write=False`, for pages, nothing is written to the database. Brokers write every 10 seconds and
+    report their errors.
     """
     alive, worker = _redis()
     return [_database(write=write), alive, worker, *(_workers() if alive["ok"] else []), *_brokers()]
@@ -64,6 +68,7 @@ def _database(*, write: bool = True) -> ComponentStatus:
 
 
 def _redis() -> tuple[ComponentStatus, ComponentStatus]:
+    """Return the components of Redis and of the default queue's worker."""
     try:
         with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2) as client:
             worker = bool(client.exists(WORKER_KEY))
@@ -81,28 +86,35 @@ def _redis() -> tuple[ComponentStatus, ComponentStatus]:
 
 
 def _workers() -> list[ComponentStatus]:
-    """Return a part for each queue with a worker of its own: whether one is there, and whether the queue moves."""
+    """Return a component per queue that has its own worker: whether a worker is present and its queue
+    progresses.
+    """
     remote = {queue_for_broker(one): one.name for one in settings.SLUICE_BROKERS if one.path is None}
     queues = {CHORES_QUEUE: "chores", **remote}
     missed, stuck = queues_without_worker(queues), queues_stuck(queues)
     return [
         {
-            "name": f"worker {name}", "ok": False, "problem": "no_worker",
+            "name": f"worker {name}",
+            "ok": False,
+            "problem": "no_worker",
             "fix": f"Start one{there(queue)}: celery -A console.project worker -Q {queue}",
         }
         if queue in missed
         else _moving(f"worker {name}", stuck.get(queue, 0))
         for queue, name in queues.items()
-    ]  # fmt: skip
+    ]
 
 
 def there(queue: str) -> str:
-    """Say where the worker of a queue is started: nothing for this machine's."""
+    """Return the suffix of a sentence that says where to start a queue's worker; "" for this machine."""
     return "" if queue == CHORES_QUEUE else " there"
 
 
 def _works() -> bool:
-    """Return whether a job or an action was heard lately. It may hold a usual slot for hours."""
+    """Return whether a pipeline job or action reported recently.
+
+    It may occupy a slot of the default queue for hours.
+    """
     heard = ActionRun.objects.filter(
         state=RunState.RUNNING,
         kind__in=(RunKind.PIPELINE, RunKind.ACTION),
@@ -110,22 +122,24 @@ def _works() -> bool:
     )
     try:
         return heard.exists()
-    except Error:  # the database's own part says so
+    except Error:  # the database's own component reports this
         return False
 
 
 def _moving(name: str, stuck_s: int, *, busy: bool = False) -> ComponentStatus:
-    """Say of a worker that is there whether its queue moves. One that is busy with runs is ok all the same."""
+    """Return whether a present worker's queue progresses. One that is busy with runs is ok."""
     if not stuck_s:
         return {"name": name, "ok": True, "problem": ""}
     return {
-        "name": name, "ok": busy, "problem": f"queue_stuck: nothing was taken up for {stuck_s} s",
+        "name": name,
+        "ok": busy,
+        "problem": f"queue_stuck: nothing was taken up for {stuck_s} s",
         "fix": "See which runs hold its slots, and cancel them; or whether beat runs.",
-    }  # fmt: skip
+    }
 
 
 def _brokers() -> list[ComponentStatus]:
-    """Each broker that this process is told of; of one alone there isn't a name."""
+    """Return a component per configured broker; a single broker has no name."""
     told = ask_brokers(
         [one for name in instances() for one in addresses_of(name)], GetStatus(), timeout_s=2.0
     )
@@ -136,7 +150,7 @@ def _brokers() -> list[ComponentStatus]:
 
 
 def _database_of(told: BrokerAnswer[InstanceStatus], *, several: bool) -> list[ComponentStatus]:
-    """Return a part for a broker that can't use the database, or runs the policy on its own disk."""
+    """Return a component for a broker that can't use the database, or runs the policy on its own disk."""
     entry = told.answer.database if told.answer is not None else None
     if entry is None or not entry.code:
         return []
@@ -157,12 +171,14 @@ def _problems(instance: str, told: list[BrokerAnswer[InstanceStatus]]) -> list[C
             "entry": one,
         }
         for one in group_answers.problems(answers)
-    ]  # fmt: skip
+    ]
 
 
 def problem_name(instance: str, problem: ProblemEntry) -> str:
-    """Return the name of a problem's part: `group INSTANCE/MEMBER`, `group INSTANCE`, `link INSTANCE/NAME` or
-    `policy INSTANCE`."""
+    """Return the component name of a problem.
+
+    `group INSTANCE/MEMBER`, `group INSTANCE`, `link INSTANCE/NAME` or `policy INSTANCE`.
+    """
     if problem.subject == set_back.SUBJECT:
         return f"policy {instance}"
     if problem.subject.startswith(LINK_PREFIX):
@@ -171,12 +187,13 @@ def problem_name(instance: str, problem: ProblemEntry) -> str:
 
 
 def _part(name: str, told: BrokerAnswer[InstanceStatus]) -> ComponentStatus:
+    """Return the component of a broker."""
     if told.error is None:
         stall = told.answer.stalls.last if told.answer is not None else None
         part: ComponentStatus = {"name": name, "ok": True, "problem": ""}
         if stall is not None:
             part["stall"] = stall
         return part
-    # By what it ended, if it said so.
+    # the reason for its exit, if the broker reported one
     code = told.error.details.get("ended", told.error.code)
     return {"name": name, "ok": False, "problem": code, "fix": told.error.fix}

@@ -1,4 +1,4 @@
-"""Managed replays as their broker sees them now, or as it last reported them while it is away."""
+"""Managed replays, as their broker reports them now, or last reported them while it is unavailable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from console.queries.policies import instance_named
 
 
 class ReplayView(ReplayEntry, frozen=True, kw_only=True):
-    """A managed replay with what the control plane knows of it besides."""
+    """Managed replay with its author and report time."""
 
     reported_at: Annotated[
         int | None, Meta(description="ms UTC. Null: now. Else the broker is away since about then.")
@@ -27,14 +27,17 @@ class ReplayView(ReplayEntry, frozen=True, kw_only=True):
 
 
 def to_replay_view(entry: ReplayEntry, *, reported_at: int | None = None, author: str = "") -> ReplayView:
-    """A broker's entry with that."""
+    """Return a broker's entry with `reported_at` and `author` added."""
     return ReplayView(**structs.asdict(entry), reported_at=reported_at, author=author)
 
 
 def replays(
     instance_name: str | None = None, *, state: str = "", patterns: Sequence[str] | None = None
 ) -> list[ReplayView]:
-    """The newest first. `patterns` are the clients that may be seen; None is all of them."""
+    """Return managed replays, newest first.
+
+    Only clients that match one of `patterns` are included; None means all.
+    """
     instance = instance_named(instance_name)
     rows = {
         (row.name, row.shown.get("created_at")): row
@@ -54,14 +57,15 @@ def replays(
             for row in rows.values()
         ]
     return [
-        one for one in found
+        one
+        for one in found
         if (not state or one.state == state)
         and (patterns is None or any(name_matches(pattern, one.client) for pattern in patterns))
-    ]  # fmt: skip
+    ]
 
 
 def replay(name: str, instance_name: str | None = None) -> ReplayView:
-    """One of them. Raises OperatorError unknown_replay."""
+    """Return a managed replay by name. Raises OperatorError `unknown_replay`."""
     for one in replays(instance_name):
         if one.name == name:
             return one

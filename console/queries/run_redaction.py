@@ -1,7 +1,9 @@
-"""Runs, plans and journals as somebody may see them: without what messages said, and without the names of clients out of their scope.
+"""Redaction of runs, plans and journals for an account: message contents, and names of clients out of its
+scope.
 
-What messages said needs `read_messages`, for the message's topic. Names are in free text (logs, sentences, errors), so who sees some clients
-only gets none of that text, unless the run is about a client of theirs.
+Message contents need `read_messages` for the message's topic. Names occur in free text (logs, sentences,
+errors). An account that may see only some clients therefore gets none of that text, unless the run is about
+a visible client.
 """
 
 from __future__ import annotations
@@ -18,16 +20,24 @@ from console.choices import Permission, RunKind
 from console.models import ActionRun
 
 BODY = "AMPS_DATA"
+"""Variable with the message's body."""
 CLIENT = "AMPS_CLIENT_NAME"
+"""Variable with the client's name."""
 ABOUT_NOBODY = ("AMPS_INSTANCE_NAME", "AMPS_DATETIME", "AMPS_UNIX_TIMESTAMP")
+"""Variables that never contain a client's name."""
 ANSWERS = frozenset({"webhook"})
-"""Steps whose results are what somebody else answered, perhaps with what it was sent."""
+"""Steps whose results are answers of other systems, which may repeat the message."""
 MESSAGES, CLIENTS = "messages", "clients"
+"""Names of the redacted parts in `withheld`."""
 NEEDED_BY = "needed by "
+"""Beginning of a sentence that names the holders of a segment."""
 
 
 def redact_run(run: ActionRun, access: EffectiveAccess) -> ActionRun:
-    """A copy of the run, not to be saved; `withheld` says which of MESSAGES and CLIENTS are left out of it."""
+    """Return a redacted copy of the run, which must not be saved.
+
+    Its attribute `withheld` lists the redacted parts: MESSAGES, CLIENTS.
+    """
     made = copy.copy(run)
     made.withheld = withheld_parts(run, access)  # type: ignore[attr-defined]
     if CLIENTS in made.withheld:  # type: ignore[attr-defined]
@@ -38,7 +48,7 @@ def redact_run(run: ActionRun, access: EffectiveAccess) -> ActionRun:
 
 
 def withheld_parts(run: ActionRun, access: EffectiveAccess) -> list[str]:
-    """What of a run may not be seen."""
+    """Return the parts of a run that the account must not see."""
     instance, variables = run.instance.name, _variables(run)
     found = []
     if variables.get(BODY):
@@ -53,7 +63,7 @@ def withheld_parts(run: ActionRun, access: EffectiveAccess) -> list[str]:
 
 
 def plan_shown(run: ActionRun, plan: Any, access: EffectiveAccess) -> Any:
-    """A plan of what a run has still to do, of what may be seen of it."""
+    """Return the plan of a run's remaining steps, redacted."""
     made = copy.copy(run)
     made.plan = plan
     return redact_run(made, access).plan
@@ -62,7 +72,10 @@ def plan_shown(run: ActionRun, plan: Any, access: EffectiveAccess) -> Any:
 def redact_segments(
     segments: Iterable[SegmentEntry], instance: str, access: EffectiveAccess
 ) -> list[SegmentEntry]:
-    """Segments with who needs each; of clients out of scope only that somebody does."""
+    """Return segments with their holders.
+
+    The names of clients out of scope are replaced by the type of holder.
+    """
     if access.client_patterns(instance) is None:
         return list(segments)
     return [
@@ -72,6 +85,7 @@ def redact_segments(
 
 
 def _owner(owner: str, instance: str, access: EffectiveAccess) -> str:
+    """Return a segment's holder, without the name of a client out of scope."""
     kind, _, name = owner.rpartition(" of ")
     if kind in ("replay", "spool") and access.allows(Permission.VIEW, instance=instance, client=name):
         return owner
@@ -84,7 +98,7 @@ def _variables(run: ActionRun) -> Mapping[str, Any]:
 
 
 def _without_clients(run: ActionRun) -> None:
-    """Nothing that may hold a name but the run's own words: its kind, its state, the segments' names."""
+    """Remove all text that may contain a client's name, in place. Types, states and segment names remain."""
     kept = {name: text for name, text in _variables(run).items() if name in ABOUT_NOBODY}
     if run.kind == RunKind.ACTION:
         run.parameters = {
@@ -117,12 +131,16 @@ def _plan_without_names(plan: Any) -> Any:
 
 
 def _planned(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a step's plan without variables."""
     kept = ("step", "do", "if", "label", "destructive")
     return {**{key: entry[key] for key in kept if key in entry}, "sentence": str(entry.get("label", ""))}
 
 
 def _without_messages(run: ActionRun) -> None:
-    """Of steps that name the message's body, and of what others answered, nothing but that they are there."""
+    """Redact steps that use the message's body or contain answers of other systems, in place.
+
+    Only the fact that such a step exists remains.
+    """
     parts = run.parameters.get("steps", ())
     telling = {
         number
@@ -150,12 +168,13 @@ def _without_messages(run: ActionRun) -> None:
 
 
 def _bare(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of a step without its result."""
     kept = {key: record[key] for key in ("do", "if", "state", "took_ms") if key in record}
     return kept | ({"error": _code(record["error"])} if record.get("error") else {})
 
 
 def _code(error: Any) -> Any:
-    """An error's code alone."""
+    """Return an error with its code alone."""
     if not isinstance(error, dict):
         return error
     return {"code": error.get("code", ""), "message": str(error.get("code", "")), "fix": ""}

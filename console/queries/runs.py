@@ -1,4 +1,4 @@
-"""Runs, newest first."""
+"""Queries for runs, newest first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from console.models import ActionRun, Instance
 
 
 def runs(instance: Instance | None = None) -> QuerySet[ActionRun]:
-    """Runs of an instance, or of all."""
+    """Return the runs of an instance, or of all instances."""
     found = ActionRun.objects.select_related("instance", "action")
     if instance is not None:
         found = found.filter(instance=instance)
@@ -20,18 +20,18 @@ def runs(instance: Instance | None = None) -> QuerySet[ActionRun]:
 
 
 def removals(instance: Instance) -> QuerySet[ActionRun]:
-    """Runs that took segments out of its log for good."""
+    """Return the succeeded runs that removed segments from the instance's log."""
     return runs(instance).filter(kind=RunKind.REMOVE, state=RunState.SUCCEEDED).order_by("-created_at")
 
 
 def backtests(instance: Instance, draft_id: int) -> QuerySet[ActionRun]:
-    """Runs that try a draft, in any version, on recorded traffic."""
+    """Return the runs that tested a draft, in any version, on recorded traffic."""
     mine = {"parameters__job": "backtest", "parameters__options__policy__startswith": f"draft-{draft_id}-"}
     return runs(instance).filter(kind=RunKind.PIPELINE, **mine).order_by("-created_at")
 
 
 def run(run_id: str | UUID, instance: Instance | None = None) -> ActionRun:
-    """One run, of that instance if one is said. Raises OperatorError unknown_run."""
+    """Return a run, of the instance if one is given. Raises OperatorError `unknown_run`."""
     try:
         found = runs(instance).filter(pk=UUID(str(run_id))).first()
     except ValueError:

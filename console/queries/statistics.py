@@ -1,4 +1,7 @@
-"""Figures over time of a client, a transport, a pool or the instance: from Redis by the second, else from the database."""
+"""Statistics over time of a client, a transport, a pool or the instance.
+
+The last 15 minutes come from Redis by the second, older data from the database.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +23,29 @@ from console.live import seconds_ring
 from console.models import ClientHour, ClientMinute, ClientSample, Instance, ResourceSample
 
 MAX_POINTS = 2_000
+"""Maximum points of a series."""
 KINDS = ("client", *(str(kind) for kind in ScopeKind))
+"""Subjects of statistics."""
 SAMPLES_KEPT = timedelta(hours=24)
+"""Retention of 10-second samples."""
 _ON_ITS_WAY = timedelta(minutes=10)
-"""Who asks for just as long as minutes are kept asks by a clock of its own, and a moment before it is answered."""
+"""Tolerance for the retention of minutes.
+
+A caller that requests the whole retention uses its own clock, and its request takes a moment.
+"""
 _CLIENT = ("lag_messages", "lag_bytes", "lag_ms", "outbox_bytes", "spool_bytes")
+"""Numeric columns of a client."""
 DELAYS = ("delay_p50_ms", "delay_p99_ms")
-"""Of the instance, and not by the second: they are of ten."""
+"""Latency percentiles of the instance. They cover 10 seconds each, so there are none by the second."""
 _RATE = {10: "rate_out_messages", 60: "rate_out_messages", 3600: "rate_max"}
-"""Where rows so many seconds long have a client's rate; of an hour it is the highest."""
+"""Column of a client's rate by the rows' seconds. For an hour it is the maximum."""
 
 
 class TimeSeries(TypedDict):
-    """Points oldest first; `at` is seconds UTC, the beginning of a step, of which the highest values are kept."""
+    """Series of points, oldest first.
+
+    `at` is the start of a step in seconds UTC; each point has the highest values of its step.
+    """
 
     of: str
     name: str
@@ -51,8 +64,11 @@ def time_series(
     now: datetime,
     member: str = "",
 ) -> TimeSeries:
-    """The figures in [start, end), of a group of one `member` or of all. The step, in seconds, is made longer where there would be over MAX_POINTS points, and
-    where nothing finer is kept or Redis is away. Raises OperatorError bad_range, bad_kind."""
+    """Return the statistics in [start, end), in a group of one `member` or of all.
+
+    `step` is in seconds. It is increased if there would be more than `MAX_POINTS` points, if no finer data
+    is stored, or while Redis is unavailable. Raises OperatorError `bad_range` or `bad_kind`.
+    """
     if of not in KINDS:
         raise OperatorError(
             "bad_kind", f"There are no statistics of {of[:50]!r}.", f"Use {', '.join(KINDS)}."
@@ -61,6 +77,7 @@ def time_series(
         raise OperatorError(
             "bad_range", "`from` must be before `to`.", "Give moments like 2026-11-21T10:00:00Z."
         )
+    # Choose the finest stored resolution that reaches back to `start`. A coarser source increases the step.
     least = max(step, -(-int((end - start).total_seconds()) // MAX_POINTS))
     found: Iterable[Mapping[str, Any]] | None = None
     if least < 10 and start >= now - timedelta(seconds=seconds_ring.SECONDS + 5):
@@ -83,7 +100,7 @@ def time_series(
 
 
 def downsample(rows: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, Any]]:
-    """One point a step: the highest of each number, and a state other than live if there was one."""
+    """Return one point per step: the highest of each number, and a state other than live if there was one."""
     points: list[dict[str, Any]] = []
     for row in rows:
         at = int(row["at"] if isinstance(row["at"], int) else row["at"].timestamp())
@@ -104,7 +121,10 @@ def downsample(rows: Iterable[Mapping[str, Any]], step: int) -> list[dict[str, A
 def _hours(
     instance: Instance, of: str, name: str, start: datetime, end: datetime, member: str
 ) -> Iterator[Mapping[str, Any]]:
-    """Hours as far as there are any, and minutes where there are none: the newest isn't over, or the lake hasn't them (yet)."""
+    """Return rows of hours, and rows of minutes where an hour is missing.
+
+    The newest hour is not over, and the lake may lack others.
+    """
     hours = list(_rows(instance, of, name, start, end, 3600, member))
     there = {row["at"] for row in hours}
     minutes = (
@@ -118,7 +138,7 @@ def _hours(
 def _seconds(
     instance: Instance, of: str, name: str, start: datetime, end: datetime, member: str
 ) -> list[dict[str, Any]]:
-    """By the second, from Redis. Raises OperatorError redis_away."""
+    """Return rows by the second from Redis. Raises OperatorError `redis_away`."""
     since, until = int(start.timestamp()), int(end.timestamp())
     if of == "client":
         return seconds_ring.read_seconds(instance.name, of, name, since, until)
@@ -130,7 +150,10 @@ def _seconds(
 
 
 def sum_members(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows of the same moment, of several members, as one: their sum, and of delays the longest. They come in order."""
+    """Yield one row per moment for rows of several members, which must be in order of time.
+
+    Numbers are added. For latencies the maximum is taken.
+    """
     held: dict[str, Any] | None = None
     for row in rows:
         if held is None or row["at"] != held["at"]:
@@ -150,6 +173,7 @@ def sum_members(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def _rows(
     instance: Instance, of: str, name: str, start: datetime, end: datetime, seconds: int, member: str
 ) -> Iterable[Mapping[str, Any]]:
+    """Return stored rows of `seconds` each, from the database."""
     if of == "client":
         model = {10: ClientSample, 60: ClientMinute, 3600: ClientHour}[seconds]
         rows = model._default_manager.filter(instance=instance, client=name, at__gte=start, at__lt=end)

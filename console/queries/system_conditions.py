@@ -1,5 +1,4 @@
-"""What stands at the top of every page while something is wrong: who doesn't answer since when, which policy
-isn't in force."""
+"""Conditions shown at the top of every page: components that don't answer, policies that are not in force."""
 
 from __future__ import annotations
 
@@ -19,22 +18,28 @@ from console.queries.readiness import DATABASE_OF, ComponentStatus, check_compon
 from console.units import format as formats
 
 RESTART_TOLD = timedelta(minutes=15)
-"""How long a restart is said on every page; on time axes it stays."""
+"""Time for which every page shows a restart. Time axes show it longer."""
 TAKES_UP = timedelta(seconds=5)
-"""How long a broker may take to take up a revision before anybody is told that it hasn't."""
+"""Time that a broker has to apply a revision before pages report a delay."""
 ALERT = "alert"
+"""Key of a condition for an open alert."""
 STUCK = "queue_stuck"
+"""Beginning of the problem text of a queue that does not progress."""
 MAX_ALERTS = 5
+"""Maximum open alerts shown."""
 _since: dict[str, float] = {}
-"""Since when this process has missed Redis, worker or broker, in seconds since 1970: nobody else notes it."""
+"""Moments since which this process has missed Redis, worker or broker, in seconds since 1970.
+
+No other component records them.
+"""
 
 
 class SystemCondition(NamedTuple):
     """Condition of the system that operators should know about.
 
-    since     when it began, or for an event (`is_event`) when it happened
-    blind     what pages show of clients may be old
-    is_event  it happened once and is over
+    since     moment at which it began, or for an event (`is_event`) at which it happened
+    blind     whether pages may show outdated data of clients
+    is_event  whether it happened once and is over
     """
 
     key: str
@@ -47,7 +52,7 @@ class SystemCondition(NamedTuple):
     is_event: bool = False
 
 
-_PARTS = {  # the worst first
+_PARTS = {  # worst first
     "broker": (
         "The broker doesn't answer",
         "Clients can't be seen or acted on. What is shown is what was known before.",
@@ -64,6 +69,7 @@ _PARTS = {  # the worst first
         "Look at log/worker.log, and whether it runs.",
     ),
 }
+"""Title, sentence and fix for an unavailable component, worst first."""
 
 
 _DATABASE_OF_BROKER = {
@@ -80,13 +86,17 @@ _DATABASE_OF_BROKER = {
         "It goes on with its policy. Decisions, losses and events wait in its memory.",
     ),
 }
+"""Title and sentence for a problem of a broker with the database, by code."""
 
 
 def current_conditions() -> list[SystemCondition]:
-    """What is wrong now, the worst first; empty when all is well. Asks each part, with short time-outs."""
+    """Return the current conditions, worst first; empty if there are none.
+
+    Checks each component with short timeouts.
+    """
     instance = Instance.objects.filter(name=current_instance.instance_name()).first()
     parts, own = check_components(write=False), current_instance.instance_name()
-    mark_available("database")  # it answered above
+    mark_available("database")  # the query above succeeded
     missed = [
         part
         for part in parts
@@ -99,6 +109,7 @@ def current_conditions() -> list[SystemCondition]:
         if part["name"] == name
     ]
     brokers = [part for part in parts if part["name"].partition(" ")[0] == "broker"]
+    # Without an answer from any broker the further conditions are unknown.
     if instance is None or any(one.key == "broker" for one in found):
         return found
     mine = [part for part in brokers if part["name"].removeprefix("broker ").partition("/")[0] == own]
@@ -115,6 +126,7 @@ def current_conditions() -> list[SystemCondition]:
         return found
     found += _problems([part["entry"] for part in parts if "entry" in part and _is_of(part, own)], away)
     found += [_stood_still(part) for part in mine or brokers if _is_recent(part.get("stall"))]
+    # Members that do not answer are reported above; the policy status is that of the others.
     state = policies.policy_status(instance, without=away)
     return [
         *found,
@@ -126,7 +138,7 @@ def current_conditions() -> list[SystemCondition]:
 
 
 def _missed(name: str, *, ok: bool) -> bool:
-    """Whether it is away; remembers since when."""
+    """Return whether a component is unavailable, and remember since when."""
     if ok:
         mark_available(name)
     else:
@@ -135,16 +147,17 @@ def _missed(name: str, *, ok: bool) -> bool:
 
 
 def unavailable_since(name: str) -> datetime:
-    """Since when a part has been missed; now, when it was there a moment ago."""
+    """Return the moment since which a component has been unavailable; now if it was available before."""
     return datetime.fromtimestamp(_since.setdefault(name, time.time()), UTC)
 
 
 def mark_available(name: str) -> None:
-    """It is there again."""
+    """Record that a component is available."""
     _since.pop(name, None)
 
 
 def _away(name: str, instance: Instance | None) -> SystemCondition:
+    """Return the condition of an unavailable component."""
     word, sentence, fix = _PARTS[name]
     since = unavailable_since(name)
     if name == "broker" and instance is not None:
@@ -159,18 +172,22 @@ def _member_of(part: ComponentStatus) -> str:
 def _one_of_several(
     part: ComponentStatus, instance: Instance, member: str, *, blind: bool
 ) -> SystemCondition:
-    """Of a group, or of brokers on several machines."""
+    """Return the condition for one of several brokers that does not answer."""
     name, missed = part["name"].removeprefix("broker "), unavailable_since(part["name"])
     since = min(missed, last_report_time(instance, member) or missed)
     return SystemCondition(
-        part["name"], f"The broker {name} doesn't answer ({part['problem']})",
-        "Its clients can't be seen or acted on, and aren't in what is shown of all.", part.get("fix", ""),
-        since, severe=True, blind=blind,
-    )  # fmt: skip
+        part["name"],
+        f"The broker {name} doesn't answer ({part['problem']})",
+        "Its clients can't be seen or acted on, and aren't in what is shown of all.",
+        part.get("fix", ""),
+        since,
+        severe=True,
+        blind=blind,
+    )
 
 
 def _is_recent(stall: StallEntry | None) -> bool:
-    """Return whether a stall ended within the time in which it is shown."""
+    """Return whether a stall ended within `RESTART_TOLD`."""
     if stall is None:
         return False
     ended = datetime.fromtimestamp((stall.at + stall.lasted_ms) / 1_000, UTC)
@@ -178,6 +195,7 @@ def _is_recent(stall: StallEntry | None) -> bool:
 
 
 def _stood_still(part: ComponentStatus) -> SystemCondition:
+    """Return the condition of a recent stall of a broker's event loop."""
     stall, member = part["stall"], _member_of(part)
     text, who = CAUSES[stall.cause], f"The broker {member}" if member else "The broker"
     return SystemCondition(
@@ -196,19 +214,26 @@ def _is_of(part: ComponentStatus, instance: str) -> bool:
 
 
 def _problems(problems: Collection[ProblemEntry], away: Collection[str]) -> list[SystemCondition]:
-    """Return the lines of a group and its links. A member that doesn't answer the console either is named
-    once."""
+    """Return the conditions of a group and its links.
+
+    A member that does not answer the console either is listed only once.
+    """
     return [
         SystemCondition(
-            f"{one.code} {one.subject}".rstrip(), f"{one.title} ({one.code})", one.message, one.fix,
-            datetime.fromtimestamp(one.since / 1_000, UTC), severe=one.severe,
+            f"{one.code} {one.subject}".rstrip(),
+            f"{one.title} ({one.code})",
+            one.message,
+            one.fix,
+            datetime.fromtimestamp(one.since / 1_000, UTC),
+            severe=one.severe,
         )
         for one in problems
         if not (one.code == "member_silent" and one.subject in away)
-    ]  # fmt: skip
+    ]
 
 
 def _no_worker(part: ComponentStatus) -> SystemCondition:
+    """Return the condition of a queue without a worker."""
     name = part["name"].removeprefix("worker ")
     whose = "the chores" if name == "chores" else f"the journal of {name}"
     waits = (
@@ -217,13 +242,17 @@ def _no_worker(part: ComponentStatus) -> SystemCondition:
         else "What is to be done with its segments waits."
     )
     return SystemCondition(
-        part["name"], f"No worker serves {whose}", waits,
-        part.get("fix", ""), unavailable_since(part["name"]), severe=False,
-    )  # fmt: skip
+        part["name"],
+        f"No worker serves {whose}",
+        waits,
+        part.get("fix", ""),
+        unavailable_since(part["name"]),
+        severe=False,
+    )
 
 
 def _no_database(part: ComponentStatus, own: str) -> SystemCondition:
-    """Return the entry of a broker that can't use the database, or runs the policy on its own disk."""
+    """Return the condition of a broker that can't use the database, or runs the policy on its own disk."""
     name = part["name"].removeprefix(DATABASE_OF).strip() or own
     word, sentence = _DATABASE_OF_BROKER.get(part["problem"], _DATABASE_OF_BROKER["database_away"])
     since = (
@@ -232,31 +261,43 @@ def _no_database(part: ComponentStatus, own: str) -> SystemCondition:
         else unavailable_since(part["name"])
     )
     return SystemCondition(
-        part["name"], word.format(name), sentence, part.get("fix", ""), since, severe=True,
-    )  # fmt: skip
+        part["name"],
+        word.format(name),
+        sentence,
+        part.get("fix", ""),
+        since,
+        severe=True,
+    )
 
 
 def _stuck(part: ComponentStatus, what: str) -> SystemCondition:
-    """Say that a worker is there, and takes nothing up."""
+    """Return the condition of a worker that is present but starts no tasks."""
     return SystemCondition(
-        part["name"], f"The queue of the {part['name'].removeprefix('worker ')} doesn't move",
-        f"{what} wait: its slots are all taken.", part.get("fix", ""), unavailable_since(part["name"]),
+        part["name"],
+        f"The queue of the {part['name'].removeprefix('worker ')} doesn't move",
+        f"{what} wait: its slots are all taken.",
+        part.get("fix", ""),
+        unavailable_since(part["name"]),
         severe=False,
-    )  # fmt: skip
+    )
 
 
 def last_report_time(instance: Instance, member: str = "") -> datetime | None:
-    """When its broker, or that member of its group, last reported."""
+    """Return the moment of the last report of the instance's broker, or of a group member."""
     rows = RevisionReport.objects.filter(instance=instance, **({"member": member} if member else {}))
     newest = rows.order_by("-seen_at").first()
     return newest.seen_at if newest is not None else None
 
 
 def broker_restarts(instance: Instance, since: datetime) -> list[datetime]:
-    """When its broker began to report from another process than before; its first start isn't one."""
+    """Return the moments at which a broker began to report from a new process.
+
+    The first start does not count.
+    """
     rows = RevisionReport.objects.filter(instance=instance).order_by("reported_at", "pk")
     before = rows.filter(reported_at__lt=since)
-    running = dict(before.values_list("member", "pid"))  # the last of each
+    # a later row overwrites an earlier one, so the last pid of each member remains
+    running = dict(before.values_list("member", "pid"))
     found: list[datetime] = []
     for at, member, pid in (
         rows.filter(reported_at__gte=since).values_list("reported_at", "member", "pid").iterator(2_000)
@@ -271,50 +312,77 @@ def _restarted(instance: Instance) -> list[SystemCondition]:
     newest = broker_restarts(instance, timezone.now() - RESTART_TOLD)[-1:]
     return [
         SystemCondition(
-            "restart", "The broker was restarted",
+            "restart",
+            "The broker was restarted",
             "Clients log on again; what was only in memory, such as accounts and health, began anew.",
-            "", at, severe=False, is_event=True,
+            "",
+            at,
+            severe=False,
+            is_event=True,
         )
         for at in newest
-    ]  # fmt: skip
+    ]
 
 
 def _alerts(instance: Instance) -> list[SystemCondition]:
-    """Open ones, by their rules' names alone: not everybody may see every client."""
+    """Return conditions for open alerts.
+
+    Only the rules' names are shown, since not every account may see every client.
+    """
     rows = Alert.objects.filter(rule__instance=instance, closed_at=None).exclude(opened_at=None)
     return [
-        SystemCondition(ALERT, f"Alert: {alert.rule.name}", f"{alert.rule.get_about_display().capitalize()}.", "See Alerts.", alert.begun_at, severe=False)
+        SystemCondition(
+            ALERT,
+            f"Alert: {alert.rule.name}",
+            f"{alert.rule.get_about_display().capitalize()}.",
+            "See Alerts.",
+            alert.begun_at,
+            severe=False,
+        )
         for alert in rows.select_related("rule")[:MAX_ALERTS]
-    ]  # fmt: skip
+    ]
 
 
 def _withdrawn(state: policies.PolicyStatus) -> list[SystemCondition]:
-    """Say that a staged revision returned by itself, until the policy changes again."""
+    """Return the condition for a staged revision that was withdrawn automatically, until the policy changes
+    again.
+    """
     rollout = state["withdrawn"]
     if rollout is None:
         return []
     number, base = rollout.revision.number, rollout.base.number
     return [
         SystemCondition(
-            "rollout", f"Staged revision {number} was withdrawn",
+            "rollout",
+            f"Staged revision {number} was withdrawn",
             f"{rollout.why} Revision {base} is back for all.",
-            "See Policies and the decisions.", rollout.ended_at, severe=False, is_event=True,
+            "See Policies and the decisions.",
+            rollout.ended_at,
+            severe=False,
+            is_event=True,
         )
-    ]  # fmt: skip
+    ]
 
 
 def is_overdue(instance: Instance) -> bool:
-    """Whether brokers have had the time to take up the newest revision."""
+    """Return whether brokers have had enough time to apply the newest revision."""
     wanted = policies.newest_revision(instance)
     return wanted is None or timezone.now() - wanted.created_at >= TAKES_UP
 
 
 def _not_in_force(instance: Instance, state: policies.PolicyStatus) -> list[SystemCondition]:
-    """Say that the wanted revision isn't in force; members that don't answer are told of already."""
+    """Return the condition for a newest revision that is not in force. Unavailable members are excluded."""
     if state["converged"] or not is_overdue(instance):
         return []
     wanted = policies.newest_revision(instance)
     since = wanted.created_at if wanted is not None else None
     return [
-        SystemCondition("policy", f"Revision {state['wanted']} isn't in force", state["why"], "See Policies.", since, severe=True)
-    ]  # fmt: skip
+        SystemCondition(
+            "policy",
+            f"Revision {state['wanted']} isn't in force",
+            state["why"],
+            "See Policies.",
+            since,
+            severe=True,
+        )
+    ]

@@ -1,4 +1,4 @@
-"""Template tags of the frame around every page: icons, the instance's name, state chips."""
+"""Template tags of the frame around every page: icons, state chips, names, help, navigation."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 from django import template
 from django.conf import settings
+from django.forms.utils import flatatt
 from django.template.loader import render_to_string
 from django.templatetags.static import static
+from django.urls import reverse
 from django.utils.html import format_html, json_script
 from django.utils.safestring import SafeString
 
@@ -25,10 +27,11 @@ from console.units.format import epoch_ms, size
 register = template.Library()
 
 SPRITE = "vendor/tabler-icons-3.51.0/sprite.svg"
+"""Path of the icon sprite."""
 
 
 class StateLabel(NamedTuple):
-    """How a state is said: word, icon, and what it means."""
+    """Label of a state: word, icon and explanation."""
 
     word: str
     icon: str
@@ -48,9 +51,13 @@ DELIVERIES = {
     DeliveryState.LIVE: StateLabel("Live", "arrow-right", "Receives records as they are accepted"),
     DeliveryState.PAUSED: StateLabel("Paused", "player-pause", "Nothing is sent until it is resumed"),
 }
+"""Labels of delivery states, in the order of importance for operators."""
 GONE = StateLabel("Not connected", "plug-x", "It has logged off")
+"""Label of a disconnected client."""
 AWAY = StateLabel("Not known", "help", "The broker that may have it can't be asked")
-# Keeping up is a dot and never a tick: nothing that could go on being shown while nobody looks promises anything.
+"""Label of a client whose broker is unavailable."""
+# "Keeps up" is a dot, never a tick: a mark that may remain on a page without updates must not promise
+# anything.
 HEALTHS = {
     Health.STALLED: StateLabel(
         "Stalled", "alert-octagon", "It takes or acknowledges nothing of what waits for it"
@@ -68,7 +75,7 @@ HEALTHS = {
     Health.PAUSED: StateLabel("Paused", "player-pause", "Nothing is sent to it"),
     Health.KEEPS_UP: StateLabel("Keeps up", "point", "Nothing waits for it, or it comes nearer"),
 }
-# Word and icon of every state that a page shows.
+"""Labels of health states, in the order of importance for operators."""
 STATES: dict[str, tuple[str, str]] = {
     **{key.value: one[:2] for key, one in (*DELIVERIES.items(), *HEALTHS.items())},
     **{key.value: (one.done, one.icon) for key, one in labels.ACTS.items()},
@@ -89,13 +96,14 @@ STATES: dict[str, tuple[str, str]] = {
     "done": ("Done", "circle-check"),
     "denied": ("Denied", "lock"),
 }
+"""Word and icon of every state on a page."""
 NAME_TAIL = 6
-"""Characters of a long name that are never cut away: twins differ at their ends."""
+"""Last characters of a long name, which are never cut: similar names differ at their ends."""
 
 
 @register.simple_tag
 def icon(name: str) -> SafeString:
-    """A decorative icon of the sprite; its meaning always stands beside it as text."""
+    """Return a decorative icon of the sprite. Its meaning must be beside it as text."""
     return format_html(
         '<svg class="glyph" aria-hidden="true" focusable="false"><use href="{}#{}"></use></svg>',
         static(SPRITE),
@@ -105,13 +113,13 @@ def icon(name: str) -> SafeString:
 
 @register.simple_tag
 def sprite_url() -> str:
-    """Where scripts find the icons."""
+    """Return the URL of the icon sprite, for scripts."""
     return static(SPRITE)
 
 
 @register.simple_tag
 def state_chip(name: Any) -> SafeString:
-    """A state as colour, icon and word."""
+    """Return a state as a chip with colour, icon and word."""
     key = str(name)
     word, picture = STATES.get(key, (key.replace("_", " ").capitalize(), "circle-dashed"))
     shown = key.replace(" ", "-")
@@ -122,7 +130,7 @@ def state_chip(name: Any) -> SafeString:
 
 @register.simple_tag
 def client_words() -> SafeString:
-    """The words of deliveries and healths for the scripts, in the order in which an operator looks at them."""
+    """Return the labels of delivery and health states as JSON for scripts, in order of importance."""
     deliveries = [*DELIVERIES.items(), ("gone", GONE), ("away", AWAY)]
     told: dict[str, Any] = {
         kind: {str(key): {**one._asdict(), "order": place} for place, (key, one) in enumerate(entries)}
@@ -134,19 +142,53 @@ def client_words() -> SafeString:
 
 @register.simple_tag
 def act_chip(action: object, mode: object = "") -> SafeString:
-    """What was done to a client; what was only recorded says "would", and looks it."""
+    """Return an action on a client as a chip. A shadow decision says "would" and looks different."""
     told = labels.act_label(action)
     if mode == EnforcementMode.SHADOW:
         return format_html(
-            '<span class="state would" data-state="{}">{}{}</span> <span class="tag shadow">recorded only</span>',
-            action, icon(told.icon), told.would,
-        )  # fmt: skip
+            (
+                '<span class="state would" data-state="{}">{}{}</span> '
+                '<span class="tag shadow">recorded only</span>'
+            ),
+            action,
+            icon(told.icon),
+            told.would,
+        )
     return format_html('<span class="state" data-state="{}">{}{}</span>', action, icon(told.icon), told.done)
+
+
+@register.simple_block_tag(takes_context=True)
+def change_form(
+    context: dict[str, Any],
+    content: str,
+    view: str = "",
+    *arguments: Any,
+    address: str = "",
+    **attributes: Any,
+) -> SafeString:
+    """Render a form that adds a change to the operator's pending changes.
+
+    The form posts to the URL of `view` with `arguments`, or to `address`. `attributes` are further HTML attributes;
+    True stands for one without a value. With scripts, the answer replaces the pending changes at the foot of the
+    page; without scripts, it is a page of its own.
+    """
+    url = address or reverse(view, args=arguments)
+    return format_html(
+        '<form method="post" action="{0}" hx-post="{0}" hx-target="#pending-changes" hx-swap="outerMorph"{1}>'
+        '<input type="hidden" name="csrfmiddlewaretoken" value="{2}">{3}</form>',
+        url,
+        flatatt(attributes),
+        context["csrf_token"],
+        content,
+    )
 
 
 @register.simple_tag
 def isolated_name(text: object) -> SafeString:
-    """A name from outside: isolated from the direction around it, and cut in its middle where it is too long."""
+    """Return an external name as HTML.
+
+    It is isolated from the surrounding text direction, and shortened in the middle if it is long.
+    """
     whole = str(text)
     if len(whole) <= 3 * NAME_TAIL:
         return format_html("<bdi>{}</bdi>", whole)
@@ -160,25 +202,27 @@ def isolated_name(text: object) -> SafeString:
 
 @register.simple_tag
 def system_conditions() -> SafeString:
-    """What is wrong now, for the top of the page."""
+    """Return the current problems for the top of the page."""
     return SafeString(render_to_string("components/standings.html", {"found": standings_now()}))
 
 
 @register.simple_tag
 def site_zone() -> str:
-    """The installation's own zone."""
+    """Return the installation's time zone."""
     return str(settings.SLUICE_LOCAL_ZONE)
 
 
 @register.simple_tag
 def limit_advice_for(decision: Decision) -> LimitAdvice | None:
-    """The smallest change that would have spared its client."""
+    """Return the smallest rule change that would have spared the decision's client, or None."""
     return limit_advice({**decision.details, "at": epoch_ms(decision.at)})
 
 
 @register.simple_tag
 def sample_line(samples: list[list[float]]) -> SafeString:
-    """A decision's samples [at, outbox bytes, spool bytes, age in ms] as a line of the bytes that waited."""
+    """Return a line plot of waiting bytes from a decision's samples [at, outbox bytes, spool bytes, age in
+    ms].
+    """
     waiting = [float(sample[1]) + float(sample[2]) for sample in samples]
     if len(waiting) < 2:
         return format_html("{}", "too few samples")
@@ -198,20 +242,20 @@ def sample_line(samples: list[list[float]]) -> SafeString:
 
 @register.simple_tag(takes_context=True)
 def page_help(context: dict[str, Any]) -> SafeString:
-    """What the operator's guide says of the page one is on."""
+    """Return the operator's guide's help for the current page."""
     match = getattr(context.get("request"), "resolver_match", None)
     return help_pages.page_help(str(match.url_name) if match else "")
 
 
 @register.simple_tag
 def instance_name() -> str:
-    """The instance this console stands before."""
+    """Return the name of the instance that pages show."""
     return viewed.instance_name()
 
 
 @register.simple_tag(takes_context=True)
 def other_instances(context: dict[str, Any]) -> list[str]:
-    """The instances that somebody may turn to; none where there is one only."""
+    """Return the instances that the operator can select; empty if there is only one."""
     if len(brokers.instances()) < 2:
         return []
     return brokers.visible_instances(access_of_request(context["request"]))
@@ -219,7 +263,7 @@ def other_instances(context: dict[str, Any]) -> list[str]:
 
 @register.simple_tag(takes_context=True)
 def aria_current(context: dict[str, Any], page: str) -> SafeString | str:
-    """aria-current for the link of the page one is on."""
+    """Return the aria-current attribute for the link of the current page, else ""."""
     match = getattr(context.get("request"), "resolver_match", None)
     names = {"clients": ("clients", "client", "client_disconnect", "client_durables")}.get(page, (page,))
     here = bool(match and (match.url_name in names or str(match.url_name).startswith(f"{page}_")))

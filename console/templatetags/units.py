@@ -1,4 +1,4 @@
-"""Template filters: the formats of console/units/format.py, and what makes HTML of them."""
+"""Template filters: formats and labels of console/units, and their HTML."""
 
 from __future__ import annotations
 
@@ -15,9 +15,20 @@ from console.units import labels
 register = template.Library()
 
 for plain in (
-    formats.size, formats.number, formats.number_exact, formats.duration, formats.seconds, formats.percent, formats.with_unit,
-    formats.as_json, formats.humanise_sentence, formats.percent_of, formats.moment_in, formats.format_result_value, formats.words_of_key,
-):  # fmt: skip
+    formats.size,
+    formats.number,
+    formats.number_exact,
+    formats.duration,
+    formats.seconds,
+    formats.percent,
+    formats.with_unit,
+    formats.as_json,
+    formats.humanise_sentence,
+    formats.percent_of,
+    formats.moment_in,
+    formats.format_result_value,
+    formats.words_of_key,
+):
     register.filter(plain)
 for code in (
     labels.signal_label,
@@ -37,19 +48,19 @@ register.filter(labels.signal_unit)
 
 @register.filter
 def act_imperative(code: object) -> str:
-    """An action as the operator chooses it: "offline it"."""
+    """Return an action as an operator selects it: "offline it"."""
     return labels.act_label(code).does
 
 
 @register.filter
 def act_past(code: object) -> str:
-    """An action as what has been done, within a sentence: "offlined"."""
+    """Return an action in past tense for use in a sentence: "offlined"."""
     return labels.act_label(code).done.lower()
 
 
 @register.filter
 def sentence_html(sentence: object) -> SafeString:
-    """A sentence of an error or state, in which `names of commands` stand as code."""
+    """Return an error's or state's sentence as HTML, with text in backquotes as code."""
     parts = str(sentence).split("`")
     if len(parts) % 2 == 0:
         return format_html("{}", sentence)
@@ -61,7 +72,10 @@ def sentence_html(sentence: object) -> SafeString:
 
 @register.filter
 def moment(value: Any, form: str = "clock") -> SafeString | str:
-    """A <time> that the page turns into the operator's own clock; UTC until then. form: "clock", "zone" (with its zone), "minute" or "ago"."""
+    """Return a <time> element, which a script converts to the operator's time zone; UTC until then.
+
+    `form`: "clock", "zone" (with the zone's name), "minute" or "ago".
+    """
     ms = formats.epoch_ms(value)
     if ms is None:
         return formats.NONE
@@ -77,5 +91,5 @@ def moment(value: Any, form: str = "clock") -> SafeString | str:
 
 @register.filter
 def lookup(table: Any, key: Any) -> Any:
-    """An entry of a mapping; nothing when there is none."""
+    """Return an entry of a mapping; an empty mapping if it is missing."""
     return table.get(key, {}) if isinstance(table, dict) else {}

@@ -1,9 +1,9 @@
-"""Figures, words and texts as operators write and read them. Pure.
+"""Conversion of figures, codes and texts to and from the form that operators read and type. Pure functions.
 
-format.py      numbers, sizes, durations and moments, as they are read
-parse.py       sizes and intervals, as they are typed into forms
-labels.py      what codes are called
+format.py      numbers, sizes, durations and moments as text
+parse.py       sizes and intervals as typed into forms
+labels.py      labels of codes
 bodies.py      bodies of messages
-help_pages.py  the help on each page, made of the operator's guide
-ages.py        ages, as commands, actions and the API take them: `7d`, `1h30m`
+help_pages.py  help on each page, taken from the operator's guide
+ages.py        ages as commands, actions and the API accept them: `7d`, `1h30m`
 """

@@ -1,4 +1,4 @@
-"""Ages as operators write them: `7d`, `1h30m`, `45s`, or a plain number of seconds."""
+"""Ages as operators type them: `7d`, `1h30m`, `45s`, or a plain number of seconds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from broker_core.errors import OperatorError
 from broker_core.quantities import NANOSECONDS
 
 UNITS_S = {unit: NANOSECONDS[unit] // NANOSECONDS["s"] for unit in ("w", "d", "h", "m", "s")}
+"""Seconds of each unit, largest first."""
 MAX_AGE_S = 100 * 366 * 86_400
+"""Maximum age in seconds: 100 years."""
 
 
 def parse_age(text: str | int) -> int:
-    """Seconds of an age. Units go from large to small, each at most once. Raises OperatorError bad_age."""
+    """Return the seconds of an age.
+
+    Units must be in descending order, each at most once. Raises OperatorError `bad_age`.
+    """
     if isinstance(text, bool) or not isinstance(text, (str, int)):
         raise _bad(text)
     if isinstance(text, int):
@@ -22,7 +27,7 @@ def parse_age(text: str | int) -> int:
 
 
 def format_age(seconds: int) -> str:
-    """The shortest way to write an age: 5400 is `1h30m`."""
+    """Return the shortest text for an age: 5400 is `1h30m`."""
     parts = []
     for unit, size in UNITS_S.items():
         count, seconds = divmod(seconds, size)

@@ -1,4 +1,4 @@
-"""A message's body as an operator reads it: JSON laid out, FIX field by field, anything else as text or in hexadecimal."""
+"""Message bodies for display: indented JSON, FIX by fields, otherwise text or hexadecimal."""
 
 from __future__ import annotations
 
@@ -13,28 +13,34 @@ from broker_core.documents.journals import BrowsedMessage
 from broker_core.filters.message_types import SOH
 
 MAX_SHOWN = 16_384
-"""Characters of a body on a page."""
+"""Maximum characters of a body on a page."""
 MAX_HEX = 2_048
-"""Bytes of a body in hexadecimal."""
+"""Maximum bytes of a body in hexadecimal."""
 MAX_FIELDS = 400
+"""Maximum fields of a FIX message on a page."""
 PREVIEW = 180
+"""Maximum characters of a preview."""
 _DIGITS = re.compile(r"\d{1,6}")
 FIX_NAMES = {
-    "1": "Account", "6": "AvgPx", "8": "BeginString", "9": "BodyLength", "10": "CheckSum", "11": "ClOrdID", "14": "CumQty",
-    "15": "Currency", "17": "ExecID", "20": "ExecTransType", "21": "HandlInst", "22": "SecurityIDSource", "31": "LastPx", "32": "LastQty",
-    "34": "MsgSeqNum", "35": "MsgType", "37": "OrderID", "38": "OrderQty", "39": "OrdStatus", "40": "OrdType", "41": "OrigClOrdID",
-    "43": "PossDupFlag", "44": "Price", "48": "SecurityID", "49": "SenderCompID", "50": "SenderSubID", "52": "SendingTime", "54": "Side",
-    "55": "Symbol", "56": "TargetCompID", "57": "TargetSubID", "58": "Text", "59": "TimeInForce", "60": "TransactTime", "63": "SettlType",
-    "64": "SettlDate", "75": "TradeDate", "98": "EncryptMethod", "100": "ExDestination", "108": "HeartBtInt", "109": "ClientID",
-    "110": "MinQty", "112": "TestReqID", "131": "QuoteReqID", "132": "BidPx", "133": "OfferPx", "134": "BidSize", "135": "OfferSize",
-    "150": "ExecType", "151": "LeavesQty", "167": "SecurityType", "207": "SecurityExchange", "262": "MDReqID", "268": "NoMDEntries",
-    "269": "MDEntryType", "270": "MDEntryPx", "271": "MDEntrySize", "336": "TradingSessionID", "371": "RefTagID", "372": "RefMsgType",
+    "1": "Account", "6": "AvgPx", "8": "BeginString", "9": "BodyLength", "10": "CheckSum", "11": "ClOrdID",
+    "14": "CumQty", "15": "Currency", "17": "ExecID", "20": "ExecTransType", "21": "HandlInst",
+    "22": "SecurityIDSource", "31": "LastPx", "32": "LastQty", "34": "MsgSeqNum", "35": "MsgType",
+    "37": "OrderID", "38": "OrderQty", "39": "OrdStatus", "40": "OrdType", "41": "OrigClOrdID",
+    "43": "PossDupFlag", "44": "Price", "48": "SecurityID", "49": "SenderCompID", "50": "SenderSubID",
+    "52": "SendingTime", "54": "Side", "55": "Symbol", "56": "TargetCompID", "57": "TargetSubID",
+    "58": "Text", "59": "TimeInForce", "60": "TransactTime", "63": "SettlType", "64": "SettlDate",
+    "75": "TradeDate", "98": "EncryptMethod", "100": "ExDestination", "108": "HeartBtInt",
+    "109": "ClientID", "110": "MinQty", "112": "TestReqID", "131": "QuoteReqID", "132": "BidPx",
+    "133": "OfferPx", "134": "BidSize", "135": "OfferSize", "150": "ExecType", "151": "LeavesQty",
+    "167": "SecurityType", "207": "SecurityExchange", "262": "MDReqID", "268": "NoMDEntries",
+    "269": "MDEntryType", "270": "MDEntryPx", "271": "MDEntrySize", "336": "TradingSessionID",
+    "371": "RefTagID", "372": "RefMsgType",
 }  # fmt: skip
-"""What common tags are called; a tag that isn't here is shown by its number alone."""
+"""Names of common FIX tags. Other tags are shown by number only."""
 
 
 class FixField(NamedTuple):
-    """One of a FIX message. `name` is "" where its tag isn't a common one."""
+    """Field of a FIX message. `name` is "" if its tag is not in `FIX_NAMES`."""
 
     tag: str
     name: str
@@ -42,7 +48,11 @@ class FixField(NamedTuple):
 
 
 class BodyView(NamedTuple):
-    """What a page shows of a body. `kind` is how it was read; one of `pretty`, `fields` and `hexadecimal` is shown first."""
+    """Body as a page shows it.
+
+    `kind` names the detected format. The page shows the first of `pretty`, `fields` and `hexadecimal` that
+    is not empty.
+    """
 
     kind: str
     preview: str
@@ -50,11 +60,15 @@ class BodyView(NamedTuple):
     fields: tuple[FixField, ...] = ()
     hexadecimal: str = ""
     cut: int = 0
-    """Characters, or bytes, that aren't shown."""
+    """Number of characters, bytes or fields that are not shown."""
 
 
 def view_body(message: BrowsedMessage) -> BodyView:
-    """Read by its shape: what isn't JSON may be FIX (tag=value, ended by SOH), text, MessagePack, or bytes."""
+    """Return a message's body for display.
+
+    The format is detected from the content: JSON, FIX (tag=value, ended by SOH), text, MessagePack, or
+    bytes.
+    """
     if isinstance(message.base64, str):
         return _bytes(base64.b64decode(message.base64))
     if isinstance(message.text, str):
@@ -63,7 +77,7 @@ def view_body(message: BrowsedMessage) -> BodyView:
 
 
 def hex_dump(body: bytes) -> str:
-    """Sixteen bytes a line: where, which, and as text."""
+    """Return a hex dump with 16 bytes per line: offset, bytes, and printable characters."""
     lines = []
     for at in range(0, len(body), 16):
         part = body[at : at + 16]
@@ -73,6 +87,7 @@ def hex_dump(body: bytes) -> str:
 
 
 def _laid_out(kind: str, value: Any, hexed: str = "") -> BodyView:
+    """Return a decoded value as indented JSON."""
     compact = json.dumps(value, ensure_ascii=False, separators=(", ", ": "), default=repr)
     pretty = json.dumps(value, ensure_ascii=False, indent=2, default=repr)
     return BodyView(kind, compact[:PREVIEW], pretty[:MAX_SHOWN], (), hexed, max(0, len(pretty) - MAX_SHOWN))
@@ -90,7 +105,7 @@ def _text(text: str) -> BodyView:
 
 
 def _fields(text: str) -> list[FixField]:
-    """Those of a FIX or NVFIX message; none when it isn't one."""
+    """Return the fields of a FIX or NVFIX message; empty for other texts."""
     if SOH not in text:
         return []
     found = []

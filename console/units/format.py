@@ -1,4 +1,4 @@
-"""Numbers, sizes, durations and moments as an operator reads them. static/js/format.js has the same rules."""
+"""Numbers, sizes, durations and moments as text for operators. static/js/format.js applies the same rules."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 Figure = float | Literal[""] | None
-"""A number to show. A template gives "" for a variable that it does not have."""
+"""Number to show. A template passes "" for a missing variable."""
 
 NONE = "–"
+"""Text for a missing number."""
 BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -21,7 +22,7 @@ def _digits(amount: float) -> str:
 
 
 def size(value: Figure) -> str:
-    """Bytes in powers of two: 1536 is "1.50 KiB"."""
+    """Return bytes as text in powers of 1024: 1536 is "1.50 KiB"."""
     if value is None or value == "":
         return NONE
     amount, unit = float(value), 0
@@ -31,7 +32,7 @@ def size(value: Figure) -> str:
 
 
 def number(value: Figure) -> str:
-    """A count with thousands separated; from a million on, in M."""
+    """Return a count as text with thousands separators; from a million on in M or G."""
     if value is None or value == "":
         return NONE
     amount = float(value)
@@ -43,12 +44,12 @@ def number(value: Figure) -> str:
 
 
 def number_exact(value: int | Literal[""] | None) -> str:
-    """Every digit, separated: for sequences, which an operator compares."""
+    """Return a whole number as text with all digits, for sequences, which operators compare."""
     return NONE if value is None or value == "" else f"{int(value):,}"
 
 
 def duration(ms: Figure) -> str:
-    """Milliseconds as "850 ms", "12.4 s", "3 min 05 s", "2 h 14 min", "3 d 4 h"."""
+    """Return milliseconds as text: "850 ms", "12.4 s", "3 min 05 s", "2 h 14 min", "3 d 4 h"."""
     if ms is None or ms == "":
         return NONE
     value = max(0.0, float(ms))
@@ -65,11 +66,14 @@ def duration(ms: Figure) -> str:
 
 
 _MEASURED = re.compile(r"(?<![\w|.])(\d[\d,]*(?:\.\d+)?) (ms|s)\b")
+"""Durations in ms or s within a sentence."""
 
 
 def humanise_sentence(sentence: str | None) -> str:
-    """A broker's sentence with durations and pools as people call them: "nothing for 885730 ms" is "nothing for 14 min 45 s",
-    "pool transport:tcp" is "pool tcp"."""
+    """Return a broker's sentence with readable durations and pool names.
+
+    "nothing for 885730 ms" becomes "nothing for 14 min 45 s"; "pool transport:tcp" becomes "pool tcp".
+    """
 
     def written(found: re.Match[str]) -> str:
         return duration(float(found[1].replace(",", "")) * (1 if found[2] == "ms" else 1_000))
@@ -83,19 +87,19 @@ def humanise_sentence(sentence: str | None) -> str:
 
 
 def seconds(value: Figure) -> str:
-    """Seconds as a duration."""
+    """Return seconds as a duration."""
     return duration(None if value is None or value == "" else 1_000 * float(value))
 
 
 def percent(value: Figure) -> str:
-    """A share that is in percent already."""
+    """Return a percentage as text. `value` is in percent."""
     if value is None or value == "":
         return NONE
     return f"{float(value):.{1 if 0 < float(value) < 10 else 0}f} %"
 
 
 def with_unit(value: Any, unit: str) -> str:
-    """A value with the unit that a decision names for it."""
+    """Return a value as text with a decision's unit."""
     if value is None or value == "":
         return NONE
     if unit == "bytes":
@@ -110,17 +114,19 @@ def with_unit(value: Any, unit: str) -> str:
 
 
 def epoch_ms(value: Any) -> int | None:
-    """A datetime, or an epoch in milliseconds or nanoseconds, as milliseconds."""
-    if value is None or value == "" or value == 0:  # 0 is how the broker says "none yet"
+    """Return a datetime, or an epoch in milliseconds or nanoseconds, as epoch milliseconds; None for 0 or a
+    missing value.
+    """
+    if value is None or value == "" or value == 0:  # the broker sends 0 for "none yet"
         return None
     if isinstance(value, datetime):
         return int(value.timestamp() * 1000)
-    # Milliseconds stay below 1e14 until the year 5138; journals count nanoseconds, which passed 1e18 in 2001.
+    # Milliseconds stay below 1e14 until the year 5138; nanoseconds (journals) passed 1e18 in 2001.
     return int(value) // 1_000_000 if int(value) > 10**16 else int(value)
 
 
 def as_json(value: Any) -> str:
-    """A value of a policy as JSON text; what isn't set shows as "default"."""
+    """Return a value of a policy as JSON text; a missing value is "default"."""
     return (
         "default"
         if value is None
@@ -131,7 +137,10 @@ def as_json(value: Any) -> str:
 
 
 def format_result_value(value: Any) -> str:
-    """A figure of a job's result, or what a job was asked: yes or no, whole numbers in threes; lists and objects as JSON."""
+    """Return a value of a job's result or options as text.
+
+    Booleans are yes or no, whole numbers have thousands separators, and lists and objects are JSON.
+    """
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
@@ -140,15 +149,15 @@ def format_result_value(value: Any) -> str:
 
 
 def words_of_key(key: str) -> str:
-    """A key of a result as words."""
+    """Return a key of a result with spaces instead of underscores."""
     return str(key).replace("_", " ")
 
 
 def percent_of(used: float | None, limit: float | None) -> float:
-    """Percent of a limit, 0 to 100."""
+    """Return the used share of a limit in percent, 0 to 100; 0 without a limit."""
     return min(100.0, 100.0 * float(used or 0) / float(limit)) if limit else 0.0
 
 
 def moment_in(value: datetime, zone: ZoneInfo) -> str:
-    """A moment by the clock of a zone, with the zone's short name: "Sat 21 Nov 2026, 00:30 CET"."""
+    """Return a moment in a time zone, with the zone's short name: "Sat 21 Nov 2026, 00:30 CET"."""
     return value.astimezone(zone).strftime("%a %-d %b %Y, %H:%M %Z")

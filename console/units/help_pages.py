@@ -1,4 +1,4 @@
-"""The help on each page: parts of docs/operators-guide.md, so that page and guide can't say different things."""
+"""Help on each page, taken from docs/operators-guide.md so that page and guide never disagree."""
 
 from __future__ import annotations
 
@@ -12,36 +12,45 @@ from django.utils.safestring import SafeString, mark_safe
 from markdown_it import MarkdownIt
 
 GUIDE: Final = Path("docs") / "operators-guide.md"
-TRAY: Final = "### The tray"
+"""Path of the guide below the base directory."""
+PENDING_CHANGES: Final = "### Pending changes"
+"""Heading of the section about pending changes."""
 PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "overview": ("**The overview**", "**As it was.**", "**What is wrong stands", "**Times**"),
-    "clients": ("**Two words for each client.**", "**As it was.**", TRAY),
-    "client": ("**Two words for each client.**", "**A client's page**", "**As it was.**", TRAY),
+    "clients": ("**Two words for each client.**", "**As it was.**", PENDING_CHANGES),
+    "client": ("**Two words for each client.**", "**A client's page**", "**As it was.**", PENDING_CHANGES),
     "flow": ("**Flow**",),
     "decisions": ("**Decisions**",),
     "alerts": ("## Alerts",),
-    "policies": ("## Policies", "**As it was.**", TRAY),
+    "policies": ("## Policies", "**As it was.**", PENDING_CHANGES),
     "drafts": ("**Drafts**", "**Preview**", "**Publish**", "**Staged rollout.**"),
-    "journals": ("## Journals", TRAY),
+    "journals": ("## Journals", PENDING_CHANGES),
     "messages": ("## Messages",),
     "replication": ("**Replication**",),
     "replays": ("## Managed replays",),
     "actions": ("## Actions",),
     "settings": ("**Settings**",),
 }
-"""By the beginning of a page's name: headings, of which everything up to the next one is taken, and beginnings of paragraphs."""
-ELSEWHERE: Final = (TRAY,)
+"""Sections and paragraphs of the guide for each page, by the beginning of the page's name.
+
+A heading means everything up to the next heading. Other texts are the beginning of a paragraph.
+"""
+ELSEWHERE: Final = (PENDING_CHANGES,)
+"""Sections for pages that `PARTS` lacks."""
 
 
 def page_help(page: str) -> SafeString:
-    """A page's help as HTML."""
+    """Return a page's help as HTML."""
     key = next((one for one in (page, page.partition("_")[0]) if one in PARTS), "")
     return _rendered(PARTS.get(key, ELSEWHERE))
 
 
 @lru_cache(maxsize=64)
 def _rendered(parts: tuple[str, ...]) -> SafeString:
-    """Without HTML of its own, and without links: they lead to files beside the guide, and not to pages."""
+    """Return parts of the guide as HTML.
+
+    Raw HTML is escaped. Links are removed, because they point to files beside the guide, not to pages.
+    """
     reader = MarkdownIt("commonmark", {"html": False})
     for rule in ("link_open", "link_close"):
         reader.renderer.rules[rule] = lambda *_: ""  # type: ignore[attr-defined]
@@ -50,7 +59,7 @@ def _rendered(parts: tuple[str, ...]) -> SafeString:
 
 
 def select_paragraphs(blocks: list[str], part: str) -> list[str]:
-    """The paragraphs that a part names."""
+    """Return the paragraphs that a part selects."""
     if not part.startswith("#"):
         return [block for block in blocks if block.startswith(part)]
     if part not in blocks:
@@ -62,7 +71,7 @@ def select_paragraphs(blocks: list[str], part: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _blocks() -> list[str]:
-    """What stands between empty lines, without pictures; nothing where the guide wasn't installed."""
+    """Return the guide's paragraphs without pictures; empty if the guide is not installed."""
     try:
         text = (Path(settings.BASE_DIR) / GUIDE).read_text(encoding="utf-8")
     except OSError:

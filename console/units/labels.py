@@ -1,4 +1,7 @@
-"""What codes of the broker are called on pages: signals, reasons, acts, causes of loss, settings. No code stands on a page alone."""
+"""Labels of the broker's codes for pages: signals, reasons, actions, causes of loss, settings.
+
+Pages never show a code without its label.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,7 @@ SIGNALS: Final[Mapping[Signal, str]] = {
     Signal.PINNED_BYTES: "log it holds",
     Signal.USER_PINNED_BYTES: "log its user holds",
 }
+"""Label of each signal."""
 REASONS: Final[Mapping[DecisionReason, str]] = {
     DecisionReason.POOL_MEMORY: "Memory of its pool",
     DecisionReason.MEMORY_CAPACITY: "Its share of memory",
@@ -48,13 +52,17 @@ REASONS: Final[Mapping[DecisionReason, str]] = {
     DecisionReason.RESOURCE_ERROR: "Backlog over its topic’s limit",
     DecisionReason.SPOOL_FAILED: "Its spool couldn’t be written",
 }
+"""Label of each reason for a decision."""
 
 
 SIGNALS_BY_CODE: Final = {code.value: word for code, word in SIGNALS.items()}
+"""Label of each signal, by its code as text."""
 
 
 class ActLabel(NamedTuple):
-    """How an action is told: as the operator chooses it, when it was done, and when it was only recorded."""
+    """Labels of an action: as an operator selects it, when it was done, and when it was only recorded
+    (shadow mode).
+    """
 
     does: str
     done: str
@@ -88,11 +96,13 @@ ACTS: Final[Mapping[PolicyAction, ActLabel]] = {
         "delete its durable subscription", "Durable deleted", "Durable would be deleted", "circle-x"
     ),
 }
+"""Labels of each action."""
 MODES: Final[Mapping[EnforcementMode, str]] = {
     EnforcementMode.OFF: "off",
     EnforcementMode.SHADOW: "recorded only",
     EnforcementMode.ENFORCE: "carried out",
 }
+"""Label of each enforcement mode."""
 CAUSES: Final[Mapping[DiscardCause, str]] = {
     DiscardCause.DISCARDED: "discarded by a policy",
     DiscardCause.CONFLATED: "replaced by a newer value",
@@ -106,40 +116,56 @@ CAUSES: Final[Mapping[DiscardCause, str]] = {
     DiscardCause.RETURNED: "given back, for another consumer",
     DiscardCause.REMOVED: "removed from the log",
 }
+"""Label of each cause of undelivered messages."""
 OF_RULES: Final = {
-    "limit": "limit", "percent": "share of the pool’s limit", "hold_ms": "how long without a dip", "window_ms": "window",
-    "count": "times", "clear": "clears at", "guard_bytes": "only while this much waits", "check_ms": "looks each",
-    "cooldown_ms": "quiet for, after it acted", "mode": "mode", "signal": "signal", "shape": "compared", "ladder": "does",
-    "choose": "chooses", "protected": "never these clients", "confirm_delete": "deletion confirmed",
-}  # fmt: skip
+    "limit": "limit",
+    "percent": "share of the pool’s limit",
+    "hold_ms": "how long without a dip",
+    "window_ms": "window",
+    "count": "times",
+    "clear": "clears at",
+    "guard_bytes": "only while this much waits",
+    "check_ms": "looks each",
+    "cooldown_ms": "quiet for, after it acted",
+    "mode": "mode",
+    "signal": "signal",
+    "shape": "compared",
+    "ladder": "does",
+    "choose": "chooses",
+    "protected": "never these clients",
+    "confirm_delete": "deletion confirmed",
+}
+"""Labels of a rule's fields."""
 _HALVES: Final = {"memory": "memory", "disk": "spool"}
+"""Labels of settings that compile to one rule for memory and one for disk."""
 _BYTES = ("_limit", "_bytes", "journal_size")
+"""Endings of settings in bytes."""
 
 
 def signal_label(code: object) -> str:
-    """A signal as rules speak of it; what isn't known as it is written."""
+    """Return a signal's label; the code itself for an unknown signal."""
     return SIGNALS.get(Signal(str(code)), "") if str(code) in set(Signal) else _plain(code)
 
 
 def reason_label(code: object) -> str:
-    """Why a decision was taken."""
+    """Return the label of a decision's reason."""
     return (
         REASONS[DecisionReason(str(code))] if str(code) in set(DecisionReason) else _plain(code).capitalize()
     )
 
 
 def cause_label(code: object) -> str:
-    """Why messages will not be delivered."""
+    """Return the label of a cause of undelivered messages."""
     return CAUSES[DiscardCause(str(code))] if str(code) in set(DiscardCause) else _plain(code)
 
 
 def mode_label(code: object) -> str:
-    """Whether decisions are carried out."""
+    """Return the label of an enforcement mode."""
     return MODES[EnforcementMode(str(code))] if str(code) in set(EnforcementMode) else _plain(code)
 
 
 def act_label(code: object) -> ActLabel:
-    """How an action is told."""
+    """Return the labels of an action."""
     plain = _plain(code).capitalize()
     known = str(code) in set(PolicyAction)
     return (
@@ -150,24 +176,26 @@ def act_label(code: object) -> ActLabel:
 
 
 def pool_label(name: object) -> str:
-    """A pool by its transport's name, or "shared" for the instance's."""
+    """Return a pool's transport name, or "shared" for the instance's pool."""
     text = str(name or "")
     return "shared" if text == "instance" else text.removeprefix("transport:") or NONE
 
 
 def setting_label(path: object) -> str:
-    """A setting by its own system's word: `amps.client_max_capacity` is "ClientMaxCapacity"."""
+    """Return a setting's name in its own system: "ClientMaxCapacity" for `amps.client_max_capacity`."""
     group, _, field = str(path).rpartition(".")
     row = PRESETS.get(group, {}).get(field) or PRESETS.get(group, {}).get(f"{field}_ms")
     if row is not None:
         return row.word or _plain(field)
-    if field in _HALVES and group:  # one setting that is two rules
+    if field in _HALVES and group:  # one setting that compiles to two rules
         return f"{setting_label(group)} ({_HALVES[field]})"
     return f"{group}: {OF_RULES.get(field, _plain(field))}" if field in OF_RULES else str(path)
 
 
 def path_label(text: object) -> str:
-    """A place in a policy document as people call it: `tcp.pool.message_memory_limit` is "tcp: MessageMemoryLimit"."""
+    """Return a readable path in a policy document: "tcp: MessageMemoryLimit" for
+    `tcp.pool.message_memory_limit`.
+    """
     *place, field = [
         part for part in str(text).split(".") if part not in ("pool", "client_policy", "instance")
     ] or [str(text)]
@@ -181,7 +209,7 @@ def path_label(text: object) -> str:
 
 
 def setting_value(path: object, value: Any, signal_code: object = "") -> str:
-    """A setting's value with its unit, as it is typed into the forms."""
+    """Return a setting's value with its unit, as typed into forms."""
     group, _, field = str(path).rpartition(".")
     row = PRESETS.get(group, {}).get(field)
     if value is None or value == "":
@@ -200,7 +228,10 @@ def setting_value(path: object, value: Any, signal_code: object = "") -> str:
 
 
 def rule_sentence(rule: Mapping[str, Any]) -> str:
-    """A rule of the operators' own as a sentence: "When oldest age of prices.> for desk-* passes 20.0 s, disconnect it"."""
+    """Return a custom rule as a sentence.
+
+    Example: "When oldest age of prices.> for desk-* passes 20.0 s, disconnect it".
+    """
     scope = rule.get("scope") if isinstance(rule.get("scope"), Mapping) else {}
     said = [f"When {signal_label(rule.get('signal') or rule.get('name'))}"]
     said += [f"of {scope['topic']}"] if scope and scope.get("topic") else []
@@ -223,23 +254,25 @@ def rule_sentence(rule: Mapping[str, Any]) -> str:
 
 
 def audit_label(code: object) -> str:
-    """What an audit event is about: `policy.change` is "Policy: change"."""
+    """Return the label of an audit event's action: "Policy: change" for `policy.change`."""
     about, _, what = str(code or NONE).partition(".")
     said = f"{_plain(about)}: {_plain(what.replace('.', ' '))}" if what else _plain(about)
     return said[:1].upper() + said[1:]
 
 
 def _measured(value: float, unit: str) -> str:
+    """Return a number with its unit."""
     return f"{value:g} %" if unit == "%" else with_unit(value, unit)
 
 
 def signal_unit(signal_code: object) -> str:
-    """What a signal is counted in; "" for one that isn't known."""
+    """Return a signal's unit; "" for an unknown signal."""
     known = str(signal_code) in set(Signal)
     return rule_terms.SIGNALS[Signal(str(signal_code))].unit if known else ""
 
 
 def _unit(field: str, known: str, signal_code: object) -> str:
+    """Return the unit of a rule's field."""
     if known:
         return known
     if field in ("limit", "clear") and (unit := signal_unit(signal_code)):
@@ -250,7 +283,7 @@ def _unit(field: str, known: str, signal_code: object) -> str:
 
 
 def rung(one: Any) -> str:
-    """Return an act of a rule with its share of the limit and its times: "disconnect it after 10.0 s"."""
+    """Return a rung with its percentage of the limit and its times: "disconnect it after 10.0 s"."""
     if not isinstance(one, Mapping):
         return str(one)
     told = [act_label(one.get("action")).does]
@@ -264,4 +297,5 @@ def rung(one: Any) -> str:
 
 
 def _plain(code: object) -> str:
+    """Return a code with spaces instead of underscores."""
     return str(code or NONE).replace("_", " ").removesuffix(" ms")

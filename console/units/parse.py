@@ -1,4 +1,6 @@
-"""Sizes and intervals as operators type them: the broker's reader of them, with intervals in milliseconds."""
+"""Sizes and intervals as operators type them, parsed as the broker does, but with intervals in
+milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ __all__ = ["format_size", "parse_interval", "parse_size", "write_interval"]
 
 
 def parse_interval(text: str) -> int:
-    """Milliseconds: "30s" is 30000. Raises ValueError, also without a unit."""
+    """Return the milliseconds of an interval: 30000 for "30s". Raises ValueError, also for a missing unit."""
     return quantities.parse_interval(text) // NS_PER_MS
 
 
 def write_interval(ms: int) -> str:
-    """Milliseconds in the largest unit that writes them exactly."""
+    """Return milliseconds as text in the largest exact unit."""
     return quantities.format_interval(ms * NS_PER_MS)

@@ -1,1 +1,4 @@
-"""The console's pages, one module per page. Views read a request, call queries or services, and render; no more."""
+"""Pages of the console, one module per page.
+
+Each view reads a request, calls queries or services, and renders a page.
+"""

@@ -1,4 +1,4 @@
-"""One's own account: password and second factor."""
+"""Page of an operator's own account: password and second factor."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from console.services.actors import require_user
 from console.views import common
 
 own = common.requires_permission(PublicAccess.OWN_ACCOUNT)
+"""Decorator of views that every logged-in account may use."""
 
 
 @own
 @require_GET
 def account(request: HttpRequest) -> HttpResponse:
-    """Password and second factor."""
+    """Show the account page."""
     return _show(request)
 
 
@@ -36,7 +37,7 @@ def account(request: HttpRequest) -> HttpResponse:
 @sensitive_post_parameters()
 @require_POST
 def password(request: HttpRequest) -> HttpResponse:
-    """A new password, with the old one. One's other sessions end."""
+    """Change the password, given the old one. The account's other sessions end."""
     _by_password_alone(request)
     name = request.user.get_username()
     proof.refuse_if_locked(request, name)
@@ -55,7 +56,7 @@ def password(request: HttpRequest) -> HttpResponse:
 @sensitive_post_parameters()
 @require_POST
 def totp_begin(request: HttpRequest) -> HttpResponse:
-    """Show a new key for the app, with one's password."""
+    """Show a new key for the authenticator app, if the password is right."""
     _by_password_alone(request)
     form = ConfirmPasswordForm(request.POST, auto_id="begin_%s")
     try:
@@ -72,7 +73,10 @@ def totp_begin(request: HttpRequest) -> HttpResponse:
 @own
 @require_POST
 def totp_confirm(request: HttpRequest) -> HttpResponse:
-    """Switch it on with the app's first code, in the session that gave the password a few minutes ago."""
+    """Enable the second factor with the app's first code.
+
+    The session must have given the password within the last minutes (`proof.PROOF_S`).
+    """
     _by_password_alone(request)
     form = FirstCodeForm(request.POST)
     proof.refuse_if_locked(request, request.user.get_username())
@@ -102,7 +106,7 @@ def totp_confirm(request: HttpRequest) -> HttpResponse:
 @sensitive_post_parameters()
 @require_POST
 def totp_remove(request: HttpRequest) -> HttpResponse:
-    """Switch it off, with one's password and a code of the app."""
+    """Disable the second factor, given the password and a code of the app."""
     _by_password_alone(request)
     form = PasswordAndCodeForm(request.POST, auto_id="remove_%s")
     if not form.is_valid():
@@ -122,7 +126,7 @@ def totp_remove(request: HttpRequest) -> HttpResponse:
 
 
 def _by_password_alone(request: HttpRequest) -> None:
-    """An account of the identity provider has neither here."""
+    """Raise PermissionDenied for an account of the identity provider, which has no password here."""
     if not require_user(request).has_usable_password():
         raise PermissionDenied("Your account has no password here: your identity provider keeps it.")
 
@@ -137,8 +141,11 @@ def _show_key(request: HttpRequest, device: TOTPDevice, form: Form, status: int 
 def _show(request: HttpRequest, more: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
     user = require_user(request)
     context = {
-        "by_password": user.has_usable_password(), "has_totp": second_factor.is_enabled(user),
-        "password_form": OwnPasswordForm(user), "begin_form": ConfirmPasswordForm(auto_id="begin_%s"),
-        "remove_form": PasswordAndCodeForm(auto_id="remove_%s"), **(more or {}),
-    }  # fmt: skip
+        "by_password": user.has_usable_password(),
+        "has_totp": second_factor.is_enabled(user),
+        "password_form": OwnPasswordForm(user),
+        "begin_form": ConfirmPasswordForm(auto_id="begin_%s"),
+        "remove_form": PasswordAndCodeForm(auto_id="remove_%s"),
+        **(more or {}),
+    }
     return common.page(request, "account.html", context, status)

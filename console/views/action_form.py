@@ -1,7 +1,9 @@
-"""An action as a form: parts (triggers, conditions, steps) with the options of their kinds, and back. Pure.
+"""Form of an action: its parts (triggers, conditions, steps) with the options of their kinds. Pure
+functions.
 
-Fields are named `when-0-every`, `steps-2-age`, with the word and kind of a part in `steps-2-part` ("do.archive"). A draft
-is edited by buttons named `edit`: add.when, add.steps, remove.steps.2, up.steps.2, down.steps.2.
+Fields are named `when-0-every`, `steps-2-age`. `steps-2-part` has the word and kind of a part
+("do.archive"). Buttons named `edit` change the form: add.when, add.steps, remove.steps.2, up.steps.2,
+down.steps.2.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from console.services.actions.definition import MAX_STEPS, kinds_for
 from console.services.actions.options import StepKind, StepOption
 
 GROUPS = ("when", "steps")
+"""Groups of parts: triggers, and steps with conditions."""
 MAX_PARTS = MAX_STEPS + 1
+"""Maximum parts read from a group."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptionField:
-    """One option of a part, with the value it has in the form."""
+    """Option of a part, with its field name and value in the form."""
 
     name: str
     option: StepOption
@@ -29,7 +33,7 @@ class OptionField:
 
 @dataclass(frozen=True, slots=True)
 class ActionPart:
-    """A trigger, condition or step in the form. `problem` is why it can't be saved."""
+    """Trigger, condition or step in the form. `problem`: reason why it can't be saved, or ""."""
 
     group: str
     number: int
@@ -40,17 +44,17 @@ class ActionPart:
 
     @property
     def name(self) -> str:
-        """What its fields' names begin with."""
+        """Prefix of the part's field names."""
         return f"{self.group}-{self.number}"
 
     @property
     def code(self) -> str:
-        """What `…-part` holds."""
+        """Value of the part's `…-part` field."""
         return f"{self.word}.{self.kind.name}"
 
 
 def part_choices(group: str) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What can be added to a group: (heading, [(code, label)])."""
+    """Return the parts that can be added to a group: (heading, [(code, label)])."""
     if group == "when":
         return [("When", [(f"on.{kind.name}", kind.label) for kind in triggers.KINDS.values()])]
     steps = [(f"do.{kind.name}", kind.label) for kind in catalogue.KINDS.values()]
@@ -61,7 +65,7 @@ def part_choices(group: str) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def read_parts(post: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
-    """The parts that a form holds, in order; unknown kinds are left out."""
+    """Return the parts in a submitted form, in order, without those of unknown kinds."""
     made: dict[str, list[dict[str, str]]] = {group: [] for group in GROUPS}
     for group in GROUPS:
         for number in range(MAX_PARTS):
@@ -78,7 +82,10 @@ def read_parts(post: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
 
 
 def edit_parts(parts: dict[str, list[dict[str, str]]], what: str, post: Mapping[str, str]) -> str:
-    """Carry out a button on the parts; says what was done, for those who don't see it."""
+    """Apply a button to the parts, in place. Returns a sentence about the change for screen readers, or "".
+
+    `what` is the button's value, such as "remove.steps.2".
+    """
     do, _, rest = what.partition(".")
     group, _, place = rest.partition(".")
     if group not in GROUPS:
@@ -106,7 +113,7 @@ def edit_parts(parts: dict[str, list[dict[str, str]]], what: str, post: Mapping[
 def parts_for_page(
     group: str, rows: Sequence[Mapping[str, str]], problem: Mapping[str, Any] | None = None
 ) -> list[ActionPart]:
-    """The parts as a page shows them."""
+    """Return the parts of a group for display. `problem` describes the part that could not be saved."""
     made = []
     for number, row in enumerate(rows):
         word = next(word for word in ("on", "if", "do") if word in row)
@@ -121,7 +128,7 @@ def parts_for_page(
 
 
 def _blank(group: str, code: str) -> dict[str, str] | None:
-    """A part of a kind with its defaults; None for what can't stand in this group."""
+    """Return a part with default options, or None if the kind can't be in this group."""
     word, _, name = code.partition(".")
     if word not in (("on",) if group == "when" else ("do", "if")) or name not in kinds_for(word):
         return None

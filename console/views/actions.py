@@ -1,4 +1,4 @@
-"""Actions: the list, the editor with the next firings, and running one by hand after its plan was shown."""
+"""Pages of actions: list, editor with the next firings, and manual runs after a plan."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from console.views import action_form, common, pending_changes
 from console.views.runs import runs_for_page
 
 NEWEST_RUNS = 10
+"""Runs on an action's page."""
 
 
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def actions(request: HttpRequest) -> HttpResponse:
-    """All actions by name."""
+    """Show all actions by name."""
     instance, now = common.local_instance(), timezone.now()
     found = list(read.actions(instance)) if instance else []
     rows = [
@@ -47,7 +48,7 @@ def actions(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def action(request: HttpRequest, action_id: int) -> HttpResponse:
-    """One action: its editor, its next firings, its newest runs."""
+    """Show an action: editor, next firings, newest runs."""
     try:
         return _page(request, _action(action_id))
     except OperatorError as problem:
@@ -58,7 +59,7 @@ def action(request: HttpRequest, action_id: int) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_GET
 def new(request: HttpRequest) -> HttpResponse:
-    """The editor of an action that isn't stored yet."""
+    """Show the editor for a new action."""
     return common.page(
         request,
         "action.html",
@@ -69,7 +70,7 @@ def new(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def draft(request: HttpRequest) -> HttpResponse:
-    """The editor after a button: a part added, removed or moved. Stores nothing."""
+    """Apply a button of the editor: add, remove or move a part. Stores nothing."""
     audit.mark_read_only(request)
     values = _values(request)
     said = action_form.edit_parts(values, request.POST.get("edit", ""), request.POST)
@@ -79,7 +80,7 @@ def draft(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def save(request: HttpRequest) -> HttpResponse:
-    """Store the action."""
+    """Store a new or changed action."""
     values, actor = _values(request), common.actor_of(request)
     try:
         found = _posted(request)
@@ -106,14 +107,14 @@ def save(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def delete(request: HttpRequest, action_id: int) -> HttpResponse:
-    """Put deleting an action into the tray; its runs stay."""
+    """Add the deletion of an action to the pending changes. Its runs remain."""
     return pending_changes.add_change(request, PendingChangeKind.ACTION_DELETE, str(action_id))
 
 
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def firings(request: HttpRequest) -> HttpResponse:
-    """The next five firings of what is being typed."""
+    """Show the next five firings of the schedule that is being typed."""
     every = next((request.GET.get(name, "") for name in request.GET if name.endswith("-every")), "")
     return render(request, "components/firings.html", _firings(every))
 
@@ -121,7 +122,7 @@ def firings(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.RUN_ACTIONS)
 @require_POST
 def plan(request: HttpRequest, action_id: int) -> HttpResponse:
-    """What the action would do now. Changes nothing."""
+    """Show the effect that the action would have now. Changes nothing."""
     audit.mark_read_only(request)
     variables = _variables(request)
     context: dict[str, Any] = {"variables": variables}
@@ -132,7 +133,7 @@ def plan(request: HttpRequest, action_id: int) -> HttpResponse:
         context["plan_problem"] = problem
     if request.headers.get("HX-Request"):
         return render(request, "components/action_plan.html", context)
-    if "action" not in context:  # it is gone
+    if "action" not in context:  # it was deleted meanwhile
         common.show_error(request, context["plan_problem"])
         return redirect("actions")
     return _page(request, context["action"], context)
@@ -141,7 +142,7 @@ def plan(request: HttpRequest, action_id: int) -> HttpResponse:
 @common.requires_permission(Permission.RUN_ACTIONS)
 @require_POST
 def apply(request: HttpRequest, action_id: int) -> HttpResponse:
-    """Run the action, if its plan is still the one that was shown."""
+    """Run the action if its plan has not changed since it was shown."""
     try:
         run = run_requests.apply_action(
             common.actor_of(request), _action(action_id), _variables(request), request.POST.get("plan", "")
@@ -158,17 +159,23 @@ def _action(action_id: int) -> Action:
 
 
 def _page(request: HttpRequest, found: Action, more: dict[str, Any] | None = None) -> HttpResponse:
+    """Render an action's page."""
     runs = runs_for_page(request, read_runs.runs(found.instance).filter(action=found)[:NEWEST_RUNS])
     context = {
-        **_editor(found, editor.editable_fields(found)), "action": found, "next": next_firings(found, timezone.now()), "runs": runs,
-        "parameters": _parameters(found), **(more or {}),
-    }  # fmt: skip
+        **_editor(found, editor.editable_fields(found)),
+        "action": found,
+        "next": next_firings(found, timezone.now()),
+        "runs": runs,
+        "parameters": _parameters(found),
+        **(more or {}),
+    }
     return common.page(request, "action.html", context)
 
 
 def _editor(
     found: Action | None, values: dict[str, Any], problem: dict[str, Any] | None = None
 ) -> dict[str, Any]:
+    """Return the context of the editor."""
     groups: list[dict[str, Any]] = [
         {
             "name": group,
@@ -182,14 +189,26 @@ def _editor(
             ("steps", "Do, in this order", "It does nothing yet."),
         )
     ]
-    return {"action": found, "version": found.version if found else "", "values": values, "groups": groups, "missed": MissedRunPolicy.choices, "problem": problem,
-            "zone": settings.SLUICE_LOCAL_ZONE, "firings_of": {part.name: _firings(part.fields[0].value) for part in groups[0]["parts"] if part.kind.name == "schedule"}}  # fmt: skip
+    return {
+        "action": found,
+        "version": found.version if found else "",
+        "values": values,
+        "groups": groups,
+        "missed": MissedRunPolicy.choices,
+        "problem": problem,
+        "zone": settings.SLUICE_LOCAL_ZONE,
+        "firings_of": {
+            part.name: _firings(part.fields[0].value)
+            for part in groups[0]["parts"]
+            if part.kind.name == "schedule"
+        },
+    }
 
 
 def _again(
     request: HttpRequest, values: dict[str, Any], more: dict[str, Any], status: int = 200
 ) -> HttpResponse:
-    """The editor as it was sent, not as it is stored."""
+    """Show the editor with the submitted values instead of the stored ones."""
     try:
         found = _posted(request)
     except OperatorError:
@@ -207,19 +226,26 @@ def _again(
 
 
 def _posted(request: HttpRequest) -> Action | None:
+    """Return the stored action that the form edits; None for a new one."""
     number = request.POST.get("action_id", "")
     return read.action(instance_named(), number) if number else None
 
 
 def _values(request: HttpRequest) -> dict[str, Any]:
+    """Return the submitted values of the editor."""
     post = request.POST
     return {
-        **action_form.read_parts(post), "name": post.get("name", ""), "description": post.get("description", ""),
-        "enabled": "enabled" in post, "missed": post.get("missed", MissedRunPolicy.RUN_ONCE), "needs_approval": "needs_approval" in post,
-    }  # fmt: skip
+        **action_form.read_parts(post),
+        "name": post.get("name", ""),
+        "description": post.get("description", ""),
+        "enabled": "enabled" in post,
+        "missed": post.get("missed", MissedRunPolicy.RUN_ONCE),
+        "needs_approval": "needs_approval" in post,
+    }
 
 
 def _variables(request: HttpRequest) -> dict[str, str]:
+    """Return the variables in the form of a manual run."""
     return {
         name.removeprefix("var-"): text
         for name in request.POST
@@ -228,6 +254,7 @@ def _variables(request: HttpRequest) -> dict[str, str]:
 
 
 def _firings(every: str) -> dict[str, Any]:
+    """Return the next firings of a schedule as context, or its error."""
     zone, now = settings.SLUICE_LOCAL_ZONE, timezone.now()
     try:
         return {
@@ -239,7 +266,7 @@ def _firings(every: str) -> dict[str, Any]:
 
 
 def _parameters(found: Action) -> list[str]:
-    """What requests of this action must bring."""
+    """Return the parameters that requests for this action must contain."""
     named = (
         name.strip()
         for trigger in found.when
@@ -250,6 +277,7 @@ def _parameters(found: Action) -> list[str]:
 
 
 def _when(found: Action) -> list[str]:
+    """Return the triggers of an action as texts."""
     words = [trigger["every"] for trigger, _ in action_schedules(found)]
     return words + [
         definition.part_kind(trigger)[1].label for trigger in found.when if trigger["on"] != "schedule"
@@ -257,4 +285,5 @@ def _when(found: Action) -> list[str]:
 
 
 def _do(found: Action) -> list[str]:
+    """Return the steps of an action as texts."""
     return [definition.part_kind(step)[1].label for step in found.steps if "do" in step]

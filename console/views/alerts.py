@@ -1,4 +1,4 @@
-"""Alerts: which are open, what was told, and the rules. Deleting a rule goes by the tray."""
+"""Page of alerts: open and closed ones, and the rules. Deleting a rule is a pending change."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from console.services import alerts as service
 from console.views import common, pending_changes
 
 MAX_OVER = 50
+"""Maximum closed alerts on the page."""
 
 
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def alerts(request: HttpRequest) -> HttpResponse:
-    """Open ones, those that are over, and the rules."""
+    """Show open alerts, closed alerts and the rules."""
     return _show(request, AlertForm())
 
 
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def create(request: HttpRequest) -> HttpResponse:
-    """Make a rule."""
+    """Create a rule."""
     form = AlertForm(request.POST, instance_of=instance_named())
     if not form.is_valid():
         return _show(request, form, 422)
@@ -42,24 +43,32 @@ def create(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def delete(request: HttpRequest, rule_id: int) -> HttpResponse:
-    """Put deleting a rule into the tray."""
+    """Add the deletion of a rule to the pending changes."""
     return pending_changes.add_change(request, PendingChangeKind.ALERT_DELETE, str(rule_id))
 
 
 def _show(request: HttpRequest, form: AlertForm, status: int = 200) -> HttpResponse:
     instance, patterns = common.local_instance(), common.visible_patterns(request)
-    told = Alert.objects.filter(rule__instance=instance).exclude(opened_at=None).select_related("rule").prefetch_related("messages")  # fmt: skip
+    told = (
+        Alert.objects.filter(rule__instance=instance)
+        .exclude(opened_at=None)
+        .select_related("rule")
+        .prefetch_related("messages")
+    )
     open_ = [_seen(one, patterns) for one in told.filter(closed_at=None)]
     over = [_seen(one, patterns) for one in told.exclude(closed_at=None)[:MAX_OVER]]
     context = {
-        "open": open_, "over": over, "rules": AlertRule.objects.filter(instance=instance), "alert_form": form,
+        "open": open_,
+        "over": over,
+        "rules": AlertRule.objects.filter(instance=instance),
+        "alert_form": form,
         "failed_state": MessageState.FAILED,
-    }  # fmt: skip
+    }
     return common.page(request, "alerts.html", context, status)
 
 
 def _seen(alert: Alert, patterns: list[str] | None) -> dict[str, Any]:
-    """An alert as somebody sees who may see only clients of these patterns."""
+    """Return an alert as an account may see it whose clients match `patterns`; None means all."""
     names = sorted(alert.members)
     text = alert.sentence
     if patterns is not None and alert.rule.about != AlertSubject.STANDING:

@@ -1,4 +1,4 @@
-"""The audit: who did what, on what, when, and how it ended; searchable, and as CSV through the API."""
+"""Page of the audit log, with a search. CSV comes from the API."""
 
 from __future__ import annotations
 
@@ -12,20 +12,26 @@ from console.queries.filters import AuditFilter
 from console.views import common
 
 PAGE = 50
+"""Events per page."""
 SHOWN = ("search", "actor", "action", "object", "result", "since", "until")
+"""Filters of the page."""
 
 
 @common.requires_permission(Permission.READ_AUDIT, whole_installation=True)
 @require_GET
 def audit(request: HttpRequest) -> HttpResponse:
-    """A page of events, newest first."""
+    """Show a page of events, newest first."""
     chosen = {name: request.GET.get(name, "").strip()[:200] for name in SHOWN}
     query = QueryDict(mutable=True)
     query.update({key: value for key, value in chosen.items() if value})
     asked = AuditFilter(query, AuditEvent.objects.all())
     found = asked.qs if asked.is_valid() else AuditEvent.objects.none()
     context = {
-        "page": Paginator(found, PAGE).get_page(request.GET.get("page")), "chosen": chosen, "results": AuditResult.choices,
-        "query": f"{query.urlencode()}&" if query else "", "csv_query": query.urlencode(), "errors": asked.errors,
-    }  # fmt: skip
+        "page": Paginator(found, PAGE).get_page(request.GET.get("page")),
+        "chosen": chosen,
+        "results": AuditResult.choices,
+        "query": f"{query.urlencode()}&" if query else "",
+        "csv_query": query.urlencode(),
+        "errors": asked.errors,
+    }
     return common.page(request, "audit.html", context)

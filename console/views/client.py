@@ -1,4 +1,4 @@
-"""One client: what it is doing, how far behind it was, what was decided about it, and what can be done to it."""
+"""Page of one client: state, lag over time, decisions, and possible actions."""
 
 from __future__ import annotations
 
@@ -28,26 +28,34 @@ from console.units.format import number, size
 from console.views import common, pending_changes, point_in_time
 
 DECISIONS = 20
+"""Newest decisions on the page."""
 MAX_FORECASTS = 8
+"""Maximum forecasts on the page."""
 LOSSES = 20
+"""Newest losses on the page."""
 USUAL_RANGE = "3h"
+"""Default time range."""
 MAX_BACK = timedelta(days=92)
+"""Oldest time of a mark."""
 STEPS_S = {"15m": 1, "3h": 10, "24h": 60, "7d": 600, "14d": 1_800, "90d": 10_800}
-"""Seconds between two points of a timeline."""
+"""Seconds between two points of a timeline, by range."""
 
 
 @common.requires_permission(Permission.VIEW, client="name")
 @require_GET
 @point_in_time.supports_point_in_time(point_in_time.client)
 def client(request: HttpRequest, name: str) -> HttpResponse:
-    """A client's page; also of one that has logged off, as long as its history is kept."""
+    """Show a client's page, also after its logoff while its history is stored."""
     return _show(request, name)
 
 
 @common.requires_permission(Permission.VIEW, client="name")
 @require_GET
 def slow_panel(request: HttpRequest, name: str) -> HttpResponse:
-    """Why it is behind, what comes next and what can be done; the page asks for it every two seconds."""
+    """Show reasons for slowness, forecasts and possible actions.
+
+    The page requests this panel every two seconds.
+    """
     found, problem = _ask(name)
     context = {
         "may": common.allowed_permissions(request),
@@ -63,7 +71,7 @@ def slow_panel(request: HttpRequest, name: str) -> HttpResponse:
 @common.requires_permission(Permission.ACT_ON_CLIENTS, client="name")
 @require_POST
 def act(request: HttpRequest, name: str, kind: PendingChangeKind) -> HttpResponse:
-    """Put pausing, resuming, offlining or disconnecting it into the tray: nothing happens yet."""
+    """Add pausing, resuming, offlining or disconnecting to the pending changes. Nothing is applied yet."""
     audit.mark_read_only(request)
     try:
         service.add_change(common.actor_of(request), kind, name)
@@ -73,7 +81,7 @@ def act(request: HttpRequest, name: str, kind: PendingChangeKind) -> HttpRespons
 
 
 def _forecasts(found: ClientEntry | None) -> list[ForecastEntry]:
-    """Every rule that may act on it, the one that acts first in front; none while that can't be asked."""
+    """Return the forecasts of rules on a client, soonest first; empty while the broker is unavailable."""
     if found is None:
         return []
     try:
@@ -83,15 +91,17 @@ def _forecasts(found: ClientEntry | None) -> list[ForecastEntry]:
 
 
 def _paused(found: ClientEntry | None) -> list[str]:
+    """Return the ids of the client's paused subscriptions."""
     return [one.id for one in found.subscriptions if one.paused] if found else []
 
 
 def _show(request: HttpRequest, name: str) -> HttpResponse:
+    """Render a client's page."""
     instance = common.local_instance()
     found, problem = _ask(name)
     kept = _history(instance, name)
     hourly = pipeline_history.client_hours(name)
-    # While the broker can't say, nobody can know that a client never was.
+    # While the broker is unavailable, no one can know that the client never existed.
     if found is None and problem is None and not (hourly or any(kept.values())) and not _durables(name):
         return common.page(request, "client_unknown.html", {"name": name}, 404)
     last = history.last_sample_time(instance, name) if found is None and instance is not None else None
@@ -100,25 +110,39 @@ def _show(request: HttpRequest, name: str) -> HttpResponse:
     since = _since(request, timezone.now(), chosen.span)
     policy = _policy(name, found)
     context = {
-        "name": name, "client": found, "broker_problem": problem, "paused": _paused(found), "forecasts": _forecasts(found), "acts": _acts(name, found),
-        "hourly": hourly, **kept,
-        "last_seen": last, "ranges": overview.RANGES.values(), "range": chosen.key,
-        "range_s": int(chosen.span.total_seconds()), "range_step": STEPS_S[chosen.key], "policy": policy,
-        "several": len(members_of(current_instance.instance_name())) > 1, "policy_defaults": any(one["origin"] == "default" for one in policy),
+        "name": name,
+        "client": found,
+        "broker_problem": problem,
+        "paused": _paused(found),
+        "forecasts": _forecasts(found),
+        "acts": _acts(name, found),
+        "hourly": hourly,
+        **kept,
+        "last_seen": last,
+        "ranges": overview.RANGES.values(),
+        "range": chosen.key,
+        "range_s": int(chosen.span.total_seconds()),
+        "range_step": STEPS_S[chosen.key],
+        "policy": policy,
+        "several": len(members_of(current_instance.instance_name())) > 1,
+        "policy_defaults": any(one["origin"] == "default" for one in policy),
         "marks": overview.time_marks(instance, since, name) if instance is not None else [],
-    }  # fmt: skip
+    }
     return common.page(request, "client.html", context)
 
 
 def _since(request: HttpRequest, now: datetime, span: timedelta) -> datetime:
-    """From when marks are wanted: an address that was passed on may show a part from before its range."""
+    """Return the moment from which marks are shown.
+
+    A shared URL may show a part of the timeline before its range.
+    """
     text = request.GET.get("from", "")
     asked = int(text) if text.isdecimal() and len(text) <= 10 else 0
     return max(min(now - span, datetime.fromtimestamp(asked, UTC)) if asked else now - span, now - MAX_BACK)
 
 
 def _ask(name: str) -> tuple[ClientEntry | None, SluiceError | None]:
-    """The client as the broker sees it: None when it isn't logged on, with the problem when the broker can't say."""
+    """Return the client, or None if it is not logged on, and the error if the broker is unavailable."""
     try:
         return read.client(name), None
     except BrokerUnavailable as away:
@@ -128,7 +152,7 @@ def _ask(name: str) -> tuple[ClientEntry | None, SluiceError | None]:
 
 
 def _durables(name: str) -> bool:
-    """Whether something is kept for a client of that name while it is away."""
+    """Return whether a client of that name has a durable subscription."""
     try:
         return any(one.client == name for one in ledger.durables())
     except SluiceError:
@@ -136,17 +160,27 @@ def _durables(name: str) -> bool:
 
 
 def _acts(name: str, found: ClientEntry | None) -> list[tuple[str, str, str, str]]:
-    """What can be done to it: address, icon, word, and what it costs."""
+    """Return the possible actions on a client: URL, icon, label, and cost."""
     if found is None:
         return []
     waits = f"{number(found.waiting_messages)} messages wait"
     stopped = len(_paused(found))
     acts = [
         (PendingChangeKind.RESUME, "player-play", f"{stopped} paused subscriptions go on", stopped > 0),
-        (PendingChangeKind.PAUSE, "player-pause", f"It gets nothing more; {waits}", stopped < len(found.subscriptions)),
-        (PendingChangeKind.OFFLINE, "database-import", f"{size(found.outbox_bytes)} move from memory to its spool", found.delivery not in SPOOLED),
+        (
+            PendingChangeKind.PAUSE,
+            "player-pause",
+            f"It gets nothing more; {waits}",
+            stopped < len(found.subscriptions),
+        ),
+        (
+            PendingChangeKind.OFFLINE,
+            "database-import",
+            f"{size(found.outbox_bytes)} move from memory to its spool",
+            found.delivery not in SPOOLED,
+        ),
         (PendingChangeKind.DISCONNECT, "plug-x", f"{waits}; of topics no journal keeps they are lost", True),
-    ]  # fmt: skip
+    ]
     return [
         (reverse(f"client_{kind}", args=[name]), picture, kind.label, cost)
         for kind, picture, cost, possible in acts
@@ -155,7 +189,7 @@ def _acts(name: str, found: ClientEntry | None) -> list[tuple[str, str, str, str
 
 
 def _policy(name: str, found: ClientEntry | None) -> list[dict[str, str]]:
-    """The settings that bound it and that somebody set, or that have a value by default, with where each comes from."""
+    """Return the effective settings of a client, with their origin, except settings without a value."""
     if found is None:
         return []
     try:
@@ -174,6 +208,7 @@ def _policy(name: str, found: ClientEntry | None) -> list[dict[str, str]]:
 
 
 def _history(instance: Instance | None, name: str) -> dict[str, Any]:
+    """Return the client's samples, decisions and losses."""
     if instance is None:
         return {"samples": [], "decisions": [], "losses": []}
     minutes = settings.SLUICE_SAMPLE_RETENTION_HOURS * 60

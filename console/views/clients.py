@@ -1,4 +1,7 @@
-"""The clients page: a table that the live feed fills. Its filters and order live in the URL and are applied in the browser."""
+"""Page of clients: a table that the live feed fills.
+
+The URL has its filters and order; the browser applies them.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,9 @@ from console.services import client_table as service
 from console.views import common, point_in_time
 
 FIRST = ("health", "name", "delivery")
-"""What stands at the left of the table, in this order."""
+"""Leftmost columns of the table, in order."""
 FILTERS = (("health", "Health", list(Health)), ("delivery", "Delivery", list(DeliveryState)))
+"""Filters of the table: name, label, choices."""
 MATCHING_ACTS = (
     (PendingChangeKind.PAUSE_ALL, "player-pause", "Pause", "They get nothing more until they are resumed"),
     (PendingChangeKind.RESUME_ALL, "player-play", "Resume", "What was paused of them goes on"),
@@ -39,14 +43,17 @@ MATCHING_ACTS = (
         "They are cut off; what no journal keeps is lost",
     ),
 )
-"""On everyone who matches: kind, icon, word, and what it costs."""
+"""Actions on all matching clients: kind, icon, label, and cost."""
 
 
 @common.requires_permission(Permission.VIEW)
 @require_GET
 @point_in_time.supports_point_in_time(point_in_time.clients)
 def clients(request: HttpRequest) -> HttpResponse:
-    """Everyone who is logged on. `columns` are keys of those to show besides the usual ones; without it those that the person chose."""
+    """Show the clients that are logged on.
+
+    `columns` in the URL has the keys of additional columns, and defaults to the operator's own choice.
+    """
     own = service.columns_for_user(request.user.pk)
     chosen = request.GET["columns"].split(",") if "columns" in request.GET else own
     whose = {"member"} if len(members_of(current_instance.instance_name())) > 1 else set()
@@ -63,17 +70,27 @@ def clients(request: HttpRequest) -> HttpResponse:
         }
         for one in (*drawn, *(one for one in client_columns.CLIENT_COLUMNS if one not in drawn))
     ]
-    return common.page(request, "clients.html", {
-        "columns": drawn, "choosable": client_columns.optional_columns(), "chosen": {one.key for one in drawn}, "column_data": told,
-        "default_sort": client_columns.DEFAULT_SORT, "filters": FILTERS, "views": service.views_for_user(request.user.pk), "matching_acts": MATCHING_ACTS,
-        "view_form": SavedViewForm(),
-    })  # fmt: skip
+    return common.page(
+        request,
+        "clients.html",
+        {
+            "columns": drawn,
+            "choosable": client_columns.optional_columns(),
+            "chosen": {one.key for one in drawn},
+            "column_data": told,
+            "default_sort": client_columns.DEFAULT_SORT,
+            "filters": FILTERS,
+            "views": service.views_for_user(request.user.pk),
+            "matching_acts": MATCHING_ACTS,
+            "view_form": SavedViewForm(),
+        },
+    )
 
 
 @common.requires_permission(PublicAccess.OWN_ACCOUNT)
 @require_POST
 def choose_columns(request: HttpRequest) -> HttpResponse:
-    """Keep the columns for the person, and show the same part of the list with them."""
+    """Store the operator's columns, and show the same view with them."""
     audit.mark_read_only(request)
     keys = service.valid_columns(request.POST.getlist("column"))
     service.save_columns(common.actor_of(request), keys)
@@ -84,7 +101,7 @@ def choose_columns(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(PublicAccess.OWN_ACCOUNT)
 @require_POST
 def save_view(request: HttpRequest) -> HttpResponse:
-    """Keep what is shown under a name."""
+    """Store the current view under a name."""
     audit.mark_read_only(request)
     form, query = SavedViewForm(request.POST), service.canonical_query(request.POST.get("query", ""))
     if not form.is_valid():
@@ -102,7 +119,7 @@ def save_view(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(PublicAccess.OWN_ACCOUNT)
 @require_POST
 def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
-    """Rename a view, or delete it."""
+    """Rename or delete a view."""
     audit.mark_read_only(request)
     actor, query = common.actor_of(request), service.canonical_query(request.POST.get("query", ""))
     if "delete" in request.POST:
@@ -123,4 +140,5 @@ def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
 
 
 def _address(query: str) -> str:
+    """Return the URL of the clients' page with a query."""
     return reverse("clients") + (f"?{query}" if query else "")

@@ -1,4 +1,4 @@
-"""What the pages share: who asks, what they may do, and how a broker that is away is shown instead of an error page."""
+"""Helpers of pages: permissions, preferences, rendering, and errors of an unavailable broker."""
 
 from __future__ import annotations
 
@@ -46,14 +46,19 @@ __all__ = [
 View = Callable[..., HttpResponseBase]
 
 SAFE = frozenset({"GET", "HEAD"})
+"""HTTP methods that change nothing."""
 
 
 def requires_permission(
     need: Need, *, client: str = "", whole_installation: bool = False
 ) -> Callable[[View], View]:
-    """For every page: declares what it needs, and asks console/services/access.py for it.
+    """Return a decorator that declares a view's permission and checks it with console/services/access.py.
 
-    `client` names the URL's argument that is a client's name, when the page is about one.
+    Every page must have it.
+
+    Args:
+        client: URL argument with the name of the client that the page is about.
+        whole_installation: Whether the permission is needed for every instance.
     """
 
     def declare(view: View) -> View:
@@ -64,6 +69,7 @@ def requires_permission(
                 check_permission(request, need, instance=instance, client=str(kwargs.get(client, "")))
             return view(request, *args, **kwargs)
 
+        # a test checks this attribute for all addresses
         guarded.needs = need  # type: ignore[attr-defined]  # a test walks all addresses and looks here
         return guarded if need is PublicAccess.EVERYONE else _logged_in(guarded)
 
@@ -71,20 +77,25 @@ def requires_permission(
 
 
 def refuse_field(form: Form, field: str, problem: OperatorError) -> None:
-    """Show why a secret was refused beside its field. A locked name is answered by the login gate instead."""
+    """Show beside a field why its secret was refused.
+
+    For a locked name the error is raised: the login gate answers it.
+    """
     if problem.code in ("locked", "login_busy"):
         raise problem
     form.add_error(field, f"{problem.sentence} {problem.fix}")
 
 
 def _logged_in(view: View) -> View:
+    """Return the view with a redirect to the login for anonymous requests."""
     to_log_in: View = login_required(view)
 
     @wraps(view)
     def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if request.method in SAFE or request.user.is_authenticated:
             return to_log_in(request, *args, **kwargs)
-        # Whoever logs in again comes to the page they acted on: an address that takes acts alone can't be gone to.
+        # After the login the browser returns to the page that sent the request, since this URL accepts only
+        # POST.
         there = redirect_to_login(referring_page(request))
         if request.headers.get("HX-Request"):
             return HttpResponse(status=204, headers={"HX-Redirect": there["Location"]})
@@ -94,7 +105,7 @@ def _logged_in(view: View) -> View:
 
 
 def referring_page(request: HttpRequest) -> str:
-    """The page of ours that one came from."""
+    """Return the path of the console's page that sent the request, or "/"."""
     came: str = request.META.get("HTTP_REFERER", "")
     if url_has_allowed_host_and_scheme(came, {request.get_host()}):
         parts = urlsplit(came)
@@ -103,7 +114,10 @@ def referring_page(request: HttpRequest) -> str:
 
 
 def check_permission(request: HttpRequest, permission: Permission, **about: str) -> None:
-    """Raise PermissionDenied unless they may: for what a page learns from its form or from a row."""
+    """Raise PermissionDenied unless the caller has the permission.
+
+    For permissions that depend on a form or a row.
+    """
     try:
         access.require_permission(actor_of(request), permission, **about)
     except OperatorError as refused:
@@ -111,38 +125,42 @@ def check_permission(request: HttpRequest, permission: Permission, **about: str)
 
 
 def visible_patterns(request: HttpRequest) -> list[str] | None:
-    """Name patterns of the clients that they may see; None is all."""
+    """Return name patterns of the clients that the caller may see; None means all."""
     return access_of_request(request).client_patterns(current_instance.instance_name())
 
 
 def allowed_permissions(request: HttpRequest) -> dict[str, bool]:
-    """What the person may do somewhere on this instance, by permission: templates show buttons by it."""
+    """Return whether the caller has each permission somewhere on this instance.
+
+    Templates show buttons accordingly.
+    """
     held = access_of_request(request).permissions
     return {str(one): one in held for one in Permission}
 
 
 def permissions_context(request: HttpRequest) -> dict[str, Any]:
-    """Context processor: `may` in every template, asked for when a template looks."""
+    """Add `may` to every template (context processor), computed on first use."""
     return {"may": SimpleLazyObject(lambda: allowed_permissions(request))}
 
 
 def preferences(request: HttpRequest) -> UserPreferences:
-    """How the person wants the console; read once a request."""
+    """Return the operator's preferences, read once per request."""
     kept: UserPreferences | None = getattr(request, "_preferences", None)
     if kept is None:
         user = getattr(request, "user", None)
         kept = preferences_of(user.pk if user is not None else None)
-        request._preferences = kept  # type: ignore[attr-defined]  # kept for the request
+        # cached for the request
+        request._preferences = kept  # type: ignore[attr-defined]  # cached for the request
     return kept
 
 
 def preferences_context(request: HttpRequest) -> dict[str, Any]:
-    """Context processor: `prefers` in every template."""
+    """Add `prefers` to every template (context processor)."""
     return {"prefers": SimpleLazyObject(lambda: preferences(request))}
 
 
 def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    """Render a page with what every page needs."""
+    """Render a page with the context that every page needs."""
     kept = {
         "sample_hours": settings.SLUICE_SAMPLE_RETENTION_HOURS,
         "minute_days": settings.SLUICE_MINUTE_RETENTION_DAYS,
@@ -151,7 +169,7 @@ def page(request: HttpRequest, template: str, context: dict[str, Any], status: i
 
 
 def local_instance() -> Instance | None:
-    """This installation's instance; None before its broker ever started."""
+    """Return this installation's instance; None before the first start of its broker."""
     try:
         return policies.instance_named()
     except OperatorError:
@@ -164,18 +182,21 @@ def show_error(request: HttpRequest, problem: SluiceError) -> None:
 
 
 def in_force() -> dict[str, Any]:
-    """Return how many members run the wanted revision, and why the others don't.
+    """Return the number of members that run the newest revision, and the reasons of the others.
 
-    `overdue`: one that doesn't has had the time to take it up.
+    `overdue`: at least one of the others had enough time to apply it.
     """
     own = current_instance.instance_name()
     states = [state for state in policies.installation_policy_status() if state["instance"] == own]
     converged = sum(state["converged"] for state in states)
     wanted = max((state["wanted"] for state in states), default=0)
     return {
-        "in_force": states, "wanted": wanted, "instances_count": len(states), "converged_count": converged,
+        "in_force": states,
+        "wanted": wanted,
+        "instances_count": len(states),
+        "converged_count": converged,
         "counted": "member" if any(state["member"] for state in states) else "instance",
         "set_back": any(state["set_back"] for state in states),
         "converged_all": bool(states) and converged == len(states),
         "overdue": converged < len(states) and system_conditions.is_overdue(policies.instance_named(own)),
-    }  # fmt: skip
+    }

@@ -1,4 +1,4 @@
-"""Decisions of the slow-client policies: the last day as a picture and as incidents, and all of them, filtered, newest first."""
+"""Page of decisions: the last day as a timeline and as incidents, and a filtered list, newest first."""
 
 from __future__ import annotations
 
@@ -26,17 +26,23 @@ from console.units import labels
 from console.views import common
 
 PAGE = 50
+"""Decisions per page."""
 MAX_INCIDENTS = 20
+"""Maximum incidents, logon storms and stalls on the page."""
 MAX_CLIENTS = 10_000
+"""Maximum clients examined for logon storms."""
 PATIENCE_S = 2.0
+"""Seconds to wait for a broker's answer."""
 ACTIONS = tuple((action.value, labels.act_label(action).done) for action in PolicyAction)
+"""Choices of the action filter."""
 REASONS = tuple(reason.value for reason in DecisionReason)
+"""Choices of the reason filter."""
 
 
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def decisions(request: HttpRequest) -> HttpResponse:
-    """A page of decisions."""
+    """Show a page of decisions."""
     chosen = {name: request.GET.get(name, "").strip()[:64] for name in ("client", "action", "reason")}
     instance = common.local_instance()
     found = Decision.objects.none()
@@ -49,18 +55,29 @@ def decisions(request: HttpRequest) -> HttpResponse:
     context = {
         "stalls": _stalls(patterns) if not chosen["client"] else [],
         "storms": _storms(instance, chosen["client"], patterns, newest, now),
-        "incidents": incidents.group_incidents(newest)[:MAX_INCIDENTS], "cells": incidents.decision_timeline(newest, now), "of_a_day": len(newest),
-        "most_read": incidents.MAX_READ, "begin": now - incidents.SPAN,
-        "page": Paginator(found, PAGE).get_page(request.GET.get("page")), "chosen": chosen, "actions": ACTIONS,
-        "reasons": REASONS, "filtered": any(chosen.values()), "query": query_of(chosen),
-    }  # fmt: skip
+        "incidents": incidents.group_incidents(newest)[:MAX_INCIDENTS],
+        "cells": incidents.decision_timeline(newest, now),
+        "of_a_day": len(newest),
+        "most_read": incidents.MAX_READ,
+        "begin": now - incidents.SPAN,
+        "page": Paginator(found, PAGE).get_page(request.GET.get("page")),
+        "chosen": chosen,
+        "actions": ACTIONS,
+        "reasons": REASONS,
+        "filtered": any(chosen.values()),
+        "query": query_of(chosen),
+    }
     return common.page(request, "decisions.html", context)
 
 
 def _storms(
     instance: Instance | None, client: str, patterns: list[str] | None, newest: list[Decision], now: datetime
 ) -> list[incidents.LogonStorm]:
-    """None while the broker is away, which stands at the top of the page, and none where one client is looked for."""
+    """Return the logon storms of the last day.
+
+    Empty while the broker is unavailable (the top of the page reports that), and when one client is
+    selected.
+    """
     if instance is None or client:
         return []
     try:
@@ -73,9 +90,10 @@ def _storms(
 
 
 def _stalls(patterns: list[str] | None) -> list[tuple[StallEntry, CauseText]]:
-    """Return the newest stalls of the brokers' event loops, the newest first.
+    """Return the newest stalls of the brokers' event loops, newest first.
 
-    The last work names clients: an account that may not see all clients doesn't get it.
+    The description of the last task names clients. An account that must not see all clients gets no
+    description.
     """
     try:
         found = link_to(current_instance.instance_name()).call(GetStalls(), timeout_s=PATIENCE_S).stalls[::-1]
@@ -88,7 +106,7 @@ def _stalls(patterns: list[str] | None) -> list[tuple[StallEntry, CauseText]]:
 
 
 def query_of(chosen: dict[str, str]) -> str:
-    """The filter as the beginning of a query string, for the pager's links."""
+    """Return the filter as the beginning of a query string, for the pager's links."""
     query = QueryDict(mutable=True)
     query.update({key: value for key, value in chosen.items() if value})
     return f"{query.urlencode()}&" if query else ""

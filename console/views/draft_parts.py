@@ -1,4 +1,4 @@
-"""One part of a draft on a page of its own: its form, saving it, deleting it."""
+"""Page of one part of a draft: form, saving, deleting."""
 
 from __future__ import annotations
 
@@ -27,18 +27,25 @@ from console.views import common
 from console.views.drafts import get_draft, render_draft, version_of
 
 FORMS: Mapping[str, tuple[str, type[DraftPartForm]]] = {
-    "xap": ("XAP slow consumers", XapForm), "activemq": ("ActiveMQ policyEntry", ActiveMqForm), "qpid": ("Qpid consumer", QpidForm),
-    "rules": ("Rule", RuleForm), "users": ("User", BrokerUserForm), "entitlements": ("Entitlement", EntitlementForm),
-    "quotas": ("Quota", QuotaForm), "destinations": ("Destination", DestinationForm),
-}  # fmt: skip
+    "xap": ("XAP slow consumers", XapForm),
+    "activemq": ("ActiveMQ policyEntry", ActiveMqForm),
+    "qpid": ("Qpid consumer", QpidForm),
+    "rules": ("Rule", RuleForm),
+    "users": ("User", BrokerUserForm),
+    "entitlements": ("Entitlement", EntitlementForm),
+    "quotas": ("Quota", QuotaForm),
+    "destinations": ("Destination", DestinationForm),
+}
+"""Title and form of each list of a draft."""
 NEW = "new"
+"""Position in the URL that means a new entry."""
 
 
 @sensitive_post_parameters("password")
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_http_methods(["GET", "POST"])
 def entry(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpResponse:
-    """An entry of one of the draft's lists, or a new one."""
+    """Show or save an entry of one of the draft's lists, or a new one."""
     try:
         draft, number = get_draft(int(draft_id)), None if place == NEW else int(place)
         form = _entry_form(request, draft, part, number)
@@ -57,7 +64,7 @@ def entry(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpRes
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def entry_delete(request: HttpRequest, draft_id: str, part: str, place: str) -> HttpResponse:
-    """Take an entry away."""
+    """Delete an entry."""
     return _changed(
         request,
         int(draft_id),
@@ -70,7 +77,7 @@ def entry_delete(request: HttpRequest, draft_id: str, part: str, place: str) -> 
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_http_methods(["GET", "POST"])
 def limits(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """The instance's limits and what it journals."""
+    """Show or save the instance's limits and journaled topics."""
     try:
         draft = get_draft(draft_id)
         document = {key: draft.document.get(key) or {} for key in ("instance", "pool", "client_policy")}
@@ -89,7 +96,7 @@ def limits(request: HttpRequest, draft_id: int) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_http_methods(["GET", "POST"])
 def transport(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
-    """A transport: where it listens, who may log on, its limits."""
+    """Show or save a transport: address, access, limits."""
     try:
         draft = get_draft(draft_id)
         stored = {} if name == NEW else draft_parts.transport_named(draft, name)
@@ -122,13 +129,19 @@ def transport(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def transport_delete(request: HttpRequest, draft_id: int, name: str) -> HttpResponse:
-    """Take a transport out of the draft: publishing switches it off. Says what was for it alone."""
+    """Remove a transport from the draft. Publishing the draft closes it.
+
+    The message names the settings that applied to this transport only and are removed too.
+    """
 
     def take_out(draft: PolicyDraft) -> str:
         lost = draft_parts.transport_settings(draft.document, name)
         drafts.edit_draft(
-            common.actor_of(request), draft.pk, {"transports": {name: None}}, expected_version=version_of(request)
-        )  # fmt: skip
+            common.actor_of(request),
+            draft.pk,
+            {"transports": {name: None}},
+            expected_version=version_of(request),
+        )
         also = f" So are, being for it alone: {', '.join(lost)}." if lost else ""
         return f"Transport {name} is taken out of the draft.{also} The preview says whom it cuts off."
 
@@ -136,6 +149,7 @@ def transport_delete(request: HttpRequest, draft_id: int, name: str) -> HttpResp
 
 
 def _entry_form(request: HttpRequest, draft: PolicyDraft, part: str, number: int | None) -> DraftPartForm:
+    """Return the form of an entry; `number` None means a new one. Secrets are not initial values."""
     stored = {} if number is None else draft_parts.entry_at(draft, part, number)
     kept = {key: value for key, value in stored.items() if key not in ("password", "token")}
     names = [one["name"] for one in draft.document.get("transports") or []]
@@ -148,6 +162,7 @@ def _entry_form(request: HttpRequest, draft: PolicyDraft, part: str, number: int
 def _put(
     request: HttpRequest, draft: PolicyDraft, part: str, number: int | None, form: DraftPartForm
 ) -> HttpResponse:
+    """Save an entry."""
     token = ""
     if isinstance(form, BrokerUserForm):
         before = {} if number is None else draft_parts.entry_at(draft, part, number)
@@ -158,19 +173,21 @@ def _put(
         common.actor_of(request), draft, part, number, made, form.cleaned_data["expected_version"]
     )
     if token:
-        # In this answer alone: not in a message, which would be kept in a cookie.
+        # The token is in this response only: a message would store it in a cookie.
         return render_draft(request, saved, {"token": token, "token_of": made["name"]})
     messages.success(request, "Saved in the draft. Nothing is in force before it is published.")
     return redirect("drafts_one", draft.pk)
 
 
 def _save(request: HttpRequest, draft: PolicyDraft, changes: Mapping[str, Any], version: int) -> HttpResponse:
+    """Save changed settings."""
     draft_parts.save_changes(common.actor_of(request), draft, changes, version)
     messages.success(request, "Saved in the draft. Nothing is in force before it is published.")
     return redirect("drafts_one", draft.pk)
 
 
 def _changed(request: HttpRequest, draft_id: int, change: Any) -> HttpResponse:
+    """Apply a function to the draft, and redirect to its page."""
     try:
         said = change(get_draft(draft_id))
     except SluiceError as problem:
@@ -180,11 +197,13 @@ def _changed(request: HttpRequest, draft_id: int, change: Any) -> HttpResponse:
 
 
 def _told(request: HttpRequest, draft_id: int, problem: SluiceError) -> HttpResponse:
+    """Show an error on the draft's page."""
     common.show_error(request, problem)
     return redirect("drafts") if problem.code == "unknown_draft" else redirect("drafts_one", draft_id)
 
 
 def _add(form: forms.Form, problem: SluiceError) -> None:
+    """Add an error to the form, one line per problem."""
     for sentence in problem.details.get("problems") or [problem.sentence]:
         form.add_error(None, sentence)
 
@@ -192,5 +211,6 @@ def _add(form: forms.Form, problem: SluiceError) -> None:
 def _show(
     request: HttpRequest, draft: PolicyDraft, form: DraftPartForm | LimitsForm, title: str, ladder: Any = None
 ) -> HttpResponse:
+    """Render the page of the part."""
     context = {"draft": draft, "form": form, "groups": form.groups(), "title": title, "ladder": ladder}
     return common.page(request, "draft_part.html", context, 422 if form.is_bound else 200)

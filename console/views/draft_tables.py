@@ -1,4 +1,4 @@
-"""A draft as its page shows it: each part a table of rows, in the words and units of the documents they come from."""
+"""Tables of a draft's parts for its page, in the terms and units of the original systems' documents."""
 
 from __future__ import annotations
 
@@ -23,18 +23,27 @@ _TITLES = {
     "activemq": "ActiveMQ: policyEntry by topic",
     "qpid": "Qpid: consumer by topic",
 }
+"""Titles of the presets' tables."""
 _KEYS = ("topic", "user", "transport", "mode")
-"""Of an entry, what isn't a setting of its own."""
+"""Fields of an entry that are not settings."""
 
 
 def tables(draft: PolicyDraft) -> list[dict[str, Any]]:
-    """The draft's lists, each with its columns and rows."""
+    """Return the draft's lists, each with columns and rows."""
     acts = _acts(draft)
     presets = [
-        {"part": part, "title": title, "columns": ("For", "Settings", "Mode", "Acts within"), "add": "Add an entry",
-         "rows": [_row(part, number, _preset(PRESETS[part], entry, _at(acts[part], number))) for number, entry in enumerate(list_entries(draft, part))]}
+        {
+            "part": part,
+            "title": title,
+            "columns": ("For", "Settings", "Mode", "Acts within"),
+            "add": "Add an entry",
+            "rows": [
+                _row(part, number, _preset(PRESETS[part], entry, _at(acts[part], number)))
+                for number, entry in enumerate(list_entries(draft, part))
+            ],
+        }
         for part, title in _TITLES.items()
-    ]  # fmt: skip
+    ]
     found = [
         *presets,
         _rules(draft, acts["rules"]),
@@ -43,7 +52,7 @@ def tables(draft: PolicyDraft) -> list[dict[str, Any]]:
         _quotas(draft),
         _destinations(draft),
     ]
-    for table in found:  # on a telephone each cell carries its heading
+    for table in found:  # on a small screen each cell shows its heading
         for row in table["rows"]:
             row["secret"] = table["part"] == "users"
             row["cells"] = list(zip(table["columns"], row["cells"], strict=True))
@@ -51,7 +60,7 @@ def tables(draft: PolicyDraft) -> list[dict[str, Any]]:
 
 
 def transports(draft: PolicyDraft) -> list[dict[str, Any]]:
-    """The draft's transports."""
+    """Return the draft's transports for display."""
     return [
         {
             **transport,
@@ -66,7 +75,7 @@ def transports(draft: PolicyDraft) -> list[dict[str, Any]]:
 
 
 def _of_its_kind(transport: Mapping[str, Any]) -> list[str]:
-    """What it says of what not every kind of transport has."""
+    """Return the settings that only some kinds of transports have, where they differ from the default."""
     said = {name: transport[name] for name in OF_SOME_KINDS if name in transport}
     return [
         f"{name.replace('_', ' ')} {_said(value)}" for name, value in said.items() if value != SILENT[name]
@@ -74,11 +83,14 @@ def _of_its_kind(transport: Mapping[str, Any]) -> list[str]:
 
 
 def _said(value: Any) -> str:
+    """Return a setting's value as text."""
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _alone(draft: PolicyDraft, name: str) -> list[str]:
-    """What goes with a transport; nothing is said of a draft whose values aren't of their types."""
+    """Return the settings that would be removed with a transport; empty for a draft with values of wrong
+    types.
+    """
     try:
         return transport_settings(draft.document, name)
     except (AttributeError, TypeError):
@@ -86,7 +98,7 @@ def _alone(draft: PolicyDraft, name: str) -> list[str]:
 
 
 def limits(draft: PolicyDraft) -> list[tuple[str, str]]:
-    """The instance's limits and journaled topics, as facts."""
+    """Return the instance's limits and journaled topics as pairs of label and value."""
     document = draft.document
     pool, client, instance = (document.get(key) or {} for key in ("pool", "client_policy", "instance"))
     memory, disk = (
@@ -95,17 +107,19 @@ def limits(draft: PolicyDraft) -> list[tuple[str, str]]:
     )
     age = client.get("client_message_age_limit_ms")
     return [
-        ("MessageMemoryLimit", memory), ("MessageDiskLimit", disk), ("ClientMaxCapacity", f"{client.get('client_max_capacity') or DEFAULT_CLIENT_MAX_CAPACITY} %"),
+        ("MessageMemoryLimit", memory),
+        ("MessageDiskLimit", disk),
+        ("ClientMaxCapacity", f"{client.get('client_max_capacity') or DEFAULT_CLIENT_MAX_CAPACITY} %"),
         ("ClientMessageAgeLimit", duration(age) if isinstance(age, int) else "no limit"),
         ("Journaled topics", ", ".join(map(write_line, instance.get("journaled_topics") or [">"]))),
         ("Taken out of those", ", ".join(map(str, instance.get("unjournaled_topics") or [])) or "none"),
         ("Sync members of the group", ", ".join(map(str, instance.get("sync_members") or [])) or "none"),
         ("Sync topics", ", ".join(map(str, instance.get("sync_topics") or [])) or "none"),
-    ]  # fmt: skip
+    ]
 
 
 def _limits(source: Mapping[str, Any]) -> int:
-    """How many limits a transport has of its own."""
+    """Return the number of limits that a transport sets itself."""
     parts = [source.get(key) or {} for key in ("pool", "client_policy")]
     return sum(value is not None for part in parts if isinstance(part, Mapping) for value in part.values())
 
@@ -208,17 +222,19 @@ def _destinations(draft: PolicyDraft) -> dict[str, Any]:
 
 
 def _row(part: str, number: int, cells: list[list[str]]) -> dict[str, Any]:
+    """Return a row of a table."""
     return {"part": part, "place": number, "cells": cells, "called": " ".join(cells[0])}
 
 
 def _cell(value: Any, empty: str = "none") -> list[str]:
-    """The words of a cell."""
+    """Return the lines of a table cell; `empty` if there is no value."""
     if isinstance(value, (list, tuple)):
         return [str(one) for one in value] or [empty]
     return [str(value)] if value not in (None, "") else [empty]
 
 
 def _preset(table: Table, entry: Mapping[str, Any], acts: list[WorstCaseAction]) -> list[list[str]]:
+    """Return the cells of a preset's entry."""
     scope = [str(entry.get("topic") or "")] + (
         [f"transport {entry['transport']}"] if entry.get("transport") else []
     )
@@ -227,6 +243,7 @@ def _preset(table: Table, entry: Mapping[str, Any], acts: list[WorstCaseAction])
 
 
 def _settings(table: Table, entry: Mapping[str, Any]) -> list[str]:
+    """Return the settings of an entry as texts."""
     return [
         _setting(table.get(key), key, value)
         for key, value in entry.items()
@@ -235,7 +252,7 @@ def _settings(table: Table, entry: Mapping[str, Any]) -> list[str]:
 
 
 def _setting(row: PresetField | None, key: str, value: Any) -> str:
-    """In its system's word and unit; a draft may also hold what is no setting."""
+    """Return a setting in its system's term and unit. A draft may contain unknown settings."""
     return (
         f"{row.word or key} {_word(value)} {row.unit}".strip() if row is not None else f"{key} {_word(value)}"
     )
@@ -244,23 +261,28 @@ def _setting(row: PresetField | None, key: str, value: Any) -> str:
 def _rule(
     rule: Mapping[str, Any], signals: Mapping[str, str], acts: list[WorstCaseAction]
 ) -> list[list[str]]:
+    """Return the cells of a rule."""
     scope = rule.get("scope") if isinstance(rule.get("scope"), Mapping) else {}
     named = [f"{key} {value}" for key, value in (scope or {}).items() if value]
     ladder = [rung for rung in rule.get("ladder") or () if isinstance(rung, Mapping)]
     return [
-        [str(rule.get("name")), *(named or ["instance"])], _when(rule, signals), [labels.rung(rung) for rung in ladder] or ["as its rule"],
-        [_mode_of(rule, named)], _within(acts),
-    ]  # fmt: skip
+        [str(rule.get("name")), *(named or ["instance"])],
+        _when(rule, signals),
+        [labels.rung(rung) for rung in ladder] or ["as its rule"],
+        [_mode_of(rule, named)],
+        _within(acts),
+    ]
 
 
 def _mode_of(rule: Mapping[str, Any], named: list[str]) -> str:
-    """Return the mode of a rule; one with a scope and no mode has that of the rule it is for."""
+    """Return the mode of a rule. An entry with a scope and no mode has the mode of its rule."""
     if rule.get("mode"):
         return labels.mode_label(rule["mode"])
     return "as its rule" if named else labels.mode_label(EnforcementMode.SHADOW)
 
 
 def _when(rule: Mapping[str, Any], signals: Mapping[str, str]) -> list[str]:
+    """Return the condition of a rule as texts."""
     signal = str(rule.get("signal") or signals.get(str(rule.get("name")), ""))
     told = [labels.signal_label(signal)] if signal in set(Signal) else []
     told += [str(rule["shape"]).replace("_", " ")] if rule.get("shape") else []
@@ -276,6 +298,7 @@ def _when(rule: Mapping[str, Any], signals: Mapping[str, str]) -> list[str]:
 
 
 def _proofs(user: Mapping[str, Any]) -> list[str]:
+    """Return the kinds of credentials of a user."""
     named = [f"certificate {user['certificate']}"] if user.get("certificate") else []
     return [f"{key} set" for key in ("password", "token") if user.get(key)] + named
 
@@ -285,19 +308,21 @@ def _word(value: Any) -> str:
 
 
 def _within(acts: list[WorstCaseAction]) -> list[str]:
-    """Return each act with the longest time from crossing the limit to it."""
+    """Return each action with the longest time from crossing the limit to the action."""
     return [
-        f"{labels.act_label(act.action).does}: {'at once' if not act.worst_case_ms else duration(act.worst_case_ms)}"
+        f"{labels.act_label(act.action).does}: "
+        f"{'at once' if not act.worst_case_ms else duration(act.worst_case_ms)}"
         for act in acts
     ]
 
 
 def _at(acts: list[list[WorstCaseAction]], number: int) -> list[WorstCaseAction]:
+    """Return the worst-case actions of an entry; empty if there are none."""
     return acts[number] if number < len(acts) else []
 
 
 def _acts(draft: PolicyDraft) -> dict[str, list[list[WorstCaseAction]]]:
-    """How soon each entry acts; nothing is said of a draft that can't be read."""
+    """Return the worst-case actions of each entry; empty for an invalid draft."""
     try:
         policy = PolicyDocument.from_dict({**draft.document, "revision": 1})
     except OperatorError:

@@ -1,4 +1,4 @@
-"""Drafts of policies: edit them part by part, see what they would do, publish them for everybody or for some first."""
+"""Pages of policy drafts: edit parts, preview the effect, publish for all clients or for some first."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from console.models import PolicyDraft
 from console.queries import policies as read
 from console.queries import policy_effect
 from console.services import audit, drafts, policies, policy_files, rollouts
-from console.services.pending_changes import service as tray_service
+from console.services.pending_changes import service as pending_service
 from console.views import common, draft_tables, pending_changes
 from console.views.rollouts import running_rollout_context
 
 PAGE = 30
+"""Drafts per page."""
 
 
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def draft_list(request: HttpRequest) -> HttpResponse:
-    """All drafts, the last changed first."""
+    """Show all drafts, most recently changed first."""
     return render_list(request)
 
 
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def create_draft(request: HttpRequest) -> HttpResponse:
-    """A draft of the newest revision, or with the document of an older one: to restore it after a look."""
+    """Create a draft from the newest revision, or from an older one to restore it after a review."""
     form = NewDraftForm(request.POST, auto_id="new_%s")
     if not form.is_valid():
         return render_list(request, {"new_form": form}, 422)
@@ -53,14 +54,20 @@ def create_draft(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def import_draft(request: HttpRequest) -> HttpResponse:
-    """A draft of a configuration file; the answer says what became of each setting, and is the only one that does."""
+    """Create a draft from a configuration file.
+
+    The response reports the result for each setting of the file. The report is not stored.
+    """
     form, left_out = ImportForm(request.POST, request.FILES), []
     if form.is_valid():
         try:
             made = policy_files.make_draft(
-                common.actor_of(request), read.instance_named(), form.cleaned_data["system"], form.cleaned_data["text"],
+                common.actor_of(request),
+                read.instance_named(),
+                form.cleaned_data["system"],
+                form.cleaned_data["text"],
                 title=form.cleaned_data["title"],
-            )  # fmt: skip
+            )
             return render_draft(
                 request,
                 made.draft,
@@ -75,7 +82,7 @@ def import_draft(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def draft_page(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """One draft."""
+    """Show a draft."""
     try:
         return render_draft(request, get_draft(draft_id))
     except OperatorError as problem:
@@ -86,14 +93,14 @@ def draft_page(request: HttpRequest, draft_id: int) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def delete(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """Put throwing a draft away into the tray."""
+    """Add the deletion of a draft to the pending changes."""
     return pending_changes.add_change(request, PendingChangeKind.DRAFT_DELETE, str(draft_id))
 
 
 @common.requires_permission(Permission.VIEW)
 @require_POST
 def preview(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """What publishing it would do, for everybody or for some first. Changes nothing."""
+    """Show the effect of publishing a draft, for all clients or for some first. Changes nothing."""
     audit.mark_read_only(request)
     form = PublishDraftForm(request.POST)
     try:
@@ -116,7 +123,7 @@ def preview(request: HttpRequest, draft_id: int) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def add_to_pending(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """Have the tray hold this draft, for everybody or for some first."""
+    """Add the publication of a draft to the pending changes, for all clients or for some first."""
     audit.mark_read_only(request)
     form = PublishDraftForm(request.POST)
     try:
@@ -125,7 +132,7 @@ def add_to_pending(request: HttpRequest, draft_id: int) -> HttpResponse:
             first = form.plan()
             if first is not None:
                 rollouts.validate(first)
-            tray_service.add_draft(common.actor_of(request), draft, first)
+            pending_service.add_draft(common.actor_of(request), draft, first)
             return pending_changes.changes_response(request)
         if request.headers.get("HX-Request"):
             return pending_changes.render_pending(request, pending_changes.form_errors(form))
@@ -138,7 +145,7 @@ def add_to_pending(request: HttpRequest, draft_id: int) -> HttpResponse:
 def preview_for_page(
     request: HttpRequest, found: drafts.DraftPreview, document: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A preview for a page: whom they may see of it, in lines."""
+    """Return a preview for a page: its visible clients, summarised in lines."""
     seen = drafts.restrict_preview(found, common.visible_patterns(request))
     rules = [rule for rule in document.get("rules") or [] if isinstance(rule, Mapping)]
     told = (
@@ -148,7 +155,7 @@ def preview_for_page(
 
 
 def get_draft(draft_id: int) -> PolicyDraft:
-    """A draft of this installation's instance. Raises OperatorError unknown_draft."""
+    """Return a draft of this installation's instance. Raises OperatorError `unknown_draft`."""
     draft = drafts.draft_numbered(draft_id)
     if draft.instance_id != read.instance_named().pk:
         raise OperatorError("unknown_draft", f"There is no draft {draft_id}.", "See the list of drafts.")
@@ -156,7 +163,7 @@ def get_draft(draft_id: int) -> PolicyDraft:
 
 
 def version_of(request: HttpRequest) -> int:
-    """The version that a form was made for. Raises OperatorError bad_if_match."""
+    """Return the version that a form was made for. Raises OperatorError `bad_if_match`."""
     text = request.POST.get("expected_version", "")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise OperatorError(
@@ -166,13 +173,16 @@ def version_of(request: HttpRequest) -> int:
 
 
 def render_list(request: HttpRequest, more: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
-    """The list of drafts with the forms that make one."""
+    """Render the list of drafts with the forms to create one."""
     instance = common.local_instance()
     found = read.drafts(instance) if instance else PolicyDraft.objects.none()
     context = {
-        "page": Paginator(found.defer("document"), PAGE).get_page(request.GET.get("page")), "query": "",
-        "new_form": NewDraftForm(auto_id="new_%s"), "import_form": ImportForm(), **(more or {}),
-    }  # fmt: skip
+        "page": Paginator(found.defer("document"), PAGE).get_page(request.GET.get("page")),
+        "query": "",
+        "new_form": NewDraftForm(auto_id="new_%s"),
+        "import_form": ImportForm(),
+        **(more or {}),
+    }
     return common.page(request, "drafts.html", context, status)
 
 
@@ -180,11 +190,16 @@ def render_list(request: HttpRequest, more: dict[str, Any] | None = None, status
 def render_draft(
     request: HttpRequest, draft: PolicyDraft, more: dict[str, Any] | None = None, status: int = 200
 ) -> HttpResponse:
-    """A draft's page; a token that was just made is on this answer alone."""
+    """Render a draft's page. A new token in `more` is shown in this response only."""
     newest = policies.newest_revision(draft.instance)
     context = {
-        "draft": draft, "newest": newest.number, "tables": draft_tables.tables(draft), "transports": draft_tables.transports(draft),
-        "limits": draft_tables.limits(draft), "publish_form": PublishDraftForm(),
-        **running_rollout_context(draft.instance), **(more or {}),
-    }  # fmt: skip
+        "draft": draft,
+        "newest": newest.number,
+        "tables": draft_tables.tables(draft),
+        "transports": draft_tables.transports(draft),
+        "limits": draft_tables.limits(draft),
+        "publish_form": PublishDraftForm(),
+        **running_rollout_context(draft.instance),
+        **(more or {}),
+    }
     return common.page(request, "draft.html", context, status)

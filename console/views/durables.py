@@ -1,4 +1,4 @@
-"""The page of durable subscriptions: where each stands, whether its client is there, and a button that deletes it."""
+"""Page of durable subscriptions: position, presence of the client, and deletion."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from console.services.pending_changes import service
 from console.views import common, pending_changes
 
 PAGE = 50
+"""Subscriptions per page."""
 
 
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def durables(request: HttpRequest) -> HttpResponse:
-    """All of them, also those whose client is away; `search` is a part of the client's or their own name."""
+    """Show durable subscriptions, including those of disconnected clients.
+
+    `search` in the URL is a part of the client's or the subscription's name.
+    """
     search = request.GET.get("search", "").strip()
     found, problem = _known(common.visible_patterns(request))
     listed = [one for one in found if search in one.client or search in one.name]
@@ -38,7 +42,7 @@ def durables(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.ACT_ON_CLIENTS, client="name")
 @require_POST
 def delete(request: HttpRequest, name: str, durable: str) -> HttpResponse:
-    """Put deleting one into the tray."""
+    """Add the deletion of a durable subscription to the pending changes."""
     audit.mark_read_only(request)
     try:
         service.add_change(common.actor_of(request), PendingChangeKind.DURABLE, f"{name}/{durable}")
@@ -48,6 +52,7 @@ def delete(request: HttpRequest, name: str, durable: str) -> HttpResponse:
 
 
 def _known(patterns: list[str] | None) -> tuple[list[DurableEntry], SluiceError | None]:
+    """Return the durable subscriptions, most delayed first, and the error if the broker is unavailable."""
     try:
         found = read.durables(patterns=patterns)
     except BrokerUnavailable as away:

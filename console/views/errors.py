@@ -1,4 +1,4 @@
-"""What a browser gets where there is no page: an address that isn't there, a mistake of ours, a database that is away."""
+"""Error pages: unknown address, expired form, internal error, unavailable database."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from console.queries.system_conditions import unavailable_since
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """No page has this address."""
+    """Show the page for an unknown address."""
     return render(request, "404.html", {"path": request.path[:200]}, status=404)
 
 
 def csrf_failed(request: HttpRequest) -> HttpResponse:
-    """A form without this session's token: mostly of a tab that was open before somebody logged in again in another."""
+    """Show the page for a form without this session's token.
+
+    Usually the form is in a tab that was open before the operator logged in again in another.
+    """
     return render(None, "before.html", status=403)
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Django calls this while the exception is being handled. Nothing on these pages asks the database for anything."""
+    """Show the page for an exception, or for an unavailable database.
+
+    Django calls this while the exception is being handled. These pages must not query the database.
+    """
     if isinstance(sys.exc_info()[1], DatabaseError):
         return render(None, "503.html", {"since": unavailable_since("database")}, status=503)
     return render(None, "500.html", {"request_id": getattr(request, "request_id", "")}, status=500)

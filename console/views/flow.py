@@ -1,4 +1,4 @@
-"""The flow page: publishers, topics and clients with what goes from one to the other. The live feed fills it."""
+"""Page of the message flow: publishers, topics and clients. The live feed fills it."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from console.views import common
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def flow(request: HttpRequest) -> HttpResponse:
-    """The graph, and the same as tables."""
+    """Show the flow as a graph and as tables."""
     return common.page(request, "flow.html", {})

@@ -1,4 +1,4 @@
-"""Which instance the pages are about."""
+"""Selection of the instance that a session's pages show."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from console.views import common
 @common.requires_permission(PublicAccess.OWN_ACCOUNT)
 @require_POST
 def choose_instance(request: HttpRequest) -> HttpResponse:
-    """From now on those of this session are about another one."""
+    """Select the instance for the pages of this session."""
     audit.mark_read_only(request)
     wanted = request.POST.get("instance", "")
     if wanted not in brokers.visible_instances(access_of_request(request)):

@@ -1,4 +1,4 @@
-"""Journals: the log as a map, who holds it, what keeping it costs; archive, compress and remove, which go by the tray."""
+"""Page of journals: a map of the log, its holders, and retention. Journal actions are pending changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from console.queries import journal_map, live, overview, runs
 from console.queries.run_redaction import redact_segments
 from console.services import audit
 from console.services.actors import access_of_request
-from console.services.pending_changes import service as tray_service
+from console.services.pending_changes import service as pending_service
 from console.units.format import seconds
 from console.views import common, pending_changes
 
@@ -28,22 +28,26 @@ ACTIONS = (
     ("compress", "Compress", "Makes them gzip files in place; still readable and replayable"),
     ("remove", "Remove", "Deletes them; what they hold can’t be replayed any more"),
 )
+"""Journal actions: name, label, effect."""
 PAGE = 100
+"""Segments per page."""
 MAX_REMOVALS = 50
+"""Maximum removals on the map."""
 RANGES = (("24h", "24 h"), ("7d", "7 d"), ("30d", "30 d"), ("90d", "90 d"), ("all", "All"))
+"""Selectable time ranges: key and label."""
 
 
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def journals(request: HttpRequest) -> HttpResponse:
-    """The map, the segments and the form."""
+    """Show the map, the segments and the form."""
     return _show(request, JournalActionForm())
 
 
 @common.requires_permission(Permission.RUN_ACTIONS)
 @require_POST
 def plan(request: HttpRequest) -> HttpResponse:
-    """Put an action into the tray, which says what it would do. Changes nothing."""
+    """Add a journal action to the pending changes, which show its effect. Changes nothing yet."""
     audit.mark_read_only(request)
     form = JournalActionForm(request.POST)
     if not form.is_valid():
@@ -53,11 +57,11 @@ def plan(request: HttpRequest) -> HttpResponse:
         parameters: dict[str, object] = {"age": form.cleaned_data["age"]}
         if (
             form.cleaned_data["in_lake"] and kind == PendingChangeKind.REMOVE
-        ):  # nothing else takes records out of the log
+        ):  # only `remove` deletes records from the log
             parameters["in_lake"] = True
         if member := form.cleaned_data["member"]:
             parameters["member"] = member
-        tray_service.add_change(common.actor_of(request), kind, "", parameters)
+        pending_service.add_change(common.actor_of(request), kind, "", parameters)
     except SluiceError as problem:
         common.show_error(request, problem)
     return pending_changes.changes_response(request)
@@ -88,25 +92,35 @@ def _show(
     removals = list(runs.removals(instance)[:MAX_REMOVALS]) if instance is not None else []
     log = journal_map.journal_map(segments, removals, chosen, now)
     context = {
-        "page": Paginator(segments, PAGE).get_page(request.GET.get("page")), "query": _query(request), "segments": segments,
-        "full_in": _full_in(disk), "broker_problem": away, "actions": ACTIONS, "plan_form": form, "disk": disk, "map": log,
-        "kept_bytes": _kept_back(segments), "keeping": journal_map.retention_options(segments, disk, now),
-        "range": chosen if chosen in journal_map.RANGES else "all", "ranges": RANGES,
+        "page": Paginator(segments, PAGE).get_page(request.GET.get("page")),
+        "query": _query(request),
+        "segments": segments,
+        "full_in": _full_in(disk),
+        "broker_problem": away,
+        "actions": ACTIONS,
+        "plan_form": form,
+        "disk": disk,
+        "map": log,
+        "kept_bytes": _kept_back(segments),
+        "keeping": journal_map.retention_options(segments, disk, now),
+        "range": chosen if chosen in journal_map.RANGES else "all",
+        "ranges": RANGES,
         "total_bytes": sum(segment.bytes for segment in segments),
-        "members": members, "member": member,
+        "members": members,
+        "member": member,
         "total_records": sum(segment.records for segment in segments),
-    }  # fmt: skip
+    }
     return common.page(request, "journals.html", context, status)
 
 
 def _query(request: HttpRequest) -> str:
-    """Which member and range, for the links to other pages of the list."""
+    """Return the member and range as the beginning of a query string, for the pager's links."""
     asked = {key: request.GET[key] for key in ("member", "range") if key in request.GET}
     return f"{urlencode(asked)}&" if asked else ""
 
 
 def _full_in(disk: overview.DiskForecast | None) -> str:
-    """Until the disk is full, in days where it is days."""
+    """Return the time until the disk is full as text, or "" if unknown."""
     left = disk.full_in_s if disk is not None else None
     if left is None:
         return ""
@@ -114,5 +128,5 @@ def _full_in(disk: overview.DiskForecast | None) -> str:
 
 
 def _kept_back(segments: list[SegmentEntry]) -> int:
-    """Bytes of full segments that somebody needs."""
+    """Return the bytes of sealed segments that holders need."""
     return sum(one.bytes for one in segments if one.pinned_by and one.state != "current")

@@ -1,4 +1,7 @@
-"""Logging in and out: with a password, then perhaps a code, or at an identity provider. django-axes counts failures."""
+"""Login and logout: with a password and possibly a code, or at an identity provider.
+
+django-axes counts failures.
+"""
 
 from __future__ import annotations
 
@@ -27,34 +30,38 @@ from console.services.actors import Actor, actor_of
 from console.views.common import requires_permission
 
 HALF_IN = "half_in"
-"""Where a session keeps who has given a right password, and nothing more yet."""
+"""Session key of an account that gave its password, but not yet its code."""
 HALF_IN_S = 300
+"""Seconds that such an account has to give the code."""
 
 
 class _Login(LoginView):
-    """Name and password. Who also needs a code isn't logged in by them."""
+    """Login page with name and password. An account that needs a code continues at the second factor."""
 
     template_name = "login.html"
     authentication_form = LoginForm
     redirect_authenticated_user = True
 
     def get_context_data(self, **more: Any) -> dict[str, Any]:
-        """Django's, and the way to the provider if there is one."""
+        """Return Django's context, with the identity provider's label if there is one."""
         return {
             **super().get_context_data(**more),
             "oidc_label": settings.SLUICE_OIDC_LABEL if oidc.is_configured() else "",
         }
 
     def form_valid(self, form: Any) -> HttpResponse:
-        """In, or on to the code."""
+        """Log in, or continue with the second factor."""
         user = form.get_user()
         if not second_factor.is_required(user):
             return super().form_valid(form)
         self.request.session.cycle_key()
         self.request.session[HALF_IN] = {
-            "user": user.pk, "hash": user.get_session_auth_hash(), "at": time.time(), "backend": user.backend,
+            "user": user.pk,
+            "hash": user.get_session_auth_hash(),
+            "at": time.time(),
+            "backend": user.backend,
             "next": self.get_success_url(),
-        }  # fmt: skip
+        }
         asked = actor_of(self.request)
         audit.record(
             Actor(asked.kind, user.get_username(), user.pk, asked.source, asked.request_id),
@@ -73,9 +80,13 @@ logout = requires_permission(PublicAccess.OWN_ACCOUNT)(LogoutView.as_view())
 @never_cache
 @require_http_methods(["GET", "POST"])
 def second_factor_page(request: HttpRequest) -> HttpResponse:
-    """The code, from whoever has just given the right password; and the app's key, where everybody must have one."""
+    """Ask for the code after a right password, and log in.
+
+    Shows the app's key if every account must have a second factor and this one has none yet.
+    """
     half = request.session.get(HALF_IN)
     user = None if half is None else get_user_model().objects.filter(pk=half["user"], is_active=True).first()
+    # The password may have changed, or the account may have been deactivated, since the first step.
     if (
         half is None
         or user is None
@@ -91,6 +102,7 @@ def second_factor_page(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and not form.is_valid():
         audit.mark_read_only(request)  # no code was tried
     if request.method == "POST":
+        # The lock is checked before the code, so that a locked name gets no answer about its code.
         proof.refuse_if_locked(request, user.get_username())
         if form.is_valid():
             try:
@@ -107,6 +119,7 @@ def second_factor_page(request: HttpRequest) -> HttpResponse:
                     raise
                 form.add_error("code", problem.sentence)
             else:
+                # The half-login is removed so that its password step can't be used twice.
                 del request.session[HALF_IN]
                 begin_session(request, user, backend=half["backend"])
                 return redirect(half["next"])
@@ -122,7 +135,7 @@ def second_factor_page(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_GET
 def oidc_begin(request: HttpRequest) -> HttpResponse:
-    """To the identity provider."""
+    """Redirect to the identity provider."""
     if not oidc.is_configured():
         raise Http404
     wanted = request.GET.get("next", "")
@@ -139,7 +152,7 @@ def oidc_begin(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_GET
 def oidc_callback(request: HttpRequest) -> HttpResponse:
-    """From the identity provider, with a code that is good once."""
+    """Log in with the single-use code that the identity provider returned."""
     if not oidc.is_configured():
         raise Http404
     try:
@@ -152,6 +165,7 @@ def oidc_callback(request: HttpRequest) -> HttpResponse:
 
 
 def _not_let_in(request: HttpRequest, problem: OperatorError) -> HttpResponse:
+    """Record a refused login at the identity provider, and show the login page."""
     audit.record(
         actor_of(request),
         "login",

@@ -1,6 +1,7 @@
-"""Messages: what topics hold, what comes while one looks, and publishing one by hand, which goes by the tray.
+"""Page of messages: browse topics, follow new messages, publish one as a pending change.
 
-Whoever looks needs `read_messages` for that very topic or pattern; the page begins with what they may read.
+Browsing requires `read_messages` for that topic or pattern. The page starts with a topic that the operator
+may read.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
@@ -24,19 +26,22 @@ from console.forms.messages import MessagesForm, PublishMessageForm
 from console.queries import messages as read
 from console.services import audit
 from console.services.actors import access_of_request
-from console.services.pending_changes import service as tray_service
+from console.services.pending_changes import service as pending_service
 from console.units.bodies import BodyView, view_body
 from console.views import common, pending_changes
 
 PAGE = 50
+"""Messages per page."""
 MAX_PATTERNS = 8
-"""Of somebody's grants that topics are looked for in."""
+"""Maximum granted patterns in which topics are searched."""
 EVERYTHING = ">"
+"""Pattern of all topics."""
 OWN_TOPICS = f"{EVENTS_PREFIX}>"
+"""Pattern of the broker's own topics."""
 
 
 class MessageRow(NamedTuple):
-    """A message in the list. `begin` is where a replay starts that begins with it."""
+    """Message in the list. `begin`: bookmark of a replay that starts with this message."""
 
     message: BrowsedMessage
     body: BodyView
@@ -47,7 +52,7 @@ class MessageRow(NamedTuple):
 @never_cache
 @require_GET
 def messages(request: HttpRequest) -> HttpResponse:
-    """The newest messages of a topic, or those from a place on."""
+    """Show the newest messages of a topic, or those from a position on."""
     readable = _readable(request)
     form = MessagesForm(request.GET)
     found: dict[str, Any] = {}
@@ -60,7 +65,7 @@ def messages(request: HttpRequest) -> HttpResponse:
             request, Permission.READ_MESSAGES, instance=current_instance.instance_name(), topic=topic
         )
         try:
-            found = {"topic": topic, **_found(topic, form)}
+            found = {"topic": topic, "export_url": _export_url(topic, form), **_found(topic, form)}
         except SluiceError as problem:
             found = {"topic": topic, "problem": problem}
     return _show(request, readable, {"form": form, **found}, status=status)
@@ -70,7 +75,10 @@ def messages(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_GET
 def follow(request: HttpRequest) -> HttpResponse:
-    """What has come since `after`, as rows. The page asks again when it has shown them, and not before."""
+    """Return the messages since `after` as rows.
+
+    The page requests more only once it has shown them.
+    """
     form = MessagesForm(request.GET)
     if not form.is_valid() or not form.cleaned_data["topic"]:
         return HttpResponse("Say which topic.", status=422, content_type="text/plain; charset=utf-8")
@@ -92,7 +100,7 @@ def follow(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.VIEW)
 @require_POST
 def publish(request: HttpRequest) -> HttpResponse:
-    """Put publishing a message into the tray."""
+    """Add the publication of a message to the pending changes."""
     audit.mark_read_only(request)
     form = PublishMessageForm(request.POST)
     common.check_permission(
@@ -103,7 +111,7 @@ def publish(request: HttpRequest) -> HttpResponse:
     )
     if form.is_valid():
         try:
-            tray_service.add_change(
+            pending_service.add_change(
                 common.actor_of(request),
                 PendingChangeKind.PUBLISH,
                 form.cleaned_data["topic"],
@@ -118,23 +126,33 @@ def publish(request: HttpRequest) -> HttpResponse:
 
 
 def _show(
-    request: HttpRequest, readable: list[str], context: dict[str, Any], publishing: PublishMessageForm | None = None, status: int = 200
-) -> HttpResponse:  # fmt: skip
+    request: HttpRequest,
+    readable: list[str],
+    context: dict[str, Any],
+    publishing: PublishMessageForm | None = None,
+    status: int = 200,
+) -> HttpResponse:
     try:
         topics = read.frequent_topics(readable[:MAX_PATTERNS])
     except SluiceError:
-        topics = []  # why is said where the messages would be
+        topics = []  # the error is shown in place of the messages
     chosen = context.get("topic") or readable[0]
     exact = chosen if not set(chosen) & set("*>~") else ""
     context = {
-        "topic": chosen, "readable": readable, "topics": topics, "own_topics": OWN_TOPICS if EVERYTHING in readable else "",
-        "publish_form": publishing or PublishMessageForm(initial={"topic": exact, "format": "json"}), "most_followed": read.MAX_FOLLOWED,
-        "topics_from": read.TOPICS_FROM, **context,
-    }  # fmt: skip
+        "topic": chosen,
+        "readable": readable,
+        "topics": topics,
+        "own_topics": OWN_TOPICS if EVERYTHING in readable else "",
+        "publish_form": publishing or PublishMessageForm(initial={"topic": exact, "format": "json"}),
+        "most_followed": read.MAX_FOLLOWED,
+        "topics_from": read.TOPICS_FROM,
+        **context,
+    }
     return common.page(request, "messages.html", context, status)
 
 
 def _found(topic: str, form: MessagesForm) -> dict[str, Any]:
+    """Return the messages that the form selects, as context."""
     asked = form.cleaned_data
     if asked["start"] or asked["end"]:
         page = read.browse_messages(
@@ -145,37 +163,54 @@ def _found(topic: str, form: MessagesForm) -> dict[str, Any]:
     found = read.newest_messages(topic, filter=asked["filter"], before=asked["before"], limit=PAGE)
     earlier = _query(form, before=found.earlier) if found.earlier else ""
     return {
-        "rows": _shown(found.messages), "searched": found.searched, "earlier": earlier, "newest": not asked["before"],
-    }  # fmt: skip
+        "rows": _shown(found.messages),
+        "searched": found.searched,
+        "earlier": earlier,
+        "newest": not asked["before"],
+    }
 
 
 def _shown(messages: list[BrowsedMessage]) -> list[MessageRow]:
+    """Return messages as rows."""
     return [MessageRow(one, view_body(one), _just_before(one.bookmark)) for one in messages]
 
 
 def _just_before(bookmark: str) -> str:
-    """A bookmark is the place after a record; this one is before it."""
+    """Return the bookmark before a record, given the record's own bookmark, which is a position after it."""
     instance = bookmark.partition("|")[0]
     sequence = bookmark_sequence(bookmark, instance) or 1
     return str(Bookmark(instance, sequence - 1)) if sequence > 1 else "0"
 
 
 def _query(form: MessagesForm, **change: str) -> str:
-    """The address's query with something else in it."""
+    """Return the URL's query with some parameters changed."""
     query = QueryDict(mutable=True)
     asked = {name: str(form.data.get(name, "")).strip() for name in ("topic", "filter", "end")}
     query.update({name: text for name, text in {**asked, **change}.items() if text})
     return query.urlencode()
 
 
+def _export_url(topic: str, form: MessagesForm) -> str:
+    """Return the API address that exports the messages of the page as CSV, at most 1,000."""
+    query = QueryDict(mutable=True)
+    query.update({"format": "csv", "limit": "1000"})
+    chosen = {"filter": form.cleaned_data["filter"], "bookmark": form.cleaned_data["start"]}
+    query.update({name: text for name, text in chosen.items() if text})
+    return f"{reverse('v1:messages', args=[topic])}?{query.urlencode()}"
+
+
 def _parameters(form: PublishMessageForm) -> dict[str, Any]:
+    """Return the parameters of the pending change that publishes a message."""
     if "octets" in form.cleaned_data:
         return {"base64": base64.b64encode(form.cleaned_data["octets"]).decode()}
     return {"data": form.cleaned_data["data"]}
 
 
 def _readable(request: HttpRequest) -> list[str]:
-    """The topic patterns that they may read; everything is ">". PermissionDenied when there is none."""
+    """Return the topic patterns that the operator may read; all topics are ">".
+
+    Raises PermissionDenied if there are none.
+    """
     patterns = access_of_request(request).topic_patterns(
         current_instance.instance_name(), Permission.READ_MESSAGES
     )

@@ -1,4 +1,6 @@
-"""The overview: a verdict, lag by client over time, pools, the journal's disk, and what happened since one last looked."""
+"""Overview page: health of clients, lag over time, pools, the journal's disk, and events since the last
+visit.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,26 @@ from console.services.actors import access_of_request
 from console.views import common, point_in_time
 
 NEWEST_DECISIONS = 3
+"""Newest decisions on the page."""
 USUAL_RANGE = "3h"
+"""Default time range."""
 
 
 @common.requires_permission(Permission.VIEW)
 @require_GET
 @point_in_time.supports_point_in_time(point_in_time.overview)
 def overview(request: HttpRequest) -> HttpResponse:
-    """The first page."""
+    """Show the overview."""
     instance, patterns = common.local_instance(), common.visible_patterns(request)
     decisions = list(history.decisions(instance, patterns=patterns)[:NEWEST_DECISIONS]) if instance else []
     context = {
-        "decisions": decisions, "ranges": read.RANGES.values(), "range": _range(request).key,
-        "disk": read.current_disk_forecast(timezone.now()) if instance else None, **_now(request), **common.in_force(),
-    }  # fmt: skip
+        "decisions": decisions,
+        "ranges": read.RANGES.values(),
+        "range": _range(request).key,
+        "disk": read.current_disk_forecast(timezone.now()) if instance else None,
+        **_now(request),
+        **common.in_force(),
+    }
     return common.page(request, "overview.html", context)
 
 
@@ -40,7 +48,10 @@ def overview(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_GET
 def verdict(request: HttpRequest) -> HttpResponse:
-    """The sentence, and what happened since; the page asks for it every five seconds."""
+    """Show the current health and the events since the last visit.
+
+    The page requests it every five seconds.
+    """
     return render(request, "components/verdict.html", _now(request))
 
 
@@ -48,7 +59,7 @@ def verdict(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_GET
 def lag_heatmap(request: HttpRequest) -> HttpResponse:
-    """Lag by client over time, for the script that draws it."""
+    """Return lag by client over time as JSON, for the script that draws it."""
     instance = common.local_instance()
     try:
         if instance is not None:
@@ -56,33 +67,37 @@ def lag_heatmap(request: HttpRequest) -> HttpResponse:
                 read.lag_heatmap(instance, _range(request), timezone.now(), common.visible_patterns(request))
             )
     except SluiceError:
-        pass  # what is wrong stands at the top of the page
+        pass  # the top of the page reports the problem
     return JsonResponse({"rows": [], "marks": [], "cells": 0, "from": 0, "to": 0})
 
 
 @common.requires_permission(Permission.VIEW)
 @require_POST
 def mark_seen(request: HttpRequest) -> HttpResponse:
-    """Whoever asks has seen everything until now."""
+    """Record that the operator has read all events up to now."""
     audit.mark_read_only(request)
     handover.record_seen(common.actor_of(request), timezone.now())
     return redirect("overview")
 
 
 def _range(request: HttpRequest) -> read.PlotRange:
+    """Return the selected time range, or the operator's default."""
     asked = request.GET.get("range") or common.preferences(request).range
     return read.RANGES.get(asked, read.RANGES[USUAL_RANGE])
 
 
 def _now(request: HttpRequest) -> dict[str, Any]:
+    """Return the current health and the events since the last visit, as context."""
     instance, patterns = common.local_instance(), common.visible_patterns(request)
     if instance is None:
         return _brokers(request)
     until = handover.last_seen(common.actor_of(request), timezone.now())
     since = read.events_since(instance, until, patterns)
     found: dict[str, Any] = {
-        "seen_until": until, "since": since, "revisions": sum(one["kind"] == "revision" for one in since),
-    }  # fmt: skip
+        "seen_until": until,
+        "since": since,
+        "revisions": sum(one["kind"] == "revision" for one in since),
+    }
     try:
         found["verdict"] = read.current_verdict(patterns)
     except SluiceError:
@@ -91,7 +106,9 @@ def _now(request: HttpRequest) -> dict[str, Any]:
 
 
 def _brokers(request: HttpRequest) -> dict[str, Any]:
-    """Return the brokers for the page, each with its wanted revision and whether that is overdue; {} for one."""
+    """Return the brokers for the page, each with its newest revision and whether that is overdue; {} for
+    one broker.
+    """
     if len(told := brokers.brokers(access_of_request(request))) < 2:
         return {}
     states = policies.installation_policy_status()
@@ -100,5 +117,6 @@ def _brokers(request: HttpRequest) -> dict[str, Any]:
     overdue = {name for name in behind if system_conditions.is_overdue(policies.instance_named(name))}
     return {
         "brokers": [(one, wanted.get(one.instance), one.instance in overdue) for one in told],
-        "answering": sum(one.answers for one in told), "asked_at": timezone.now(),
-    }  # fmt: skip
+        "answering": sum(one.answers for one in told),
+        "asked_at": timezone.now(),
+    }

@@ -1,4 +1,6 @@
-"""The tray at the foot of every page: acts that were chosen, their effect, a reason, and one button."""
+"""Panel of pending changes at the foot of every page: selected changes, their effect, a reason, and one
+button.
+"""
 
 from __future__ import annotations
 
@@ -30,28 +32,32 @@ OF_CLIENTS = (
     PendingChangeKind.OFFLINE,
     PendingChangeKind.DISCONNECT,
 )
+"""Changes of single clients."""
 OF_MATCHING = (
     PendingChangeKind.PAUSE_ALL,
     PendingChangeKind.RESUME_ALL,
     PendingChangeKind.OFFLINE_ALL,
     PendingChangeKind.DISCONNECT_ALL,
 )
+"""Changes of all clients that match a filter."""
 MAX_AT_ONCE = 50
+"""Maximum clients selected in one request."""
 FILTER = ("search", "delivery", "health")
+"""Filters of the clients' page."""
 
 
 @common.requires_permission(Permission.VIEW)
 @never_cache
 @require_GET
 def pending_changes(request: HttpRequest) -> HttpResponse:
-    """The tray as it is now."""
+    """Show the current pending changes."""
     return render_pending(request)
 
 
 @common.requires_permission(Permission.ACT_ON_CLIENTS)
 @require_POST
 def add_for_clients(request: HttpRequest) -> HttpResponse:
-    """Put the same act on several clients into the tray."""
+    """Add the same change of several clients to the pending changes."""
     audit.mark_read_only(request)
     kind, names = request.POST.get("kind", ""), request.POST.getlist("client")[:MAX_AT_ONCE]
     if kind not in OF_CLIENTS or not names:
@@ -68,7 +74,7 @@ def add_for_clients(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.ACT_ON_CLIENTS)
 @require_POST
 def add_matching(request: HttpRequest) -> HttpResponse:
-    """Put one act on everyone whom a filter of the clients' page matches into the tray."""
+    """Add one change of all clients that match the page's filter to the pending changes."""
     audit.mark_read_only(request)
     kind, asked = request.POST.get("kind", ""), {key: request.POST.get(key, "").strip() for key in FILTER}
     unknown = asked["delivery"] not in ("", *DeliveryState) or asked["health"] not in ("", *Health)
@@ -89,6 +95,7 @@ def add_matching(request: HttpRequest) -> HttpResponse:
 
 
 def _told(request: HttpRequest, problem: SluiceError) -> HttpResponse:
+    """Show an error on the referring page."""
     common.show_error(request, problem)
     return redirect(common.referring_page(request))
 
@@ -96,7 +103,7 @@ def _told(request: HttpRequest, problem: SluiceError) -> HttpResponse:
 @common.requires_permission(Permission.VIEW)
 @require_POST
 def remove_change(request: HttpRequest, item_id: int) -> HttpResponse:
-    """Take one act out."""
+    """Remove one pending change."""
     audit.mark_read_only(request)
     service.remove_change(common.actor_of(request), item_id)
     return changes_response(request)
@@ -105,7 +112,7 @@ def remove_change(request: HttpRequest, item_id: int) -> HttpResponse:
 @common.requires_permission(Permission.VIEW)
 @require_POST
 def clear_changes(request: HttpRequest) -> HttpResponse:
-    """Take all out: nothing was done."""
+    """Remove all pending changes without applying them."""
     audit.mark_read_only(request)
     service.clear_changes(common.actor_of(request))
     return changes_response(request)
@@ -114,14 +121,21 @@ def clear_changes(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.VIEW)
 @require_POST
 def apply_changes(request: HttpRequest) -> HttpResponse:
-    """Do all of it. What can't be done is said, and stays; so does the reason that was typed."""
+    """Apply all pending changes.
+
+    Changes that fail are reported and stay pending, and the typed reason is stored.
+    """
     reason = request.POST.get("reason", "")
     try:
         outcomes = service.apply_changes(
-            common.actor_of(request), reason, confirmed="confirmed" in request.POST, plan=request.POST.get("plan", ""), patterns=common.visible_patterns(request)
-        )  # fmt: skip
+            common.actor_of(request),
+            reason,
+            confirmed="confirmed" in request.POST,
+            plan=request.POST.get("plan", ""),
+            patterns=common.visible_patterns(request),
+        )
     except SluiceError as problem:
-        request.session["tray_reason"] = reason[:500]
+        request.session["pending_reason"] = reason[:500]
         common.show_error(request, problem)
         return redirect(common.referring_page(request))
     for outcome in outcomes:
@@ -131,7 +145,9 @@ def apply_changes(request: HttpRequest) -> HttpResponse:
 
 
 def _of_a_draft_that_went(address: str) -> bool:
-    """Whether it is a draft's page, and the draft was published or deleted by what was just done."""
+    """Return whether a URL is the page of a draft that no longer exists, because it was published or
+    deleted.
+    """
     try:
         number = resolve(urlsplit(address).path).kwargs.get("draft_id")
     except Resolver404:
@@ -142,7 +158,7 @@ def _of_a_draft_that_went(address: str) -> bool:
 def add_change(
     request: HttpRequest, kind: PendingChangeKind, target: str = "", parameters: dict[str, Any] | None = None
 ) -> HttpResponse:
-    """Put one act in, and answer with the tray; what can't be put in is said."""
+    """Add one pending change and show the panel; errors are shown as messages."""
     audit.mark_read_only(request)
     try:
         service.add_change(common.actor_of(request), kind, target, parameters)
@@ -152,25 +168,26 @@ def add_change(
 
 
 def changes_response(request: HttpRequest) -> HttpResponse:
-    """After the tray has changed: the tray alone for a script, else the page one came from."""
+    """Return the panel for a script, otherwise a redirect to the referring page."""
     return render_pending(request) if _by_script(request) else redirect(common.referring_page(request))
 
 
 def _by_script(request: HttpRequest) -> bool:
+    """Return whether a script (htmx) sent the request."""
     return bool(request.headers.get("HX-Request"))
 
 
 def render_pending(request: HttpRequest, problems: Sequence[str] = ()) -> HttpResponse:
-    """The tray by itself, opened, and why what was sent didn't get into it."""
+    """Render the panel, opened. `problems`: reasons why a change was not added."""
     return render(
         request,
-        "components/tray.html",
-        {"tray": pending_for_user(request), "alone": True, "tray_problems": problems},
+        "components/pending_changes.html",
+        {"pending": pending_for_user(request), "alone": True, "pending_problems": problems},
     )
 
 
 def form_errors(form: forms.Form) -> list[str]:
-    """A form's errors, each with its field's label."""
+    """Return a form's errors, each with its field's label."""
     return [
         f"{form.fields[name].label}: {error}" if name in form.fields else str(error)
         for name, errors in form.errors.items()
@@ -179,7 +196,7 @@ def form_errors(form: forms.Form) -> list[str]:
 
 
 def pending_for_user(request: HttpRequest) -> service.PendingChanges | None:
-    """Somebody's tray with its effects; None when there is nothing in it."""
+    """Return the operator's pending changes with their effects; None if there are none."""
     actor = common.actor_of(request)
     return (
         service.list_changes(actor, common.visible_patterns(request)) if service.has_changes(actor) else None
@@ -187,8 +204,8 @@ def pending_for_user(request: HttpRequest) -> service.PendingChanges | None:
 
 
 def pending_context(request: HttpRequest) -> dict[str, Any]:
-    """Context processor: the tray in every page, looked at when a template does."""
+    """Add the pending changes to every template (context processor), loaded on first use."""
     return {
-        "tray": SimpleLazyObject(lambda: pending_for_user(request) or service.PendingChanges([])),
-        "tray_reason": SimpleLazyObject(lambda: request.session.pop("tray_reason", "")),
+        "pending": SimpleLazyObject(lambda: pending_for_user(request) or service.PendingChanges([])),
+        "pending_reason": SimpleLazyObject(lambda: request.session.pop("pending_reason", "")),
     }

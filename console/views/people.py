@@ -1,4 +1,4 @@
-"""Access: people, their grants, and everybody's tokens. For administrators alone."""
+"""Page of accounts, grants and tokens, for administrators."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ from console.units.ages import parse_age
 from console.views import common, pending_changes
 
 PAGE = 50
+"""Accounts per page."""
 manages = common.requires_permission(Permission.MANAGE_ACCESS, whole_installation=True)
+"""Decorator of views for administrators."""
 
 
 @manages
 @require_GET
 def access(request: HttpRequest) -> HttpResponse:
-    """Everybody, what they may do, and the tokens in force."""
+    """Show accounts, their grants, and valid tokens."""
     return _show(request)
 
 
 @manages
 @require_POST
 def create(request: HttpRequest) -> HttpResponse:
-    """Make an account; the password is on this answer and nowhere else."""
+    """Create an account. The password is shown in this response only."""
     form = PersonForm(request.POST)
     if not form.is_valid():
         return _show(request, {"person_form": form}, 422)
@@ -54,7 +56,7 @@ def create(request: HttpRequest) -> HttpResponse:
 @manages
 @require_POST
 def password(request: HttpRequest, name: str) -> HttpResponse:
-    """Give somebody a new password, with one's own."""
+    """Reset an account's password, given the administrator's own."""
     if (refused := _unproven(request, f"New password for {name}", "access_password", name)) is not None:
         return refused
     actor = common.actor_of(request)
@@ -66,40 +68,42 @@ def password(request: HttpRequest, name: str) -> HttpResponse:
 @manages
 @require_POST
 def second_factor_off(request: HttpRequest, name: str) -> HttpResponse:
-    """Switch off the second factor of somebody whose app is lost, with one's own password."""
+    """Disable the second factor of an account whose app was lost, given the administrator's own password."""
     if (
         refused := _unproven(request, f"Second factor off for {name}", "access_second_factor", name)
     ) is not None:
         return refused
     return _done(
-        request, lambda: second_factor.remove(common.actor_of(request), service.get_person(name)),
+        request,
+        lambda: second_factor.remove(common.actor_of(request), service.get_person(name)),
         f"Logins of {name} ask for no code any more.",
-    )  # fmt: skip
+    )
 
 
 @manages
 @require_POST
 def close(request: HttpRequest, name: str) -> HttpResponse:
-    """Put closing an account into the tray."""
+    """Add the deactivation of an account to the pending changes."""
     return pending_changes.add_change(request, PendingChangeKind.ACCOUNT_CLOSE, name)
 
 
 @manages
 @require_POST
 def reopen(request: HttpRequest, name: str) -> HttpResponse:
-    """Open a closed account, with its roles, by one's own password."""
+    """Reactivate an account with its roles, given the administrator's own password."""
     if (refused := _unproven(request, f"Open the account of {name}", "access_open", name)) is not None:
         return refused
     return _done(
-        request, lambda: service.set_active(common.actor_of(request), service.get_person(name), True),
+        request,
+        lambda: service.set_active(common.actor_of(request), service.get_person(name), True),
         f"{name} can log in again.",
-    )  # fmt: skip
+    )
 
 
 @manages
 @require_POST
 def grant(request: HttpRequest) -> HttpResponse:
-    """Give somebody a role, with one's own password."""
+    """Grant an account a role, given the administrator's own password."""
     form = GrantForm(request.POST, auto_id="grant_%s")
     if not _is_proven(request, form):
         return _show(request, {"grant_form": form}, 422)
@@ -107,15 +111,16 @@ def grant(request: HttpRequest) -> HttpResponse:
     del given["own_password"]
     name, role = given.pop("person"), given.pop("role")
     return _done(
-        request, lambda: service.grant(common.actor_of(request), service.get_person(name), role, **given),
+        request,
+        lambda: service.grant(common.actor_of(request), service.get_person(name), role, **given),
         f"{name} is {Role(role).label.lower()} now.",
-    )  # fmt: skip
+    )
 
 
 @manages
 @require_POST
 def revoke_grant(request: HttpRequest, grant_id: int) -> HttpResponse:
-    """Put taking a role away into the tray."""
+    """Add the revocation of a grant to the pending changes."""
     get_object_or_404(Grant, pk=grant_id)
     return pending_changes.add_change(request, PendingChangeKind.GRANT_REVOKE, str(grant_id))
 
@@ -123,7 +128,10 @@ def revoke_grant(request: HttpRequest, grant_id: int) -> HttpResponse:
 @manages
 @require_POST
 def make_token(request: HttpRequest) -> HttpResponse:
-    """Make a token of one's own, with one's own password; it is on this answer and nowhere else."""
+    """Create a token of the administrator's own account, given the password.
+
+    It is shown in this response only.
+    """
     form = TokenForm(request.POST, auto_id="token_%s")
     if not _is_proven(request, form):
         return _show(request, {"token_form": form}, 422)
@@ -146,13 +154,16 @@ def make_token(request: HttpRequest) -> HttpResponse:
 @manages
 @require_POST
 def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
-    """Put ending a token into the tray, whoever's it is."""
+    """Add the revocation of a token, of any account, to the pending changes."""
     get_object_or_404(ApiToken, pk=token_id, revoked_at__isnull=True)
     return pending_changes.add_change(request, PendingChangeKind.TOKEN_REVOKE, str(token_id))
 
 
 def _is_proven(request: HttpRequest, form: OwnPasswordMixin) -> bool:
-    """Whether a form is valid and its password the sender's own; else the form says why not."""
+    """Return whether a form is valid and its password is the sender's own.
+
+    Otherwise the form has an error.
+    """
     try:
         if form.is_valid():
             proof.prove_person(request, form.cleaned_data["own_password"])
@@ -162,7 +173,7 @@ def _is_proven(request: HttpRequest, form: OwnPasswordMixin) -> bool:
 
 
 def _unproven(request: HttpRequest, title: str, address: str, name: str) -> HttpResponse | None:
-    """Return the page that asks for the administrator's own password, or None when it was given and is right."""
+    """Return a page that asks for the administrator's own password; None if it was given and is right."""
     form = ConfirmPasswordForm(request.POST if "password" in request.POST else None, auto_id="proof_%s")
     problems: list[str] = []
     try:
@@ -178,6 +189,7 @@ def _unproven(request: HttpRequest, title: str, address: str, name: str) -> Http
 
 
 def _done(request: HttpRequest, act: Callable[[], Any], said: str) -> HttpResponse:
+    """Carry out a change and show its result."""
     try:
         act()
     except SluiceError as problem:
@@ -189,7 +201,7 @@ def _done(request: HttpRequest, act: Callable[[], Any], said: str) -> HttpRespon
 
 @sensitive_variables("secret")
 def _with_secret(request: HttpRequest, kind: str, make: Callable[[], tuple[Any, str]]) -> HttpResponse:
-    """Show what was made with its secret, in this answer alone: not in a message, which would be kept in a cookie."""
+    """Show a new secret in this response only. A message would store it in a cookie."""
     try:
         made, secret = make()
     except SluiceError as problem:
@@ -200,6 +212,7 @@ def _with_secret(request: HttpRequest, kind: str, make: Callable[[], tuple[Any, 
 
 @never_cache
 def _show(request: HttpRequest, more: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
+    """Render the page with empty forms, or those in `more`."""
     everyone = (
         get_user_model().objects.order_by("username").prefetch_related("grants__instance", "totpdevice_set")
     )
@@ -207,12 +220,18 @@ def _show(request: HttpRequest, more: dict[str, Any] | None = None, status: int 
         "user"
     )
     context = {
-        "page": Paginator(everyone, PAGE).get_page(request.GET.get("page")), "query": "", "tokens": tokens[:PAGE],
-        "person_form": PersonForm(), "grant_form": GrantForm(auto_id="grant_%s"), "token_form": TokenForm(auto_id="token_%s"), "roles": _roles(), **(more or {}),
-    }  # fmt: skip
+        "page": Paginator(everyone, PAGE).get_page(request.GET.get("page")),
+        "query": "",
+        "tokens": tokens[:PAGE],
+        "person_form": PersonForm(),
+        "grant_form": GrantForm(auto_id="grant_%s"),
+        "token_form": TokenForm(auto_id="token_%s"),
+        "roles": _roles(),
+        **(more or {}),
+    }
     return common.page(request, "access.html", context, status)
 
 
 def _roles() -> list[tuple[str, list[str]]]:
-    """What each role may do, in words."""
+    """Return the permissions of each role, as labels."""
     return [(role.label, [one.label for one in Permission if one in ROLE_PERMISSIONS[role]]) for role in Role]

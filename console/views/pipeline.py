@@ -1,4 +1,4 @@
-"""What the pipeline's jobs found: the kept runs, and each with its tables and plots, to look at, share and take away."""
+"""Pages of the pipeline: stored runs with their tables and plots, downloads, and back-tests of drafts."""
 
 from __future__ import annotations
 
@@ -27,15 +27,20 @@ from console.views.drafts import get_draft
 from console.views.runs import runs_panel
 
 PAGE = 50
+"""Runs per page."""
 BACKTEST_OPTIONS = ("grid", "save", "start", "end")
+"""Options of a back-test in the form."""
 USUALLY = timedelta(days=1)
-"""So much of the newest traffic a back-test tries unless it is asked for more: all that a log holds may take many times as long."""
+"""Default traffic of a back-test: the newest.
+
+The whole log may take many times as long.
+"""
 
 
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def run_list(request: HttpRequest) -> HttpResponse:
-    """The newest runs, whoever started them, and the jobs there are."""
+    """Show the newest runs of all accounts, and the available jobs."""
     job = request.GET.get("job", "").strip()[:64]
     found = Paginator(read.stored_runs(job), PAGE).get_page(request.GET.get("page"))
     jobs = PipelineJobs().names()
@@ -53,7 +58,7 @@ def run_list(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.RUN_ACTIONS)
 @require_POST
 def start(request: HttpRequest) -> HttpResponse:
-    """Ask for a job with its options."""
+    """Request a pipeline job with options."""
     job = request.POST.get("job", "")
     fields = {
         one.name: request.POST.get(f"option-{one.name}", "").strip() for one in JOB_OPTIONS.get(job, ())
@@ -74,7 +79,10 @@ def start(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.RUN_ACTIONS)
 @require_http_methods(["GET", "HEAD", "POST"])
 def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """Try a draft on the recorded traffic: what to try, and what came of it before. Who is refused keeps what he asked for."""
+    """Show or request back-tests of a draft on recorded traffic.
+
+    If the request is refused, the form keeps the typed options.
+    """
     try:
         draft = get_draft(draft_id)
     except SluiceError as problem:
@@ -98,7 +106,10 @@ def backtest(request: HttpRequest, draft_id: int) -> HttpResponse:
 @common.requires_permission(Permission.RUN_ACTIONS)
 @require_GET
 def backtest_runs(request: HttpRequest, draft_id: int) -> HttpResponse:
-    """What was asked for of a draft, and what came of it, alone; its page asks for it every two seconds while something runs."""
+    """Show the back-tests of a draft without the page around them.
+
+    The page requests this every two seconds while a run is active.
+    """
     try:
         draft = get_draft(draft_id)
     except SluiceError as problem:
@@ -111,6 +122,7 @@ def backtest_runs(request: HttpRequest, draft_id: int) -> HttpResponse:
 
 
 def _tries(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
+    """Return the back-tests of a draft as context."""
     mine = f"draft-{draft.pk}-"
     found = [
         run
@@ -125,7 +137,7 @@ def _tries(request: HttpRequest, draft: PolicyDraft) -> dict[str, Any]:
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def run_page(request: HttpRequest, run_id: str) -> HttpResponse:
-    """One run with its tables and plots."""
+    """Show a run with its tables and plots."""
     run = _allowed(request, run_id)
     return common.page(request, "pipeline_run.html", {"run": run, "tables": read.run_tables(run)})
 
@@ -135,7 +147,7 @@ def run_page(request: HttpRequest, run_id: str) -> HttpResponse:
 def download_table(
     request: HttpRequest, run_id: str, table: str, form: str
 ) -> HttpResponse | StreamingHttpResponse:
-    """A table as CSV or Parquet."""
+    """Return a table as a CSV or Parquet file."""
     run = _allowed(request, run_id, table)
     path = read.table_path(run, table)
     if path is None or form not in ("csv", "parquet"):
@@ -153,7 +165,7 @@ def download_table(
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def plot(request: HttpRequest, run_id: str, name: str) -> HttpResponse:
-    """A plot as an image, in which nothing runs."""
+    """Return a plot as an SVG image, in which no script runs."""
     drawn = read.run_plot(_allowed(request, run_id, name), name)
     if drawn is None:
         raise Http404("There is no such plot.")
@@ -163,7 +175,7 @@ def plot(request: HttpRequest, run_id: str, name: str) -> HttpResponse:
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def document(request: HttpRequest, run_id: str) -> HttpResponse:
-    """What a run wrote for people, to take away: a file, so that the console's own pages never show another's."""
+    """Return a run's HTML document as a download, so that it is never shown as a page of the console."""
     found = read.run_document(_allowed(request, run_id))
     if found is None:
         raise Http404("There is no such document.")
@@ -173,7 +185,10 @@ def document(request: HttpRequest, run_id: str) -> HttpResponse:
 
 
 def _allowed(request: HttpRequest, run_id: str, table: str = "") -> dict[str, Any]:
-    """The run, to who may see all clients and, where bodies of messages are in it, read messages."""
+    """Return the run if the caller may see it. Raises PermissionDenied or Http404.
+
+    The caller must be allowed to see all clients and, if the run contains message bodies, to read messages.
+    """
     if common.visible_patterns(request) is not None:
         raise PermissionDenied("A run is about all clients. Ask for a grant that isn't limited to some.")
     run = read.stored_run(run_id)

@@ -1,4 +1,7 @@
-"""Four pages as they were at a moment: `?at=` on the overview, clients, a client and policies. Nothing moves and nothing can be done."""
+"""Pages at a past moment: `?at=` on the overview, clients, a client and policies.
+
+They are static and offer no actions.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,11 @@ from console.units import labels
 from console.views import common
 
 PAGE = 100
+"""Clients per page."""
 WORST = 12
+"""Clients and decisions on the overview."""
 REVISIONS = 10
+"""Revisions on the policies page."""
 STEPS = (
     ("1 h earlier", -3_600),
     ("10 min earlier", -600),
@@ -32,12 +38,16 @@ STEPS = (
     ("1 min later", 60),
     ("10 min later", 600),
 )
+"""Labels and seconds of links to neighbouring moments."""
 
 Context = dict[str, Any]
 
 
 def supports_point_in_time(then: Callable[..., HttpResponse]) -> Callable[[common.View], common.View]:
-    """For a page that also has a past: `then(request, instance, moment, …)` shows it where the address says `?at=`."""
+    """Return a decorator that adds a past to a page.
+
+    `then(request, instance, moment, …)` shows the page when the URL has `?at=`.
+    """
 
     def declare(view: common.View) -> common.View:
         @wraps(view)
@@ -58,59 +68,96 @@ def supports_point_in_time(then: Callable[..., HttpResponse]) -> Callable[[commo
 
 
 def overview(request: HttpRequest, instance: Instance, when: read.PointInTime) -> HttpResponse:
-    """How many were logged on, who was furthest behind, pools and rates, what had been decided."""
+    """Show the overview at a moment: clients by state, the worst lag, pools, rates, and earlier decisions."""
     patterns = common.visible_patterns(request)
     rows = read.clients_at(instance, when, patterns)
-    return _page(request, instance, when, "past_overview.html", {
-        "total": len(rows), "by_delivery": read.count_by_delivery(rows), "behind": sum(one["lag_ms"] >= 1_000 for one in rows),
-        "worst": [one for one in rows if one["lag_ms"] or one["state"] != "live"][:WORST],
-        "decisions": read.decisions_before(instance, when, patterns)[:WORST],
-    })  # fmt: skip
+    return _page(
+        request,
+        instance,
+        when,
+        "past_overview.html",
+        {
+            "total": len(rows),
+            "by_delivery": read.count_by_delivery(rows),
+            "behind": sum(one["lag_ms"] >= 1_000 for one in rows),
+            "worst": [one for one in rows if one["lag_ms"] or one["state"] != "live"][:WORST],
+            "decisions": read.decisions_before(instance, when, patterns)[:WORST],
+        },
+    )
 
 
 def clients(request: HttpRequest, instance: Instance, when: read.PointInTime) -> HttpResponse:
-    """Who was logged on, the longest lag first."""
+    """Show the clients that were logged on, longest lag first."""
     search = request.GET.get("q", "").strip()[:64]
     rows = read.clients_at(instance, when, common.visible_patterns(request), search)
     query = request.GET.copy()
     query.pop("page", None)
-    return _page(request, instance, when, "past_clients.html", {
-        "page": Paginator(rows, PAGE).get_page(request.GET.get("page")), "total": len(rows), "search": search,
-        "by_delivery": read.count_by_delivery(rows), "query": f"{query.urlencode()}&" if query else "",
-    })  # fmt: skip
+    return _page(
+        request,
+        instance,
+        when,
+        "past_clients.html",
+        {
+            "page": Paginator(rows, PAGE).get_page(request.GET.get("page")),
+            "total": len(rows),
+            "search": search,
+            "by_delivery": read.count_by_delivery(rows),
+            "query": f"{query.urlencode()}&" if query else "",
+        },
+    )
 
 
 def client(request: HttpRequest, instance: Instance, when: read.PointInTime, name: str) -> HttpResponse:
-    """What one client's figures were, the quarter of an hour before, and what had been decided about it."""
+    """Show a client's samples in the 15 minutes before the moment, and earlier decisions."""
     shown = read.parse_timeline_part(
         when, request.GET.get("from", ""), request.GET.get("to", ""), timezone.now()
     )
     samples = read.client_at(instance, when, name)
     told = samples if shown is None else read.client_at(instance, when, name, shown)
     step_s = 60 if shown is None else shown.step_s
-    return _page(request, instance, when, "past_client.html", {
-        "name": name, "then": read.sample_at(when, samples), "samples": read.worst_by_step(told, step_s), "shown": shown, "step_ms": 1_000 * step_s,
-        "decisions": read.decisions_before(instance, when, None, name),
-    })  # fmt: skip
+    return _page(
+        request,
+        instance,
+        when,
+        "past_client.html",
+        {
+            "name": name,
+            "then": read.sample_at(when, samples),
+            "samples": read.worst_by_step(told, step_s),
+            "shown": shown,
+            "step_ms": 1_000 * step_s,
+            "decisions": read.decisions_before(instance, when, None, name),
+        },
+    )
 
 
 def policies(request: HttpRequest, instance: Instance, when: read.PointInTime) -> HttpResponse:
-    """The revision that was in force, with its limits and rules, and those before it."""
+    """Show the revision that was in force, with its limits and rules, and earlier revisions."""
     found = read.policy_at(instance, when)
     shown = found.running or found.wanted
     listed = read.revisions_before(instance, when, REVISIONS + 1)
     before = dict(pairwise(listed))
-    return _page(request, instance, when, "past_policies.html", {
-        "shown": shown, **(_parts(shown) if shown is not None else {}),
-        "revisions": [
-            {"revision": one, "changes": diff_documents(before[one].document, one.document) if one in before else []}
-            for one in listed[:REVISIONS]
-        ],
-    })  # fmt: skip
+    return _page(
+        request,
+        instance,
+        when,
+        "past_policies.html",
+        {
+            "shown": shown,
+            **(_parts(shown) if shown is not None else {}),
+            "revisions": [
+                {
+                    "revision": one,
+                    "changes": diff_documents(before[one].document, one.document) if one in before else [],
+                }
+                for one in listed[:REVISIONS]
+            ],
+        },
+    )
 
 
 def _parts(revision: PolicyRevision) -> Context:
-    """Limits of the instance and of transports that have their own, and rules as sentences."""
+    """Return the limits of the instance and of transports that set their own, and the rules as sentences."""
     document = revision.document
     limits = []
     for name, part in (("", document), *((one["name"], one) for one in document["transports"])):
@@ -138,6 +185,7 @@ def _parts(revision: PolicyRevision) -> Context:
 def _page(
     request: HttpRequest, instance: Instance, when: read.PointInTime, template: str, context: Context
 ) -> HttpResponse:
+    """Render a page at a past moment, with the frame's context."""
     places = read.resources_at(instance, when)
     now = timezone.now()
     steps = [
@@ -145,14 +193,24 @@ def _page(
         for word, seconds in STEPS
         if (now - when.at).total_seconds() > seconds
     ]
-    return common.page(request, template, {
-        "past": when, "keep": when.query, "steps": steps, "now_path": _now_path(request), "policy_then": read.policy_at(instance, when),
-        "instance_then": next(iter(places["instance"]), None), "pools": places["pool"], **context,
-    })  # fmt: skip
+    return common.page(
+        request,
+        template,
+        {
+            "past": when,
+            "keep": when.query,
+            "steps": steps,
+            "now_path": _now_path(request),
+            "policy_then": read.policy_at(instance, when),
+            "instance_then": next(iter(places["instance"]), None),
+            "pools": places["pool"],
+            **context,
+        },
+    )
 
 
 def _now_path(request: HttpRequest) -> str:
-    """The page as it is now, in what part and order it was looked at."""
+    """Return the URL of the current page with the same filters and order."""
     query = request.GET.copy()
     for key in ("at", "page"):
         query.pop(key, None)
@@ -160,6 +218,7 @@ def _now_path(request: HttpRequest) -> str:
 
 
 def _stepped(request: HttpRequest, when: read.PointInTime, seconds: int) -> str:
+    """Return the query string of a moment some seconds earlier or later."""
     query = request.GET.copy()
     query.pop("page", None)
     query["at"] = read.PointInTime(when.at + timedelta(seconds=seconds), when.minutes).text

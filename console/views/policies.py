@@ -1,4 +1,6 @@
-"""Policies: the instance's and each transport's, the revisions they made, and whether brokers run the newest."""
+"""Page of policies: limits of the instance and its transports, revisions, and whether brokers run the
+newest.
+"""
 
 from __future__ import annotations
 
@@ -24,34 +26,42 @@ from console.queries import policies as read
 from console.queries.document_diff import DocumentChange, diff_documents
 from console.services import audit, set_back
 from console.services import policies as service
-from console.services.pending_changes import service as tray_service
+from console.services.pending_changes import service as pending_service
 from console.units import labels
 from console.views import common, pending_changes, point_in_time
 from console.views.rollouts import running_rollout_context
 
 REVISIONS = 30
+"""Revisions on the page."""
 Pools = dict[str, list[PoolEntry]]
+"""Pools of the running brokers, by pool name and by "transport NAME"."""
 
 
 @common.requires_permission(Permission.VIEW)
 @require_GET
 @point_in_time.supports_point_in_time(point_in_time.policies)
 def policies(request: HttpRequest) -> HttpResponse:
-    """What is wanted, what runs, and how it came to be."""
+    """Show the newest policy, what brokers run, and the revisions."""
     return _show(request)
 
 
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def in_force(request: HttpRequest) -> HttpResponse:
-    """The line that says where the newest revision is in force; the page asks again until it is everywhere."""
+    """Show where the newest revision is in force.
+
+    The page requests this until it is in force everywhere.
+    """
     return render(request, "components/in_force.html", common.in_force())
 
 
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def change_instance(request: HttpRequest) -> HttpResponse:
-    """Put a change of the instance's policy into the tray. With `row` it is the table's row: its fields alone."""
+    """Add a change of the instance's policy to the pending changes.
+
+    `row` in the form means a row of the table: only its fields are changed.
+    """
     form = LimitsRowForm(request.POST) if "row" in request.POST else InstanceLimitsForm(request.POST)
     return _plan(request, form, form.changes, "")
 
@@ -59,7 +69,7 @@ def change_instance(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def change_transport(request: HttpRequest, name: str) -> HttpResponse:
-    """Put a change of one transport into the tray; `row` as above."""
+    """Add a change of one transport to the pending changes. `row` as in `change_instance`."""
     form = LimitsRowForm(request.POST) if "row" in request.POST else TransportLimitsForm(request.POST)
     return _plan(request, form, lambda: {"transports": {name: form.changes()}}, name)
 
@@ -67,10 +77,10 @@ def change_transport(request: HttpRequest, name: str) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def roll_back(request: HttpRequest, number: int) -> HttpResponse:
-    """Put bringing back an older revision into the tray."""
+    """Add the restoration of an older revision to the pending changes."""
     audit.mark_read_only(request)
     try:
-        tray_service.add_rollback(common.actor_of(request), number)
+        pending_service.add_rollback(common.actor_of(request), number)
     except SluiceError as problem:
         common.show_error(request, problem)
     return pending_changes.changes_response(request)
@@ -79,7 +89,7 @@ def roll_back(request: HttpRequest, number: int) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def resolve_set_back(request: HttpRequest) -> HttpResponse:
-    """Decide between the policy that brokers keep and the database's, which lacks it."""
+    """Choose between the policy that brokers keep and the newest policy of a database that lacks it."""
     try:
         choice = set_back.SetBackChoice(request.POST.get("choice", ""))
     except ValueError:
@@ -101,11 +111,13 @@ def resolve_set_back(request: HttpRequest) -> HttpResponse:
 def _plan(
     request: HttpRequest, form: LimitsForm, changes: Callable[[], Mapping[str, Any]], transport: str
 ) -> HttpResponse:
-    """Lay a valid form's changes over the tray's draft; otherwise show the page with what is wrong."""
+    """Apply a valid form's changes to the draft of the pending changes; otherwise show the page with the
+    errors.
+    """
     audit.mark_read_only(request)
     if form.is_valid():
         try:
-            tray_service.add_policy_change(common.actor_of(request), changes())
+            pending_service.add_policy_change(common.actor_of(request), changes())
             return pending_changes.changes_response(request)
         except SluiceError as problem:
             form.add_error(None, f"{problem.sentence} {problem.fix}".strip())
@@ -117,8 +129,9 @@ def _plan(
 def _show(
     request: HttpRequest, failed: LimitsForm | None = None, transport: str = "", status: int = 200
 ) -> HttpResponse:
+    """Render the page. `failed` is the submitted form with errors."""
     in_force = service.document_in_force(current_instance.instance_name())
-    document = tray_service.planned_document(common.actor_of(request)) or in_force
+    document = pending_service.planned_document(common.actor_of(request)) or in_force
     parts = {key: document[key] for key in ("instance", "pool", "client_policy")}
     own = InstanceLimitsForm(initial=flatten_settings(parts), auto_id="instance_%s")
     pools = _pools_now()
@@ -132,29 +145,36 @@ def _show(
         for item in document["transports"]
     ]
     context = {
-        "newest": in_force["revision"], "rules": _rules(document), "rows": _rows(document, pools, failed, transport),
+        "newest": in_force["revision"],
+        "rules": _rules(document),
+        "rows": _rows(document, pools, failed, transport),
         "instance_form": failed if isinstance(failed, InstanceLimitsForm) else own,
-        "instance_url": reverse("policies_instance"), "transport_forms": forms,
-        "revisions": _revisions(), **common.in_force(), **running_rollout_context(common.local_instance()),
-    }  # fmt: skip
+        "instance_url": reverse("policies_instance"),
+        "transport_forms": forms,
+        "revisions": _revisions(),
+        **common.in_force(),
+        **running_rollout_context(common.local_instance()),
+    }
     return common.page(request, "policies.html", context, status)
 
 
 def _rules(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The operators' own rules as sentences."""
+    """Return the custom rules as sentences."""
     return [
         {
-            "place": place, "name": str(rule.get("name")), "sentence": labels.rule_sentence(rule),
+            "place": place,
+            "name": str(rule.get("name")),
+            "sentence": labels.rule_sentence(rule),
             "recorded_only": str(rule.get("mode") or EnforcementMode.SHADOW) == EnforcementMode.SHADOW,
         }
         for place, rule in enumerate(document.get("rules") or [])
-    ]  # fmt: skip
+    ]
 
 
 def _rows(
     document: Mapping[str, Any], pools: Pools, failed: LimitsForm | None, transport: str
 ) -> list[dict[str, Any]]:
-    """The limits of the instance and of each transport, as a table whose cells are fields."""
+    """Return the limits of the instance and of each transport, as rows of form fields."""
     made = []
     for name, part in (("", document), *((one["name"], one) for one in document["transports"])):
         limits = flatten_settings({key: part[key] for key in ("pool", "client_policy")})
@@ -173,7 +193,7 @@ def _rows(
 
 
 def _pools_now() -> Pools:
-    """The running brokers' pools, by their own name and by "transport NAME", each member's; none while they are away."""
+    """Return the running brokers' pools, those of each member; empty while the brokers are unavailable."""
     found: Pools = {}
     try:
         pools = live.instance_status().pools
@@ -186,6 +206,7 @@ def _pools_now() -> Pools:
 
 
 def _transport(item: Mapping[str, Any], failed: LimitsForm | None, pools: list[PoolEntry]) -> dict[str, Any]:
+    """Return the context of a transport's form."""
     name = item["name"]
     form = failed or TransportLimitsForm(initial=flatten_settings(item))
     form.auto_id = f"{name}_%s"
@@ -193,15 +214,18 @@ def _transport(item: Mapping[str, Any], failed: LimitsForm | None, pools: list[P
     kind = TransportKind(item["kind"]).label
     differs = any(value is not None for part in ("pool", "client_policy") for value in item[part].values())
     return {
-        "form": form, "title": f"Transport {name}", "anchor": f"transport-{name}", "opened": failed is not None,
+        "form": form,
+        "title": f"Transport {name}",
+        "anchor": f"transport-{name}",
+        "opened": failed is not None,
         "subtitle": f"{kind} on {item['host']}:{item['port']}{'' if item['enabled'] else ', disabled'}; "
         + ("has limits of its own" if differs else "uses the instance’s limits"),
         "url": reverse("policies_transport", args=[name]),
-    }  # fmt: skip
+    }
 
 
 def _revisions() -> list[dict[str, Any]]:
-    """Newest first, each with what it changed against the one before, and whether it is wanted or runs."""
+    """Return the newest revisions, each with its changes and whether it should be in force or runs."""
     instance = read.instance_named()
     state, runs = read.policy_status(instance), read.running_revisions(instance)
     found: list[PolicyRevision] = read.revisions(instance, REVISIONS + 1)
@@ -220,4 +244,5 @@ def _revisions() -> list[dict[str, Any]]:
 
 
 def _changes(before: PolicyRevision | None, after: PolicyRevision) -> list[DocumentChange]:
+    """Return the changes of a revision against the one before."""
     return diff_documents(before.document, after.document) if before is not None else []

@@ -1,4 +1,6 @@
-"""Settings: one's own, which are kept for the person, and the installation's, which are set from outside and shown."""
+"""Page of settings: the operator's preferences, and the installation's settings from the environment
+(read-only).
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,13 @@ from console.services import preferences as service
 from console.views import common
 
 FIELDS = tuple(PreferencesForm.base_fields)
+"""Names of the preferences."""
 
 
 @common.requires_permission(PublicAccess.OWN_ACCOUNT)
 @require_GET
 def settings(request: HttpRequest) -> HttpResponse:
-    """Both."""
+    """Show the operator's preferences and the installation's settings."""
     kept = service.preferences_of(request.user.pk)
     return _show(request, PreferencesForm(initial={name: getattr(kept, name) for name in FIELDS}))
 
@@ -28,7 +31,7 @@ def settings(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(PublicAccess.OWN_ACCOUNT)
 @require_POST
 def save(request: HttpRequest) -> HttpResponse:
-    """Keep one's own."""
+    """Store the operator's preferences."""
     audit.mark_read_only(request)
     form = PreferencesForm(request.POST)
     if not form.is_valid():

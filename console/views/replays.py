@@ -1,6 +1,7 @@
-"""The page of managed replays: progress, time left, and buttons that pause, resume, re-rate and cancel.
+"""Page of managed replays: progress, remaining time, and buttons to pause, resume, change the rate and
+cancel.
 
-Whoever changes one needs `act_on_clients` for its client, which stands in the form or the row.
+A change requires `act_on_clients` for the replay's client, which only the form or the replay names.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from console.queries import replays as read
 from console.services import audit
 from console.services import replays as service
 from console.services.actors import access_of_request
-from console.services.pending_changes import service as tray_service
+from console.services.pending_changes import service as pending_service
 from console.views import common, pending_changes
 
 PAGE = 50
+"""Replays per page."""
 ENDED = ("completed", "cancelled")
+"""States of replays that have ended."""
 FIELDS = (
     "name",
     "client",
@@ -37,19 +40,21 @@ FIELDS = (
     "conflation",
     "conflation_key",
 )
+"""Fields of the form for a new replay."""
 PLANNED = {"pause": PendingChangeKind.REPLAY_PAUSE, "cancel": PendingChangeKind.REPLAY_CANCEL}
-"""What stops a delivery goes to the tray."""
+"""Changes that stop a delivery, which become pending changes."""
 DONE = {
     "resume": "resumed",
     "rate": "given another rate",
     "forget": "taken off the list",
 }
+"""Texts for changes that are applied immediately."""
 
 
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def replays(request: HttpRequest) -> HttpResponse:
-    """All managed replays. `topic` and `bookmark` in the address stand in the form for a new one."""
+    """Show all managed replays. `topic` and `bookmark` in the URL prefill the form for a new one."""
     prefill = {
         "topic": request.GET.get("topic", "")[:1024],
         "bookmark": request.GET.get("bookmark", "")[:4096],
@@ -60,7 +65,7 @@ def replays(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def replays_list(request: HttpRequest) -> HttpResponse:
-    """The list alone; the page asks for it every two seconds."""
+    """Show only the list. The page requests it every two seconds."""
     return render(
         request, "components/replays.html", {"may": common.allowed_permissions(request), **_list(request)}
     )
@@ -69,7 +74,7 @@ def replays_list(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.VIEW)
 @require_POST
 def create(request: HttpRequest) -> HttpResponse:
-    """Make one for a client."""
+    """Create a managed replay for a client."""
     asked = {field: request.POST.get(field, "").strip() for field in FIELDS}
     asked["bookmark"] = asked["bookmark"] or "0"
     common.check_permission(request, Permission.ACT_ON_CLIENTS, client=asked["client"], topic=asked["topic"])
@@ -85,13 +90,13 @@ def create(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.VIEW)
 @require_POST
 def control_replay(request: HttpRequest, name: str, word: str) -> HttpResponse:
-    """Resume, re-rate or forget one; pausing and cancelling go to the tray."""
+    """Resume a replay, change its rate or remove it. Pausing and cancelling become pending changes."""
     try:
         common.check_permission(request, Permission.ACT_ON_CLIENTS, client=read.replay(name).client)
         actor = common.actor_of(request)
         if word in PLANNED:
             audit.mark_read_only(request)
-            tray_service.add_change(actor, PLANNED[word], f"{read.replay(name).client}/{name}")
+            pending_service.add_change(actor, PLANNED[word], f"{read.replay(name).client}/{name}")
             return pending_changes.changes_response(request)
         if word == "forget":
             service.forget_replay(actor, name)
@@ -120,21 +125,21 @@ def _list(request: HttpRequest) -> dict[str, Any]:
 
 
 class _ReplayRow(NamedTuple):
-    """A replay in the list."""
+    """Row of the list of replays."""
 
     replay: read.ReplayView
 
     @property
     def percent(self) -> float:
-        """Of its progress."""
+        """Progress in percent."""
         return 100 * self.replay.progress
 
     @property
     def left_ms(self) -> float | None:
-        """None: can't be said."""
+        """Remaining milliseconds; None if unknown."""
         return None if self.replay.left_s is None else 1_000 * self.replay.left_s
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether the replay has completed or was cancelled."""
         return self.replay.state in ENDED

@@ -1,4 +1,6 @@
-"""The page of the group (its members, how far each is, whether they are alike, and the engine) and of the links to other sites."""
+"""Page of replication: the group's members, their positions and agreement, the log service, and links to
+other sites.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from console.views import common
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def replication(request: HttpRequest) -> HttpResponse:
-    """What every member says; a broker by itself says that it is one."""
+    """Show the reports of all members. A broker without a group is shown as such."""
     return common.page(request, "replication.html", _seen())
 
 
@@ -32,11 +34,12 @@ def replication(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_GET
 def replication_panel(request: HttpRequest) -> HttpResponse:
-    """The same, for the page, which asks again every two seconds."""
+    """Show the reports without the page around them. The page requests this every two seconds."""
     return render(request, "components/group.html", _seen())
 
 
 def _seen() -> dict[str, Any]:
+    """Return the context of the page."""
     instance = current_instance.instance_name()
     return {
         "seen": group_view(instance),
@@ -47,7 +50,10 @@ def _seen() -> dict[str, Any]:
 
 
 def _problems(instance: str) -> list[ProblemEntry]:
-    """Return the problems that brokers report; none while no broker answers, which the top of the page says."""
+    """Return the problems that brokers report.
+
+    Empty while no broker answers, which the top of the page reports.
+    """
     with suppress(SluiceError):
         return link_to(instance).call(GetStatus(), timeout_s=PATIENCE_S).problems
     return []

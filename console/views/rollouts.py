@@ -1,4 +1,4 @@
-"""The staged rollout that runs: how it goes, and its two ends, which go by the tray."""
+"""Banner of the running staged rollout, and the pending changes that end it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from console.views import common, pending_changes
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def promote(request: HttpRequest) -> HttpResponse:
-    """Put bringing the staged revision into force everywhere into the tray."""
+    """Add the promotion of the staged revision to the pending changes."""
     return _plan(request, PendingChangeKind.PROMOTE)
 
 
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def stop(request: HttpRequest) -> HttpResponse:
-    """Put giving the first clients back the revision before into the tray."""
+    """Add the end of the rollout, which restores the previous revision, to the pending changes."""
     return _plan(request, PendingChangeKind.STOP)
 
 
 def _plan(request: HttpRequest, kind: PendingChangeKind) -> HttpResponse:
+    """Add the end of the rollout to the pending changes, for the revision that the banner showed."""
     try:
         seen = _seen(request)
     except OperatorError as problem:
@@ -40,7 +41,7 @@ def _plan(request: HttpRequest, kind: PendingChangeKind) -> HttpResponse:
 
 
 def _seen(request: HttpRequest) -> int:
-    """The revision that the banner spoke of. Raises OperatorError bad_if_match."""
+    """Return the revision that the banner showed. Raises OperatorError `bad_if_match`."""
     text = request.POST.get("revision", "")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise OperatorError(
@@ -50,6 +51,6 @@ def _seen(request: HttpRequest) -> int:
 
 
 def running_rollout_context(instance: Instance | None) -> dict[str, Any]:
-    """What the banner needs; no rollout when none runs."""
+    """Return the banner's context; `rollout` is None if none runs."""
     rollout = read.running_rollout(instance) if instance else None
     return {"rollout": rollout, "rollout_decisions": rollouts.count_decisions(rollout) if rollout else 0}

@@ -1,4 +1,7 @@
-"""A rule as a sentence, beside whom it would match now; it goes to the tray."""
+"""Page of a custom rule as a sentence, with the clients that it would match now.
+
+Saving adds it to the pending changes.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +18,27 @@ from console.choices import Permission
 from console.forms.rule_sentence import RuleSentenceForm
 from console.queries import policies as read
 from console.services import audit, drafts, policies
-from console.services.pending_changes import service as tray_service
+from console.services.pending_changes import service as pending_service
 from console.views import common, pending_changes
 
 SHOWN = 5
+"""Maximum names of matching clients."""
 
 
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_http_methods(["GET", "POST"])
 def new_rule(request: HttpRequest) -> HttpResponse:
-    """The sentence; saved, it is in the tray."""
+    """Show the sentence, or add the rule to the pending changes."""
     form = RuleSentenceForm(request.POST or None)
     if request.method == "POST":
         audit.mark_read_only(request)
         if form.is_valid():
             try:
                 listed = _listed(request)
-                tray_service.add_policy_change(
-                    common.actor_of(request), {"rules": [*listed, form.entry({str(one.get("name")) for one in listed})]}
-                )  # fmt: skip
+                pending_service.add_policy_change(
+                    common.actor_of(request),
+                    {"rules": [*listed, form.entry({str(one.get("name")) for one in listed})]},
+                )
                 return (
                     pending_changes.changes_response(request)
                     if request.headers.get("HX-Request")
@@ -49,7 +54,7 @@ def new_rule(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def try_rule(request: HttpRequest) -> HttpResponse:
-    """How the sentence is read, and whom it would match now. Changes nothing."""
+    """Show how the sentence is interpreted, and the clients that it would match now. Changes nothing."""
     audit.mark_read_only(request)
     form = RuleSentenceForm(request.POST)
     context: dict[str, Any] = {"form": form}
@@ -61,12 +66,15 @@ def try_rule(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.EDIT_POLICIES)
 @require_POST
 def remove_rule(request: HttpRequest, place: int) -> HttpResponse:
-    """Put taking a rule away into the tray; `name` guards against a list that has moved."""
+    """Add the removal of a rule to the pending changes.
+
+    `name` detects that the list has changed meanwhile.
+    """
     audit.mark_read_only(request)
     listed = _listed(request)
     if place < len(listed) and str(listed[place].get("name")) == request.POST.get("name"):
         try:
-            tray_service.add_policy_change(
+            pending_service.add_policy_change(
                 common.actor_of(request), {"rules": [*listed[:place], *listed[place + 1 :]]}
             )
         except SluiceError as problem:
@@ -75,12 +83,16 @@ def remove_rule(request: HttpRequest, place: int) -> HttpResponse:
 
 
 def _now(request: HttpRequest, form: RuleSentenceForm) -> dict[str, Any]:
-    """Whom the rule alone would act on, carried out or not, of those it is about."""
+    """Return the clients that the rule alone would act on, in enforce mode, and the number in its scope."""
     document = policies.document_in_force(current_instance.instance_name())
     entry = form.entry({str(one.get("name")) for one in document.get("rules") or []})
     found = drafts.preview_document(
-        read.instance_named(), {**document, "rules": [*(document.get("rules") or []), {**entry, "mode": EnforcementMode.ENFORCE}]}
-    )  # fmt: skip
+        read.instance_named(),
+        {
+            **document,
+            "rules": [*(document.get("rules") or []), {**entry, "mode": EnforcementMode.ENFORCE}],
+        },
+    )
     if found.effect is None:
         return {"problems": found.problems, "away": found.away}
     seen = drafts.restrict_preview(found, common.visible_patterns(request)).effect
@@ -103,6 +115,7 @@ def _now(request: HttpRequest, form: RuleSentenceForm) -> dict[str, Any]:
 
 
 def _listed(request: HttpRequest) -> list[dict[str, Any]]:
-    planned = tray_service.planned_document(common.actor_of(request))
+    """Return the custom rules of the pending draft, else of the newest policy."""
+    planned = pending_service.planned_document(common.actor_of(request))
     document = planned or policies.document_in_force(current_instance.instance_name())
     return list(document.get("rules") or [])

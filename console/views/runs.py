@@ -1,4 +1,4 @@
-"""Runs with their progress, plan, steps, log and result."""
+"""Page of runs with progress, plan, steps, log and result."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ from console.views import common, pending_changes
 from console.views.decisions import query_of
 
 PAGE = 30
+"""Runs per page."""
 
 
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def runs(request: HttpRequest) -> HttpResponse:
-    """The newest runs."""
+    """Show the newest runs."""
     return common.page(request, "runs.html", {**_list(request), "jobs": PipelineJobs().names()})
 
 
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def runs_list(request: HttpRequest) -> HttpResponse:
-    """The list alone; the page asks for it every two seconds while something runs."""
+    """Show only the list. The page requests it every two seconds while a run is active."""
     return render(
         request, "components/runs.html", {"may": common.allowed_permissions(request), **_list(request)}
     )
@@ -48,7 +49,7 @@ def runs_list(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.RUN_ACTIONS)
 @require_POST
 def start_job(request: HttpRequest) -> HttpResponse:
-    """Ask for a pipeline job."""
+    """Request a pipeline job."""
     try:
         pipeline.request(common.actor_of(request), request.POST.get("job", ""))
     except SluiceError as problem:
@@ -61,14 +62,14 @@ def start_job(request: HttpRequest) -> HttpResponse:
 @common.requires_permission(Permission.RUN_ACTIONS)
 @require_POST
 def cancel(request: HttpRequest, run_id: UUID) -> HttpResponse:
-    """Put cancelling a run into the tray."""
+    """Add the cancellation of a run to the pending changes."""
     return pending_changes.add_change(request, PendingChangeKind.RUN_CANCEL, str(run_id))
 
 
 @common.requires_permission(Permission.APPROVE)
 @require_POST
 def approve(request: HttpRequest, run_id: UUID) -> HttpResponse:
-    """Let a run go on that somebody else asked for."""
+    """Approve a run that another account requested."""
     try:
         service.approve(common.actor_of(request), read.run(run_id, common.local_instance()))
     except SluiceError as problem:
@@ -81,7 +82,7 @@ def approve(request: HttpRequest, run_id: UUID) -> HttpResponse:
 @common.requires_permission(Permission.RUN_ACTIONS)
 @require_POST
 def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
-    """Ask again for a run that was lost, failed or cancelled; what takes something away is shown first."""
+    """Repeat a run that was lost, failed or cancelled. If it removes data, its plan is shown first."""
     try:
         run = read.run(run_id, common.local_instance())
         run_requests.repeat(common.actor_of(request), run, request.POST.get("plan", ""))
@@ -97,22 +98,29 @@ def repeat(request: HttpRequest, run_id: UUID) -> HttpResponse:
 
 
 def _list(request: HttpRequest) -> dict[str, Any]:
+    """Return the filtered runs as context."""
     chosen = {name: request.GET.get(name, "").strip()[:64] for name in ("kind", "state", "actor")}
     rows = RunFilter(chosen, read.runs(common.local_instance())).qs
     return runs_panel(request, rows) | {
-        "query": query_of(chosen), "chosen": chosen, "kinds": RunKind.choices, "states": RunState.choices,
-    }  # fmt: skip
+        "query": query_of(chosen),
+        "chosen": chosen,
+        "kinds": RunKind.choices,
+        "states": RunState.choices,
+    }
 
 
 def runs_panel(request: HttpRequest, rows: QuerySet[ActionRun]) -> dict[str, Any]:
-    """A page of runs for `components/runs.html`, which asks for itself every two seconds while something runs."""
+    """Return a page of runs for `components/runs.html`.
+
+    The panel requests itself every two seconds while a run is active.
+    """
     found = Paginator(rows, PAGE).get_page(request.GET.get("page"))
     found.object_list = runs_for_page(request, found)
     return {"page": found, "active": any(run.state in ACTIVE_RUN_STATES for run in found)}
 
 
 def runs_for_page(request: HttpRequest, runs: Iterable[Any]) -> list[Any]:
-    """Runs as lists show them, of what may be seen: with what they do in words, and what can be done with each."""
+    """Return redacted runs for lists, with their description and possible actions."""
     access = access_of_request(request)
     found: list[Any] = [run_redaction.redact_run(run, access) for run in runs]
     for run in found:
@@ -126,7 +134,7 @@ def runs_for_page(request: HttpRequest, runs: Iterable[Any]) -> list[Any]:
 
 
 def describe_parameters(parameters: dict[str, Any]) -> str:
-    """A run's parameters in words: "older than 7d", "client-history from=2026-11-01"."""
+    """Return a run's parameters as text: "older than 7d", "client-history from=2026-11-01"."""
     words = [str(parameters["action"])] if "action" in parameters else []
     words += [f"older than {parameters['age']}"] if "age" in parameters else []
     if "job" in parameters:

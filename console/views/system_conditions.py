@@ -1,4 +1,4 @@
-"""What is wrong now: every open page asks for it, each few seconds."""
+"""Current problems of the system, which every open page requests every few seconds."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ from console.views import common
 @never_cache
 @require_GET
 def system_conditions(request: HttpRequest) -> HttpResponse:
-    """The lines at the top of a page; empty when all is well."""
+    """Show the lines at the top of a page; empty without problems."""
     return render(request, "components/standings.html", {"found": current_conditions()})

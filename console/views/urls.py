@@ -1,4 +1,4 @@
-"""Addresses of the pages."""
+"""URL patterns of the console's pages."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from console.views import (
 )
 
 ENTRIES = "|".join(draft_parts.FORMS)
+"""Regular expression of the parts of a draft that have entries."""
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
@@ -44,12 +45,12 @@ urlpatterns = [
     path("overview/seen/", overview.mark_seen, name="overview_seen"),
     path("styleguide/", styleguide.styleguide, name="styleguide"),
     path("standing/", system_conditions.system_conditions, name="standing"),
-    path("tray/", pending_changes.pending_changes, name="tray"),
-    path("tray/clients/", pending_changes.add_for_clients, name="tray_clients"),
-    path("tray/matching/", pending_changes.add_matching, name="tray_matching"),
-    path("tray/clear/", pending_changes.clear_changes, name="tray_clear"),
-    path("tray/apply/", pending_changes.apply_changes, name="tray_apply"),
-    path("tray/<int:item_id>/drop/", pending_changes.remove_change, name="tray_drop"),
+    path("tray/", pending_changes.pending_changes, name="pending_changes"),
+    path("tray/clients/", pending_changes.add_for_clients, name="pending_changes_clients"),
+    path("tray/matching/", pending_changes.add_matching, name="pending_changes_matching"),
+    path("tray/clear/", pending_changes.clear_changes, name="pending_changes_clear"),
+    path("tray/apply/", pending_changes.apply_changes, name="pending_changes_apply"),
+    path("tray/<int:item_id>/drop/", pending_changes.remove_change, name="pending_changes_drop"),
     path("login/", login.login, name="login"),
     path("login/second-factor/", login.second_factor_page, name="second_factor"),
     path("login/oidc/", login.oidc_begin, name="oidc_begin"),

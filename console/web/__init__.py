@@ -1,9 +1,9 @@
-"""What stands around every request and every login. Django calls it, by the names that the settings give.
+"""Middleware, session store and login hooks of the console. Django loads them by the names in the settings.
 
-client_address.py who asks, where proxies stand before the console
-login_gate.py     logins limited by address, across names; passwords are hashed in turns
-middleware.py     request ids, the use of sessions, an audit event for every attempt to change something
-session_store.py  sessions that end by themselves, under hashes of their keys
-lockout.py        the answer to whoever has to wait before a login is looked at
-login_audit.py    logins, logouts and refused logins in the audit
+client_address.py  client addresses behind proxies
+login_gate.py      limit on failed logins per address; password backend with hashing slots
+middleware.py      request ids, last use of sessions, audit events of write requests
+session_store.py   sessions that expire when idle, stored under hashes of their keys
+lockout.py         response to a login that must wait
+login_audit.py     audit events of logins, logouts and failed logins
 """

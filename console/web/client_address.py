@@ -1,4 +1,4 @@
-"""Who a request comes from, where proxies stand before the console: SLUICE_TRUSTED_PROXIES says which are believed."""
+"""Client addresses behind the proxies in SLUICE_TRUSTED_PROXIES."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from console.access.networks import client_address, is_in_networks
 
 
 class ClientAddressMiddleware:
-    """Makes REMOTE_ADDR the client's own. Everything that asks for an address reads that, and nothing reads the header.
+    """Middleware that sets REMOTE_ADDR to the client's address.
 
-    The header stays, because /metrics takes any as a sign of a proxy.
+    Other code reads only REMOTE_ADDR, never the header. The header stays in the request, because /metrics
+    treats its presence as a sign of a proxy.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
@@ -30,5 +31,5 @@ class ClientAddressMiddleware:
 
 
 def address_of(request: HttpRequest) -> str:
-    """The client's address, as django-axes asks for it."""
+    """Return the client's address, as django-axes requires it."""
     return str(request.META.get("REMOTE_ADDR") or "")

@@ -1,4 +1,4 @@
-"""What somebody is told who has to wait before a login is looked at: on the page, or as a problem by the API."""
+"""Response to a login that must wait: the login page, or a problem document from the API."""
 
 from __future__ import annotations
 
@@ -12,34 +12,40 @@ from console.access.login_limit import LOCK_FIX, LOCK_S, LOCKED_NAME
 from console.forms.login import LoginForm
 
 FROM_HERE = "Too many logins from this address have failed. Try again a little later."
+"""Sentence for an address with too many failed logins."""
 
 
 class _LockedOutForm(LoginForm):
-    """The login form with a sentence, without asking for the password again."""
+    """Login form that shows one sentence and does not validate the password."""
 
     sentence = ""
 
     def non_field_errors(self) -> Any:
-        """The sentence alone."""
+        """Return the sentence as the only error."""
         return self.error_class([self.sentence])
 
 
 def locked_out_response(
     request: HttpRequest, response: HttpResponse | None, credentials: Any
 ) -> HttpResponse:
-    """What django-axes answers when a name is locked: 429, with when to try again."""
+    """Return the 429 response for a locked user name, with Retry-After (hook of django-axes)."""
     return refused_response(request, "locked", LOCKED_NAME, LOCK_S)
 
 
 def refused_response(request: HttpRequest, code: str, sentence: str, wait_s: int) -> HttpResponse:
-    """The answer with this code's status, on the login page or as a problem."""
+    """Return a refusal with the code's status, as the login page or as a problem document."""
     status = error_code_entry(code).http_status
     made: HttpResponse
     if request.path.startswith("/api/"):
         body = {
-            "type": f"urn:sluice:problem:{code}", "title": status.phrase, "status": status, "detail": sentence,
-            "code": code, "fix": LOCK_FIX if code == "locked" else "", "details": {},
-        }  # fmt: skip
+            "type": f"urn:sluice:problem:{code}",
+            "title": status.phrase,
+            "status": status,
+            "detail": sentence,
+            "code": code,
+            "fix": LOCK_FIX if code == "locked" else "",
+            "details": {},
+        }
         made = JsonResponse(body, status=status, content_type="application/problem+json")
     else:
         form = _LockedOutForm(request)

@@ -1,4 +1,4 @@
-"""Puts every login into the audit, by the page and by the API, and every one that was refused."""
+"""Audit events of logins, logouts and failed logins, on the page and through the API."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from console.services.actors import Actor
 
 @receiver(user_logged_in, dispatch_uid="audit.login")
 def on_logged_in(request: Any, user: Any, **kwargs: Any) -> None:
-    """Somebody came in."""
+    """Record a login, and start the session's times."""
     sessions.start_session(request.session, time.time())
     audit.record(_actor(request, user.get_username(), user.pk), "login", f"operator {user.get_username()}")
 
 
 @receiver(user_logged_out, dispatch_uid="audit.logout")
 def on_logged_out(request: Any, user: Any, **kwargs: Any) -> None:
-    """Somebody left."""
+    """Record a logout."""
     if user is not None:
         audit.record(
             _actor(request, user.get_username(), user.pk), "logout", f"operator {user.get_username()}"
@@ -31,7 +31,7 @@ def on_logged_out(request: Any, user: Any, **kwargs: Any) -> None:
 
 @receiver(user_login_failed, dispatch_uid="audit.login_failed")
 def on_login_failed(credentials: dict[str, Any], request: Any = None, **kwargs: Any) -> None:
-    """A wrong password or code, or a name that is locked."""
+    """Record a failed login: wrong password or code, or a locked name."""
     if request is not None:
         request.sluice_login_failed = True
     name = str(credentials.get("username") or "")

@@ -1,4 +1,6 @@
-"""Stands before every address that takes a password or a code: logins are limited for each address across all names."""
+"""Limit on failed logins per address, across all user names, for every address that accepts a password or
+code.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,14 @@ GUESSABLE = frozenset(
         "v1:tokens",
     }
 )
-"""Names of the addresses at which a password or a code can be guessed."""
+"""URL names at which a password or code can be guessed."""
 
 
 class LoginGateMiddleware:
-    """Refuses a login from an address at which too many have failed, before anything is hashed or written for it."""
+    """Middleware that refuses logins from an address with too many failures.
+
+    It acts before a password is hashed or anything is written.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -55,7 +60,7 @@ class LoginGateMiddleware:
     def process_view(
         self, request: HttpRequest, view: Callable[..., Any], args: Any, kwargs: Any
     ) -> HttpResponse | None:
-        """Let the request through, or answer 429."""
+        """Return a 429 response, or None to let the request pass."""
         match, now = request.resolver_match, time.time()
         if request.method not in ("POST", "PATCH") or match is None or match.view_name not in GUESSABLE:
             return None
@@ -67,7 +72,9 @@ class LoginGateMiddleware:
         return lockout.refused_response(request, "locked", lockout.FROM_HERE, math.ceil(wait_s))
 
     def process_exception(self, request: HttpRequest, problem: Exception) -> HttpResponse | None:
-        """Answer a locked name with 429, and a form that found too many passwords being hashed with 503."""
+        """Return 429 for a locked name and 503 if too many passwords are being hashed; None for other
+        errors.
+        """
         if not (isinstance(problem, OperatorError) and problem.code in ("locked", "login_busy")):
             return None
         if problem.code == "locked":
@@ -79,7 +86,10 @@ class LoginGateMiddleware:
 
 
 class PasswordBackend(ModelBackend):
-    """Django's accounts and passwords; hashing takes turns. Raises OperatorError login_busy."""
+    """Authentication by Django's accounts and passwords, with a hashing slot.
+
+    Raises OperatorError `login_busy`.
+    """
 
     def authenticate(
         self,
@@ -88,6 +98,6 @@ class PasswordBackend(ModelBackend):
         password: str | None = None,
         **more: Any,
     ) -> Any:
-        """The account whose password it is, or None."""
+        """Return the account with this name and password, or None."""
         with hashing_slot():
             return super().authenticate(request, username=username, password=password, **more)

@@ -1,5 +1,6 @@
-"""Gives every request an id, which audit events and error answers carry; sees to it that no attempt to change something
-goes without an audit event; notes that sessions are used."""
+"""Middleware for request ids, the session's instance, last use of sessions, and audit events of write
+requests.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from console.services import audit, sessions
 
 
 class RequestIdMiddleware:
-    """Sets `request.request_id` and answers it in the X-Request-Id header. Ids from outside aren't trusted."""
+    """Middleware that sets `request.request_id` and returns it as X-Request-Id.
+
+    Ids in the request are ignored, because they can't be trusted.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -29,7 +33,7 @@ class RequestIdMiddleware:
 
 
 class InstanceMiddleware:
-    """Has the request answered for the instance that was chosen in its session."""
+    """Middleware that handles the request for the instance selected in its session."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -40,7 +44,10 @@ class InstanceMiddleware:
 
 
 class SessionUseMiddleware:
-    """Notes that somebody did something in their session; console/web/session_store.py ends it when nobody does."""
+    """Middleware that records a user's activity in the session.
+
+    console/web/session_store.py ends sessions without activity.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -48,7 +55,7 @@ class SessionUseMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response, match = self.get_response(request), request.resolver_match
         url_name = match.url_name or "" if match is not None else ""
-        # A session that nobody looked at wasn't needed, and isn't read for this: monitors ask for /healthz.
+        # A session that the view did not read is not read here either: monitors request /healthz often.
         by_a_person = sessions.is_user_activity(str(request.method), request.path, url_name)
         if by_a_person and request.session.accessed and SESSION_KEY in request.session:
             sessions.record_use(request.session, time.time())
@@ -56,9 +63,10 @@ class SessionUseMiddleware:
 
 
 class AuditMiddleware:
-    """Writes the event of a write request whose service wrote none: because it was denied or failed before, or by neglect.
+    """Middleware that records an audit event for each write request whose service recorded none.
 
-    Stands outside authentication and CSRF, so that what those refuse is seen too. Reading requests aren't events.
+    Such a request was denied, failed earlier, or its service lacks the call. The middleware runs outside
+    authentication and CSRF, so that their refusals are recorded too. Read requests are not events.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:

@@ -1,6 +1,6 @@
-"""Sessions in the database that are empty once they are too old, or nobody has used them for too long.
+"""Sessions in the database that expire after a maximum age and after inactivity.
 
-A row is found by a hash of its key: whoever reads the database, or a copy of it, can't come in with what stands there.
+A row is stored under a hash of its key: a copy of the database does not allow anyone to use a session.
 """
 
 from __future__ import annotations
@@ -18,15 +18,22 @@ from console.services import sessions
 
 
 def stored_key(session_key: str) -> str:
-    """What stands in the database for a key: 160 bits in the column's 40 signs, of a key with as many random ones."""
+    """Return the hash under which a key's row is stored.
+
+    It has 160 bits, the 40 hexadecimal characters of the column; the key has as many random bits.
+    """
     return hashlib.blake2b(session_key.encode(), digest_size=20).hexdigest()
 
 
 class SessionStore(InDatabase):
-    """The row of a session that ended stays until it expires: reading changes nothing, and nobody can take it up again."""
+    """Session store with expiry.
+
+    The row of an expired session stays until Django's expiry. Reading changes nothing, and the session
+    can't be resumed.
+    """
 
     def load(self) -> dict[str, Any]:
-        """What is stored, or nothing of a login that no longer holds."""
+        """Return the session's data; empty if its login is no longer valid."""
         found: dict[str, Any] = super().load()
         if SESSION_KEY in found and not sessions.is_session_valid(found, str(self.session_key), time.time()):
             self._session_key = None
@@ -34,37 +41,37 @@ class SessionStore(InDatabase):
         return found
 
     async def aload(self) -> dict[str, Any]:
-        """The same."""
+        """Return the session's data; empty if its login is no longer valid."""
         return await sync_to_async(self.load)()
 
     def exists(self, session_key: str) -> bool:
-        """Whether there is a row for the key."""
+        """Return whether a key has a row."""
         return bool(super().exists(stored_key(session_key)))
 
     async def aexists(self, session_key: str) -> bool:
-        """The same."""
+        """Return whether a key has a row."""
         return bool(await super().aexists(stored_key(session_key)))
 
     def create_model_instance(self, data: dict[str, Any]) -> Any:
-        """The row to save, under the hash of its key."""
+        """Return the row to save, under the key's hash."""
         made = super().create_model_instance(data)
         made.session_key = stored_key(made.session_key)
         return made
 
     async def acreate_model_instance(self, data: dict[str, Any]) -> Any:
-        """The same."""
+        """Return the row to save, under the key's hash."""
         made = await super().acreate_model_instance(data)
         made.session_key = stored_key(made.session_key)
         return made
 
     def delete(self, session_key: str | None = None) -> None:
-        """Take the row away."""
+        """Delete the row of a key, by default the session's own."""
         key = session_key or self.session_key
         if key is not None:
             super().delete(stored_key(key))
 
     async def adelete(self, session_key: str | None = None) -> None:
-        """The same."""
+        """Delete the row of a key, by default the session's own."""
         key = session_key or self.session_key
         if key is not None:
             await super().adelete(stored_key(key))

@@ -64,7 +64,7 @@ OF_MACHINES: Final = (
 """With a group and links to other sites, while a member is away (tests/support/machines.py)."""
 ABSENT: Final = ("/clients/nobody-at-all/", "/no/such/page/")
 FAILING: Final = ("/fails/", "/fails/database/")
-"""A mistake of the console (500) and a database that is away (503): addresses of tests/support/console_urls.py alone."""
+"""Internal error of the console (500) and a database that is away (503): addresses of tests/support/console_urls.py alone."""
 LOGIN: Final = "/login/"
 SECOND_FACTOR: Final = "/login/second-factor/"
 """Before a session; test_account.py sees both, in every state."""
@@ -74,7 +74,7 @@ _FILE = "a file that is taken away"
 NO_PAGES: Final = {
     "overview_verdict": _PART,
     "standing": _PART,
-    "tray": _PART,
+    "pending_changes": _PART,
     "client_slow": _PART,
     "policies_in_force": _PART,
     "actions_firings": _PART,

@@ -12,7 +12,7 @@ from django_otp.oath import TOTP
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import Console, log_in
-from tests.browser.test_jobs import empty_tray
+from tests.browser.test_jobs import discard_pending_changes
 from tests.browser.test_pages import AXE, RUN_AXE
 from tests.support.console_server import PASSWORD
 
@@ -175,9 +175,9 @@ def test_password_and_second_factor_from_the_first_to_the_lost_app(
 
 
 def test_a_token_of_ones_own_is_shown_once_and_revoked(page: Page) -> None:
-    empty_tray(page)
+    discard_pending_changes(page)
     page.goto("/access/")
-    card = page.get_by_role("region", name="Make a token of yours")
+    card = page.get_by_role("region", name="Create an API token")
     card.locator("[name=name]").fill("for a report")
     card.locator("input[type=checkbox]").first.check()
     card.get_by_label("Your own password").fill(PASSWORD)
@@ -189,5 +189,5 @@ def test_a_token_of_ones_own_is_shown_once_and_revoked(page: Page) -> None:
     assert secret not in page.content()
     page.get_by_role("button", name="Revoke for a report").click()
     page.get_by_label("Reason").fill("the report is written")
-    page.locator("#tray").get_by_role("button", name="Apply").click()
+    page.locator("#pending-changes").get_by_role("button", name="Apply").click()
     expect(page.get_by_role("button", name="Revoke for a report")).to_have_count(0)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.test_jobs import empty_tray
+from tests.browser.test_jobs import discard_pending_changes
 from tests.browser.test_pages import open_page
 
 
-def test_a_client_is_disconnected_by_the_tray_with_a_reason(page: Page) -> None:
-    empty_tray(page)
+def test_a_client_is_disconnected_as_a_pending_change_with_a_reason(page: Page) -> None:
+    discard_pending_changes(page)
     open_page(page, "/clients/feed-publisher/")
     page.get_by_text("Act…").click()
     page.get_by_role("button", name="Disconnect…").click()
-    tray = page.locator("#tray")
-    expect(tray).to_contain_text("1 client cut off")
+    pending = page.locator("#pending-changes")
+    expect(pending).to_contain_text("1 client cut off")
     page.get_by_role("button", name="Apply").click()
     expect(page.get_by_label("Reason")).to_be_focused()  # the browser itself asks for it
     page.get_by_label("Reason").fill("wrong release")
@@ -24,31 +24,31 @@ def test_a_client_is_disconnected_by_the_tray_with_a_reason(page: Page) -> None:
 
 
 def test_a_removal_says_what_is_gone_for_good_and_needs_a_yes(page: Page) -> None:
-    empty_tray(page)
+    discard_pending_changes(page)
     open_page(page, "/journals/")
     page.get_by_role("radio", name="Remove").check()
     page.get_by_role("button", name="Show the plan").click()
-    tray = page.locator("#tray")
-    expect(tray).to_contain_text("29.6 MiB can’t be replayed any more")
-    expect(tray).to_contain_text("it is the current segment")
+    pending = page.locator("#pending-changes")
+    expect(pending).to_contain_text("29.6 MiB can’t be replayed any more")
+    expect(pending).to_contain_text("it is the current segment")
     page.get_by_label("Reason").fill("disk is short")
     page.get_by_role("button", name="Apply").click()
-    expect(tray.get_by_role("checkbox")).to_be_focused()
+    expect(pending.get_by_role("checkbox")).to_be_focused()
     page.goto("/clients/")  # the plan waits for its yes on every page
-    expect(page.locator("#tray")).to_contain_text("29.6 MiB can’t be replayed any more")
+    expect(page.locator("#pending-changes")).to_contain_text("29.6 MiB can’t be replayed any more")
     page.get_by_role("button", name="Discard").click()
-    expect(page.locator("#tray")).to_be_hidden()
+    expect(page.locator("#pending-changes")).to_be_hidden()
 
 
 def test_a_policy_is_changed_and_comes_into_force(page: Page) -> None:
-    empty_tray(page)
+    discard_pending_changes(page)
     memory = page.get_by_label("Memory limit of the instance")
     expect(memory).to_have_attribute("placeholder", "now 2.40 GiB")
     memory.fill("1GiB")
     memory.press("Enter")
-    expect(page.locator("#tray")).to_contain_text("default → 1.00 GiB")
+    expect(page.locator("#pending-changes")).to_contain_text("default → 1.00 GiB")
     page.get_by_label("Reason").fill("less memory on this host")
-    page.locator("#tray").get_by_role("checkbox").check()
+    page.locator("#pending-changes").get_by_role("checkbox").check()
     page.get_by_role("button", name="Apply").click()
     expect(page.get_by_text("is published and in force")).to_be_visible()
     newest = page.locator("li", has_text="less memory on this host")

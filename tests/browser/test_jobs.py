@@ -46,26 +46,26 @@ def hands(page: Page) -> Hands:
     return Hands(page)
 
 
-def empty_tray(page: Page) -> None:
+def discard_pending_changes(page: Page) -> None:
     """What another test has left there."""
     open_page(page, "/policies/")
     discard = page.get_by_role("button", name="Discard")
     if discard.is_visible():
         discard.click()
-        expect(page.locator("#tray")).to_be_hidden()
+        expect(page.locator("#pending-changes")).to_be_hidden()
 
 
 def test_a_pools_limit_of_one_transport(page: Page, hands: Hands) -> None:
-    empty_tray(page)
+    discard_pending_changes(page)
     hands.acts = hands.loads = 0
     open_page(page, "/policies/")
     limit = page.get_by_label("Memory limit of websocket")
     hands.fill(limit, "300MiB")
     hands.press(limit, "Enter")
-    tray = page.locator("#tray")
-    expect(tray).to_contain_text("MessageMemoryLimit")
-    expect(tray).to_contain_text("1 client cut off")  # by the broker's own preview
-    yes = tray.get_by_role("checkbox")
+    pending = page.locator("#pending-changes")
+    expect(pending).to_contain_text("MessageMemoryLimit")
+    expect(pending).to_contain_text("1 client cut off")  # by the broker's own preview
+    yes = pending.get_by_role("checkbox")
     assert yes.count() == 1
     hands.fill(page.get_by_label("Reason"), "ticket 8")
     yes.check()  # beyond the four: asked for only where somebody is cut off
@@ -76,7 +76,7 @@ def test_a_pools_limit_of_one_transport(page: Page, hands: Hands) -> None:
 
 
 def test_a_rule_for_a_topic_and_a_group_of_clients(page: Page, hands: Hands) -> None:
-    empty_tray(page)
+    discard_pending_changes(page)
     hands.acts = 0
     hands.click(page.get_by_role("link", name="New rule…"))
     hands.choose(page.get_by_label("Signal"), "oldest_age")
@@ -87,25 +87,25 @@ def test_a_rule_for_a_topic_and_a_group_of_clients(page: Page, hands: Hands) -> 
     expect(page.locator("#rule-now")).to_contain_text("past it now")
     hands.choose(page.locator("main").get_by_label("Act"), "disconnect")
     hands.choose(page.get_by_label("Whether it is carried out"), "shadow")
-    hands.click(page.get_by_role("button", name="Put into the tray"))
-    expect(page.locator("#tray")).to_contain_text(
+    hands.click(page.get_by_role("button", name="Preview changes"))
+    expect(page.locator("#pending-changes")).to_contain_text(
         "When oldest age of flights.> for board-* passes 20.0 s, disconnect it"
     )
     hands.fill(page.get_by_label("Reason"), "ticket 9")
-    page.locator("#tray").get_by_role("checkbox").check()
+    page.locator("#pending-changes").get_by_role("checkbox").check()
     hands.click(page.get_by_role("button", name="Apply"))
     expect(page.get_by_text(re.compile("Revision \\d+ is published"))).to_be_visible()
     assert hands.acts <= 10
 
 
 def test_an_archive_is_planned_and_applied(page: Page, hands: Hands) -> None:
-    empty_tray(page)
+    discard_pending_changes(page)
     hands.acts = 0
     open_page(page, "/journals/")
     age = page.get_by_role("textbox", name="Segments whose newest record is older than")
     hands.fill(age, "7d")
     hands.press(age, "Enter")
-    expect(page.locator("#tray")).to_contain_text("move to the archive directory")
+    expect(page.locator("#pending-changes")).to_contain_text("move to the archive directory")
     reason = page.get_by_label("Reason")
     hands.fill(reason, "ticket 10")
     hands.press(reason, "Enter")  # applies, and doesn't press "Take out", which stands before "Apply"

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.test_jobs import empty_tray
+from tests.browser.test_jobs import discard_pending_changes
 from tests.browser.test_pages import open_page
 
 FOCUS = """() => {
@@ -71,13 +71,13 @@ class Keys:
 
 @pytest.fixture
 def keys(page: Page) -> Keys:
-    empty_tray(page)
+    discard_pending_changes(page)
     return Keys(page)
 
 
 def applied(keys: Keys, reason: str) -> None:
-    """The tray has the focus, and is ticked where somebody is cut off, given its reason, and applied."""
-    tick, field = keys.page.locator("#tray [name=confirmed]"), keys.page.get_by_label("Reason")
+    """Tick the risk in the focused pending changes, enter the reason and apply."""
+    tick, field = keys.page.locator("#pending-changes [name=confirmed]"), keys.page.get_by_label("Reason")
     if tick.count():
         expect(tick).to_be_focused()
         keys.page.keyboard.press("Space")  # beyond the acts: asked for only where somebody is cut off
@@ -95,7 +95,7 @@ def test_a_pools_limit_of_one_transport(page: Page, keys: Keys) -> None:
     keys.reach(limit, 20)
     keys.write("320MiB" if limit.input_value() == "310MiB" else "310MiB")
     keys.press("Enter")
-    expect(page.locator("#tray")).to_contain_text("MessageMemoryLimit")
+    expect(page.locator("#pending-changes")).to_contain_text("MessageMemoryLimit")
     applied(keys, "ticket 11")
     expect(page.get_by_text(re.compile("Revision \\d+ is published"))).to_be_visible()
     assert keys.acts == 4
@@ -115,9 +115,9 @@ def test_a_rule_for_a_topic_and_a_group_of_clients(page: Page, keys: Keys) -> No
     keys.write("disconnect")
     keys.reach(page.get_by_label("Whether it is carried out"), 1)
     keys.write("recorded")
-    keys.reach(page.get_by_role("button", name="Put into the tray"), 1)
+    keys.reach(page.get_by_role("button", name="Preview changes"), 1)
     keys.press("Enter")
-    expect(page.locator("#tray")).to_contain_text(
+    expect(page.locator("#pending-changes")).to_contain_text(
         "When oldest age of flights.> for board-* passes 20.0 s, disconnect it"
     )
     applied(keys, "ticket 12")
@@ -132,7 +132,7 @@ def test_an_archive_is_planned_and_applied(page: Page, keys: Keys) -> None:
     keys.reach(page.get_by_role("textbox", name="Segments whose newest record is older than"), 3)
     keys.write("7d")
     keys.press("Enter")
-    expect(page.locator("#tray")).to_contain_text("move to the archive directory")
+    expect(page.locator("#pending-changes")).to_contain_text("move to the archive directory")
     applied(keys, "ticket 13")
     expect(page.locator("#messages")).to_contain_text("Archive")
     assert keys.acts == 4
@@ -157,13 +157,15 @@ def test_the_worst_client_is_looked_at_and_planned_for_and_the_plan_is_taken_out
     keys.press("Enter")
     keys.reach(page.get_by_role("button", name=re.compile("Disconnect…")), 6)
     keys.press("Enter")
-    expect(page.locator("#tray").locator("[name=confirmed], #tray-reason").first).to_be_focused()
+    expect(
+        page.locator("#pending-changes").locator("[name=confirmed], #pending-reason").first
+    ).to_be_focused()
     keys.press("Escape")
     expect(menu).to_be_focused()
-    keys.find("Tray of changes")
+    keys.find("Pending changes")
     keys.reach(page.get_by_role("button", name=re.compile("Take out 1")), 3, back=True)
     keys.press("Enter")
-    expect(page.locator("#tray")).to_be_hidden()
+    expect(page.locator("#pending-changes")).to_be_hidden()
     expect(menu).to_be_focused()
 
 

@@ -9,7 +9,7 @@ import signal
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Console
-from tests.browser.test_jobs import empty_tray
+from tests.browser.test_jobs import discard_pending_changes
 from tests.browser.test_pages import AXE, RUN_AXE, open_page
 
 ROWS = "#clients tbody tr[data-name]"
@@ -68,7 +68,7 @@ def test_delivery_and_health_filter_each_and_a_column_can_be_chosen(page: Page) 
 
 
 def test_a_view_is_kept_and_everyone_it_shows_acted_on_by_keyboard_alone(page: Page) -> None:
-    empty_tray(page)
+    discard_pending_changes(page)
     open_page(page, "/clients/?q=carrier&delivery=live")
     page.get_by_text("Save this view…").focus()
     page.keyboard.press("Enter")
@@ -89,8 +89,8 @@ def test_a_view_is_kept_and_everyone_it_shows_acted_on_by_keyboard_alone(page: P
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    expect(page.locator("#tray")).to_contain_text("Pause 14 clients that matched “carrier”, live")
-    expect(page.locator("#tray")).to_contain_text("and 2 more")
+    expect(page.locator("#pending-changes")).to_contain_text("Pause 14 clients that matched “carrier”, live")
+    expect(page.locator("#pending-changes")).to_contain_text("and 2 more")
     page.evaluate(AXE.read_text(encoding="utf-8"))
     assert page.evaluate(RUN_AXE) == []
     page.get_by_role("button", name="Discard").click()
@@ -228,15 +228,15 @@ def test_of_thousands_only_the_rows_in_sight_are_in_the_page(page: Page) -> None
     }""") == {"first": 100, "tall": True, "view": "clients", "near": True, "limit": 57}
 
 
-def test_several_clients_are_chosen_and_go_to_the_tray_together(page: Page) -> None:
-    empty_tray(page)
+def test_several_clients_are_chosen_and_become_pending_changes_together(page: Page) -> None:
+    discard_pending_changes(page)
     open_page(page, "/clients/?q=carrier")
     expect(page.locator(ROWS)).to_have_count(14)
     for name in ("carrier-dl", "carrier-ev"):
         page.get_by_label(f"Choose {name}").check()
     expect(page.locator("#bulk")).to_contain_text("2 chosen")
     page.locator("#bulk").get_by_role("button", name="Pause…").click()
-    expect(page.locator("#tray")).to_contain_text("2 changes")
+    expect(page.locator("#pending-changes")).to_contain_text("2 changes")
     page.get_by_role("button", name="Discard").click()
 
 

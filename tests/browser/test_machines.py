@@ -77,7 +77,7 @@ def test_the_brokers_table_says_who_left_and_came_back_while_the_page_is_open(
 ) -> None:
     open_page(page, "/")
     brokers = page.locator("#brokers")
-    expect(brokers).to_contain_text("4 of 4 answer, asked at")
+    expect(brokers).to_contain_text("4 of 4 answer, checked at")
     for name in ("sluice-1/a", "sluice-1/b", "sluice-1/c", "prices"):
         expect(row(page, "brokers-title", name)).to_contain_text("answers")
     pools = page.locator("#pools")
@@ -106,7 +106,7 @@ def test_a_member_that_is_away_is_said_with_how_old_its_figures_are_and_is_the_s
     expect(group).to_contain_text("Every member takes part and agrees")
     expect(row(page, "members-title", "b")).to_contain_text("the same")
     say("away b")
-    expect(group).to_contain_text("Not all is well: b", timeout=SEEN_MS)
+    expect(group).to_contain_text("Attention needed: b", timeout=SEEN_MS)
     gone = row(page, "members-title", "b")
     expect(gone).to_contain_text("broker_away")
     expect(gone).to_contain_text(re.compile(r"[\d,]+ records?, "))
@@ -124,14 +124,15 @@ def test_a_member_that_isnt_waited_for_any_more_says_by_whom_and_what_it_has_con
 ) -> None:
     open_page(page, "/replication/")
     slow = row(page, "members-title", "c")
-    expect(slow).to_contain_text("sync: what is fully durable waits for it")
+    expect(slow).to_contain_text("sync: acknowledgements wait for it")
     say("downgraded c")
     expect(slow).to_contain_text(
-        "downgraded by policy: nothing waits for it; it has confirmed record 9,790,102", timeout=SEEN_MS
+        "downgraded by policy: acknowledgements do not wait for it; it has confirmed record 9,790,102",
+        timeout=SEEN_MS,
     )
     expect(slow).to_contain_text("812 entries, 21,098 records, 9.7 s")
     say("upgraded c")
-    expect(slow).to_contain_text("sync: what is fully durable waits for it", timeout=SEEN_MS)
+    expect(slow).to_contain_text("sync: acknowledgements wait for it", timeout=SEEN_MS)
 
 
 def test_a_revision_that_a_member_refuses_is_said_alike_on_every_page_that_tells_of_it(
@@ -164,7 +165,7 @@ def test_links_say_who_carries_them_why_one_is_away_and_which_is_off(page: Page,
     expect(newyork).to_contain_text("carrying")
     expect(newyork).to_contain_text("by a; b and c stand by")
     expect(newyork).to_contain_text("41 records, 120 ms")
-    expect(tokyo).to_contain_text("off: it keeps its place, and the log from there on")
+    expect(tokyo).to_contain_text("off: it keeps its position and pins the log from there")
     expect(tokyo).not_to_contain_text("by a")
     say("cut off")
     expect(newyork).to_contain_text(
@@ -188,7 +189,7 @@ def test_a_client_whose_member_is_away_isnt_called_disconnected(page: Page, say:
     expect(page.locator("#state")).to_have_text("Not known", timeout=SEEN_MS)
     page.reload()
     expect(page.locator("#head")).to_contain_text("Not known")
-    expect(page.locator("#head")).to_contain_text("What is shown of it is of")
+    expect(page.locator("#head")).to_contain_text("Figures are from")
     expect(page.locator("#head")).not_to_contain_text("isn’t connected")
     say("back b")
     expect(page.locator("#state")).to_have_text("Draining", timeout=SEEN_MS)
@@ -202,7 +203,7 @@ def test_the_journal_of_a_member_that_is_away_isnt_called_empty(page: Page, say:
     expect(page.locator("main")).to_contain_text("At b: 5 segments")
     say("away b")
     page.reload()
-    expect(page.locator("main")).to_contain_text("What the log has is known when b answers")
+    expect(page.locator("main")).to_contain_text("The log's contents are known when b answers")
     expect(page.locator("main")).not_to_contain_text("free to go.")
     expect(page.locator("main")).not_to_contain_text("0 segments")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.test_jobs import empty_tray
+from tests.browser.test_jobs import discard_pending_changes
 from tests.browser.test_pages import open_page
 
 ROWS = "#messages-list > li"
@@ -54,16 +54,16 @@ def test_more_than_the_page_takes_is_said_and_it_keeps_a_bounded_number(page: Pa
     assert page.locator(ROWS).count() == 500
 
 
-def test_a_message_is_published_by_hand_through_the_tray(page: Page) -> None:
-    empty_tray(page)
+def test_a_message_is_published_by_hand_as_a_pending_change(page: Page) -> None:
+    discard_pending_changes(page)
     open_page(page, "/messages/?topic=orders.nvfix")
     body = page.get_by_label("Body", exact=True)
     body.fill("{")
-    page.get_by_role("button", name="Put into the tray").click()
-    expect(page.locator("#tray")).to_contain_text("It isn’t JSON")
+    page.get_by_role("button", name="Preview changes").click()
+    expect(page.locator("#pending-changes")).to_contain_text("It isn’t JSON")
     body.fill('{"hello": "desk"}')
-    page.get_by_role("button", name="Put into the tray").click()
-    expect(page.locator("#tray")).to_contain_text("Publish 16 B to orders.nvfix")
+    page.get_by_role("button", name="Preview changes").click()
+    expect(page.locator("#pending-changes")).to_contain_text("Publish 16 B to orders.nvfix")
     page.get_by_label("Reason").fill("ticket 11")
     page.get_by_role("button", name="Apply").click()
     expect(page.locator("#messages")).to_contain_text("The message was published to orders.nvfix.")

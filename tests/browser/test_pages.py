@@ -65,8 +65,8 @@ def test_a_draft_its_parts_its_preview_and_its_mistakes_are_accessible(context: 
     page.get_by_role("button", name="Draft from the newest revision").click()
     page.wait_for_url(re.compile(r"/drafts/\d+/$"))
     draft = page.url
-    page.get_by_role("button", name="Show what it would do").click()
-    expect(page.locator("main")).to_contain_text("What differs from the newest revision")
+    page.get_by_role("button", name="Show preview").click()
+    expect(page.locator("main")).to_contain_text("Differences from the newest revision")
     accessible(page)
     for part in DRAFT_PARTS:
         open_page(page, f"{draft}{part}/")
@@ -88,7 +88,7 @@ def test_refusals_failures_and_pages_without_a_session_are_accessible_and_fit_a_
         accessible(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, page.url
 
-    words = ("Nothing is known", "There is no page", "A mistake of the console", "The database doesn’t")
+    words = ("Nothing is known", "There is no page", "Internal error of the console", "The database doesn’t")
     for path, said in zip((*ABSENT, *FAILING), words, strict=True):
         page.goto(path)
         looked_at(said)

@@ -29,15 +29,15 @@ def new_rule(page: Page, limit: str, mode: str) -> None:
     page.get_by_label("Limit").fill(limit)
     page.locator("main").get_by_label("Act").select_option("disconnect")
     page.get_by_label("Whether it is carried out").select_option(mode)
-    page.get_by_role("button", name="Put into the tray").click()
+    page.get_by_role("button", name="Preview changes").click()
 
 
-def test_a_rule_that_is_carried_out_needs_the_tick_and_cuts_off_whom_the_tray_named(page: Page) -> None:
+def test_a_rule_that_is_carried_out_needs_the_tick_and_cuts_off_whom_the_preview_named(page: Page) -> None:
     open_page(page, "/policies/")
     transports = page.request.get("/api/v1/transports").json()
     listed = transports["results"] if isinstance(transports, dict) else transports
     port = next(one["running"]["port"] for one in listed if one["name"] == "stomp")
-    tray = page.locator("#tray")
+    pending = page.locator("#pending-changes")
     with client(port, "desk") as (connection, heard):
         connection.subscribe(
             "/topic/u", id="s", ack="client", headers={"prefetch-count": "2", "receipt": "there"}
@@ -46,19 +46,19 @@ def test_a_rule_that_is_carried_out_needs_the_tick_and_cuts_off_whom_the_tray_na
         sent_to(port, "/topic/u", *map(str, range(20)))
 
         new_rule(page, "5", "shadow")
-        expect(tray).to_contain_text("1 client would be acted on (recorded only)", timeout=SEEN_MS)
-        assert tray.get_by_role("checkbox").count() == 0
+        expect(pending).to_contain_text("1 client would be acted on (recorded only)", timeout=SEEN_MS)
+        assert pending.get_by_role("checkbox").count() == 0
         page.get_by_role("button", name="Discard").click()
-        expect(tray).to_be_hidden()
+        expect(pending).to_be_hidden()
 
         new_rule(page, "6", "enforce")
-        expect(tray).to_contain_text("1 client disconnected", timeout=SEEN_MS)
-        expect(tray).to_contain_text("Client desk will be disconnected")
+        expect(pending).to_contain_text("1 client disconnected", timeout=SEEN_MS)
+        expect(pending).to_contain_text("Client desk will be disconnected")
         page.get_by_label("Reason").fill("it lags")
         page.get_by_role("button", name="Apply").click()
-        expect(tray.get_by_role("checkbox")).to_be_focused()  # the browser asks for it; nothing was sent
+        expect(pending.get_by_role("checkbox")).to_be_focused()  # the browser asks for it; nothing was sent
         assert not heard.failed
-        tray.get_by_role("checkbox").check()
+        pending.get_by_role("checkbox").check()
         page.get_by_role("button", name="Apply").click()
         expect(page.locator("#messages")).to_contain_text("is published and in force", timeout=SEEN_MS)
         assert heard.next("ERROR").headers["message"] == "slow_client_backlog"

@@ -127,10 +127,10 @@ def test_what_a_draft_sets_a_client_sees_when_it_is_published(page: Page) -> Non
     page.get_by_label("Largest body").fill("4096")
     page.get_by_role("button", name="Save in the draft").click()
     expect(page.get_by_role("row", name="stomp stomp 127.0.0.1")).to_contain_text("resume last-acked")
-    page.get_by_role("button", name="Show what it would do").click()
+    page.get_by_role("button", name="Show preview").click()
     for words in ("stomp: resume", "last-acked", "stomp: max body", "4096"):
         expect(page.locator("#preview")).to_contain_text(words)
-    page.get_by_role("button", name="Put into the tray").click()
+    page.get_by_role("button", name="Preview changes").click()
     page.get_by_label("Reason").fill("they ask for it")
     page.get_by_role("button", name="Apply").click()
     expect(page.locator("#messages")).to_contain_text("is published")

@@ -89,7 +89,9 @@ def test_a_member_without_quorum_stands_at_the_top_of_pages_and_everywhere_else(
     assert set(told.members) == {"The b is no_quorum (no_quorum)", "The link.ny is link_away (link_away)"}
 
     found = found_everywhere(page)
-    assert "ProblemEntry" not in page.get("/replication/").content.decode(), "the tray has its own problems"
+    assert "ProblemEntry" not in page.get("/replication/").content.decode(), (
+        "pending changes show their own problems"
+    )
     status, parts = found["ready"]
     assert status == 503 and [(one["name"], one["ok"], one["problem"], one["since"]) for one in parts] == [
         ("group sluice-1/b", False, "no_quorum", BEGAN),
@@ -113,7 +115,7 @@ def test_a_member_without_quorum_stands_at_the_top_of_pages_and_everywhere_else(
     assert told.closed_at is not None
     found = found_everywhere(page)
     assert found["ready"] == (200, []) and found["metrics"] == {}
-    assert "Every member takes part and agrees" in found["page"]
+    assert "Every member is active and consistent" in found["page"]
     assert found["brokers"]["sluice-1/b"]["problems"] == []
 
 

@@ -1,9 +1,10 @@
-"""Selectors: JMS's conditions (a part of SQL-92) over a record's headers, as STOMP clients write them.
+"""Selectors: JMS conditions (a subset of SQL-92) over a record's headers, as STOMP clients write them.
 
-    parser     text to tokens, tokens to a test, by precedence
-    values     what comparing, calculating and LIKE mean where headers are texts
+    parser     splits text into tokens and compiles them to a test, by operator precedence
+    values     comparison, calculation and LIKE on headers, which are texts
 
-As a filter's text a selector stands behind `[selector] `, on one line; a filter over the body may follow on the next.
+In a filter's text, a selector follows `[selector] ` on one line. A filter over the body may follow on the
+next line.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ MARK = "[selector] "
 
 
 def join_filter_text(selector: str, body_filter: str) -> str:
-    """A selector, a filter over the body, or both, as the one text that a subscription has; "" for neither."""
+    """Join a selector and a filter over the body to one filter text. Either may be empty."""
     if not selector.strip():
         return body_filter
     line = f"{MARK}{' '.join(selector.splitlines())}"
@@ -22,7 +23,7 @@ def join_filter_text(selector: str, body_filter: str) -> str:
 
 
 def split_filter_text(text: str) -> tuple[str, str]:
-    """The selector and the filter over the body in such a text; "" for what isn't there."""
+    """Split a filter text into its selector and its filter over the body; "" for a missing one."""
     if not text.startswith(MARK):
         return "", text
     selector, _, body_filter = text.removeprefix(MARK).partition("\n")

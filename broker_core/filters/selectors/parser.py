@@ -1,9 +1,8 @@
-"""A selector's text as tokens. Everything that can be wrong is said with its column, counted from 1.
+"""Parser and compiler of selectors: from text to tokens, and from tokens to a test of headers.
 
-From a selector's tokens to a test of headers, by precedence: OR, AND, NOT, comparisons, sums, products, signs.
-
-Comparisons bind the same whichever they are, and from the left, so that `a > 1 = TRUE` asks what it seems to. Closures are
-built from tokens that were checked; nothing that comes from outside is executed.
+Precedence, loosest first: OR, AND, NOT, comparisons, sums, products, signs. All comparisons have the same
+precedence and are left-associative, so that `a > 1 = TRUE` has its natural meaning. The test consists of
+closures built from validated tokens; no input is executed. Every error names its column, counted from 1.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ KEYWORDS: Final = frozenset(
 )
 HYPHENATED: Final = "hyphenated_props:"
 _PREFIXES: Final = (HYPHENATED, "convert_string_expressions:")
-"""What ActiveMQ's clients may put before a selector. Texts are converted here anyway."""
+"""Prefixes that ActiveMQ's clients may put before a selector. Texts are always converted here."""
 _SIGNS: Final = ("<>", "<=", ">=", "=", "<", ">", "+", "-", "*", "/", "%", "(", ")", ",")
 _DIGITS: Final = frozenset("0123456789")
 _LETTERS: Final = frozenset("0123456789abcdefABCDEF_")
 
 
 class SelectorTokenType(Enum):
-    """What a token is."""
+    """Type of a selector's token. The value is its name in error messages."""
 
     NAME = "a name"
     TEXT = "a text"
@@ -43,7 +42,10 @@ class SelectorTokenType(Enum):
 
 
 class SelectorToken(NamedTuple):
-    """One token; `value` is a number's, a keyword's in capitals, a text's without quotes."""
+    """Token of a selector.
+
+    `value` is the number, the keyword in upper case, or the text without quotes. `column` counts from 1.
+    """
 
     kind: SelectorTokenType
     value: str | int | float
@@ -51,7 +53,7 @@ class SelectorToken(NamedTuple):
 
 
 def selector_error(why: str, column: int) -> ClientError:
-    """The refusal of a selector."""
+    """Return the error for an invalid selector."""
     return ClientError(
         "bad_selector",
         f"The selector can't be read: {why} (column {column}).",
@@ -61,7 +63,11 @@ def selector_error(why: str, column: int) -> ClientError:
 
 
 def tokenize_selector(text: str) -> list[SelectorToken]:
-    """The tokens, the end last. Raises ClientError bad_selector."""
+    """Split a selector into tokens; the last one is END.
+
+    Raises:
+        ClientError: `bad_selector`.
+    """
     if len(text) > MAX_CHARACTERS:
         raise selector_error(f"it has more than {MAX_CHARACTERS} characters", MAX_CHARACTERS + 1)
     at, hyphens = 0, False
@@ -78,7 +84,7 @@ def tokenize_selector(text: str) -> list[SelectorToken]:
 
 
 def _skip(text: str, at: int) -> int:
-    """Past spaces and comments."""
+    """Return the position after spaces and comments."""
     while at < len(text):
         if text[at].isspace():
             at += 1
@@ -96,6 +102,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _token(text: str, at: int, hyphens: bool) -> tuple[SelectorToken, int]:
+    """Return the token at a position, and the position after it."""
     letter = text[at]
     if letter in "'\"":
         value, end = _quoted(text, at)
@@ -142,7 +149,7 @@ def _quoted(text: str, at: int) -> tuple[str, int]:
 
 
 def _number(text: str, at: int) -> tuple[SelectorToken, int]:
-    """42, 0x2A, 052, 4.2, .5, 4e2, each with or without the L, F or D of Java."""
+    """Read a number: 42, 0x2A, 052 (octal), 4.2, .5 or 4e2, with an optional Java suffix L, F or D."""
     end = at
     if text[at : at + 2] in ("0x", "0X"):
         end = at + 2
@@ -192,7 +199,7 @@ JMS: Final = {
     "JMSReplyTo": "reply-to",
     "JMSExpiration": "expires",
 }
-"""What JMS calls a message's own properties, as STOMP's headers."""
+"""STOMP header of each JMS property."""
 _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _SIGN = range(1, 8)
 _BINDS: Final = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "%": _PRODUCT} | dict.fromkeys(
     COMPARE, _COMPARISON
@@ -200,11 +207,17 @@ _BINDS: Final = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "%": _PRODU
 _WORDS: Final = {"OR": _OR, "AND": _AND} | dict.fromkeys(("NOT", "BETWEEN", "IN", "LIKE", "IS"), _COMPARISON)
 
 MAX_MIXED: Final = 256
-"""Letters of a LIKE pattern that has both % and _."""
+"""Maximum characters of a LIKE pattern that contains both % and _."""
 
 
 class _SelectorTerm(NamedTuple):
-    """A part of a selector: how its value is had, whether it is a condition, and its text when it is one in quotes."""
+    """Compiled part of a selector.
+
+    Attributes:
+        get: Returns the value of the part for some headers.
+        condition: Whether the part is a condition.
+        text: Text of a quoted literal, else None.
+    """
 
     get: Get
     condition: bool = False
@@ -213,7 +226,11 @@ class _SelectorTerm(NamedTuple):
 
 @lru_cache(maxsize=512)
 def compile_selector(text: str) -> HeaderTest:
-    """A test that is TRUE for the headers that are wanted, FALSE or unknown for others. Raises ClientError bad_selector."""
+    """Compile a selector to a test of headers, which returns TRUE, FALSE or unknown (None).
+
+    Raises:
+        ClientError: `bad_selector`.
+    """
     parser = _SelectorParser(tokenize_selector(text))
     part = parser.part(0)
     parser.expect(SelectorTokenType.END, "")
@@ -226,6 +243,8 @@ def _verdict(part: _SelectorTerm) -> HeaderTest:
 
 
 class _SelectorParser:
+    """Precedence climbing parser over one list of tokens."""
+
     def __init__(self, tokens: list[SelectorToken]) -> None:
         self._tokens = tokens
         self._at = 0
@@ -249,7 +268,10 @@ class _SelectorParser:
         return False
 
     def expect(self, kind: SelectorTokenType, value: str) -> SelectorToken:
-        """The next token, which must be that."""
+        """Return the next token, which must have this type and value.
+
+        Raises ClientError `bad_selector` otherwise.
+        """
         if not self._is(kind, value):
             raise self._unexpected(value or kind.value)
         return self._next()
@@ -260,7 +282,7 @@ class _SelectorParser:
         return selector_error(f"{wanted} is expected, not {found}", token.column)
 
     def part(self, binds: int) -> _SelectorTerm:
-        """The part that begins here, with what binds more closely than that."""
+        """Parse the part that begins here, including operators that bind more tightly than `binds`."""
         left = self._first()
         while True:
             token = self._token
@@ -277,6 +299,7 @@ class _SelectorParser:
             left = self._further(left, strength)
 
     def _first(self) -> _SelectorTerm:
+        """Parse an operand: a name, a literal, a negation, a sign or parentheses."""
         token = self._next()
         value = token.value
         match token.kind, value:
@@ -303,6 +326,7 @@ class _SelectorParser:
         raise self._unexpected("a name, a value or (")
 
     def _further(self, left: _SelectorTerm, strength: int) -> _SelectorTerm:
+        """Parse the operator after `left` and its right operand."""
         token = self._next()
         if token.kind is SelectorTokenType.SIGN:
             sign, right = str(token.value), self.part(strength)
@@ -368,8 +392,12 @@ class _SelectorParser:
 
 
 def _matcher(pattern: str, escape: str, column: int) -> Callable[[str], bool]:
-    """Whether a text is LIKE a pattern. What stands between % is looked for piece by piece, which costs what the text is long;
-    RE2 tries as many ways as the pattern has letters when it has many %, so with _ among them it may have few."""
+    """Return a function that tests whether a text matches a LIKE pattern.
+
+    Without `_`, the texts between % are searched one after the other, in time linear in the length of the
+    text. RE2 tries as many alternatives as the pattern has characters if it has many %. So a pattern with
+    both is limited to MAX_MIXED.
+    """
     pieces: list[str] = [""]
     made, letters, anyone = ["(?s)"], iter(pattern), False
     for letter in letters:
@@ -402,7 +430,7 @@ def _matcher(pattern: str, escape: str, column: int) -> Callable[[str], bool]:
 
 
 def _in_order(pieces: Sequence[str], text: str) -> bool:
-    """Whether a text is these pieces with anything between them."""
+    """Return whether a text consists of these pieces in order, with anything between them."""
     first, *between = pieces
     if not between:
         return text == first
@@ -419,6 +447,7 @@ def _in_order(pieces: Sequence[str], text: str) -> bool:
 
 
 def _compared(sign: str, left: _SelectorTerm, right: _SelectorTerm) -> _SelectorTerm:
+    """Return the term that compares two terms."""
     one, other = left.get, right.get
     by_letters = left.text is not None or right.text is not None
     return _SelectorTerm(lambda headers: compare(sign, one(headers), other(headers), by_letters), True)
@@ -435,7 +464,11 @@ def _negated(part: _SelectorTerm) -> _SelectorTerm:
 
 
 def _joined(left: _SelectorTerm, right: _SelectorTerm, decides: bool) -> _SelectorTerm:
-    """Of three values: True where one is enough (OR), False where one spoils it (AND), unknown where neither is sure."""
+    """Return the term that joins two conditions by OR (`decides` True) or AND (`decides` False).
+
+    OR is TRUE if any side is TRUE, AND is FALSE if any side is FALSE. Otherwise the result is unknown if a
+    side is.
+    """
     one, other = _verdict(left), _verdict(right)
 
     def get(headers: Headers) -> Value:

@@ -1,10 +1,11 @@
-"""What comparing and calculating mean, where headers are texts and may be absent. Nothing here raises.
+"""Comparison and arithmetic of selectors, whose headers are texts and may be missing. No function raises.
 
-a header that isn't there      NULL; every test of it is unknown, but IS NULL
-a header that reads as number  one, beside a number, and beside another header that reads so
-a header "true" or "FALSE"     TRUE or FALSE, in any case, beside one of these and where a condition is wanted
-'texts'                        texts: '1.10' = '1.1' is false, and < compares by letters unless both read as numbers
-values of different kinds      no test of them is true, and <> isn't either (JMS)
+missing header                 NULL; every condition on it is unknown, except IS NULL
+header that reads as a number  a number, when compared with a number or with another such header
+header "true" or "FALSE"       TRUE or FALSE in any case, when compared with one or used as a condition
+'text'                         text: '1.10' = '1.1' is false; < compares characters unless both are
+numbers
+values of different types      no comparison of them is true, not even <> (JMS)
 """
 
 from __future__ import annotations
@@ -20,12 +21,17 @@ _MAX_DIGITS: Final = 18
 _NUMBER_LETTERS: Final = frozenset("0123456789+-.eE")
 
 COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "=": eq, "<>": ne, "<": lt, "<=": le, ">": gt, ">=": ge,
-}  # fmt: skip
+    "=": eq,
+    "<>": ne,
+    "<": lt,
+    "<=": le,
+    ">": gt,
+    ">=": ge,
+}
 
 
 def to_number(value: Value) -> int | float | None:
-    """A value as a number, None when it doesn't read as one."""
+    """Return the value as a number, or None if it is none."""
     if isinstance(value, str):
         return _read(value)
     return None if value is None or isinstance(value, bool) else value
@@ -41,7 +47,7 @@ def _read(text: str) -> int | float | None:
 
 
 def to_condition(value: Value) -> Verdict:
-    """A value where a condition is wanted."""
+    """Return the value as a condition: TRUE, FALSE or unknown (None)."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -50,7 +56,10 @@ def to_condition(value: Value) -> Verdict:
 
 
 def compare(sign: str, left: Value, right: Value, by_letters: bool) -> Verdict:
-    """`by_letters`: one of the two is a text in quotes, so that = and <> compare letters."""
+    """Return the result of `left sign right`, or None if it is unknown.
+
+    `by_letters` says that one operand is a quoted text, so that = and <> compare characters.
+    """
     if left is None or right is None:
         return None
     test = COMPARE[sign]
@@ -69,7 +78,10 @@ def compare(sign: str, left: Value, right: Value, by_letters: bool) -> Verdict:
 
 
 def calculate(sign: str, left: Value, right: Value) -> int | float | None:
-    """NULL for what can't be calculated. Of whole numbers the quotient is whole, towards zero, as in Java."""
+    """Return the result of `left sign right`, or None (NULL) if it cannot be calculated.
+
+    The quotient of two integers is an integer, rounded towards zero, as in Java.
+    """
     one, other = to_number(left), to_number(right)
     if one is None or other is None:
         return None
@@ -88,7 +100,8 @@ def calculate(sign: str, left: Value, right: Value) -> int | float | None:
                 made = int(made) if isinstance(one, int) and isinstance(other, int) else made
     except (ArithmeticError, ValueError):
         return None
-    # Products of products would grow without end; beyond 64 bits they are no longer exact, as Java's wouldn't be either.
+    # Convert large integers to float: products of products would grow without limit. Java's are not exact
+    # beyond 64 bits either.
     return (
         float(made)
         if isinstance(made, int) and made.bit_length() > 63 and made.bit_length() < 1_000

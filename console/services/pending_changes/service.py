@@ -117,7 +117,9 @@ def add_change(
         rows = PendingChange.objects.filter(owner_id=actor.user_id, instance=instance)
         fresh = not rows.filter(kind=kind, target=target).exists()
         if fresh and rows.count() >= MAX_ITEMS:
-            raise OperatorError("tray_full", f"A tray holds {MAX_ITEMS} acts.", "Do or discard some.")
+            raise OperatorError(
+                "tray_full", f"At most {MAX_ITEMS} changes can be pending.", "Apply or discard some."
+            )
         item, _ = PendingChange.objects.update_or_create(
             owner_id=actor.user_id,
             instance=instance,
@@ -142,7 +144,7 @@ def add_policy_change(actor: Actor, changes: Mapping[str, Any]) -> PolicyDraft:
     if draft is not None and draft.base != policies.newest_revision(instance).number:
         raise OperatorError(
             "revision_changed",
-            "Somebody published a revision since your tray’s change was begun.",
+            "Another revision was published after you began your pending policy change.",
             "Discard that change, and make it again.",
         )
     with transaction.atomic():
@@ -224,20 +226,22 @@ def apply_changes(
         OperatorError: `reason_needed`, `tray_blocked`, `plan_changed` or `confirm_needed`. Then nothing was
             applied.
     """
-    why, tray = reason.strip(), list_changes(actor, patterns)
+    why, pending = reason.strip(), list_changes(actor, patterns)
     if not why:
         raise OperatorError("reason_needed", "A reason is required: it goes into the audit.", "Say why.")
-    if tray.blocked:
-        raise OperatorError("tray_blocked", tray.blocked[0], "Change it, or take it out of the tray.")
-    if plan != tray.digest:
+    if pending.blocked:
+        raise OperatorError(
+            "tray_blocked", pending.blocked[0], "Change it, or remove it from the pending changes."
+        )
+    if plan != pending.digest:
         raise OperatorError(
             "plan_changed",
             "What it would do has changed since it was shown; nothing was done.",
             "Look at it again.",
         )
-    if tray.warnings and not confirmed:
+    if pending.warnings and not confirmed:
         raise OperatorError("confirm_needed", "Its warnings must be confirmed first.", "Tick the box.")
-    return [_do(actor, one.item, why) for one in tray.planned]
+    return [_do(actor, one.item, why) for one in pending.planned]
 
 
 def _do(actor: Actor, item: PendingChange, reason: str) -> ApplyOutcome:

@@ -41,7 +41,7 @@ function update() {
   if (note) note.hidden = Boolean(client);
   if (!client) return;
   for (const [key, text] of Object.entries(FIGURES)) setText(one(`[data-figure="${key}"]`), text(client) ?? "–");
-  setText(one("#why"), client.why_slow ? inWords(client.why_slow.sentence) : client.health === "keeps up" ? "It keeps up." : "The broker doesn’t say why.");
+  setText(one("#why"), client.why_slow ? inWords(client.why_slow.sentence) : client.health === "keeps up" ? "Keeping up." : "The broker reports no reason.");
   setText(one("#waits"), waits(client));
   if (client.subscriptions) subscriptions(client.subscriptions);
 }
@@ -57,10 +57,10 @@ function forecast(found) {
 
 /** What waits, since when, and what of it is lost for good. */
 function waits(client) {
-  if (!client.lag_messages) return "Nothing waits for it.";
-  const lost = client.lost_messages ? `${count(client.lost_messages)} are lost.` : "None is lost.";
-  const again = client.caught_up_in_s === null ? `When it has caught up can’t be told: ${client.caught_up_why_none}.` : `As it goes now it has caught up in ${duration(1000 * client.caught_up_in_s)}.`;
-  const waits = client.lag_at_most ? `Its replay has ${count(client.lag_messages)} records of the log before it, of all topics.` : `${count(client.lag_messages)} messages wait, the oldest for ${duration(client.lag_ms)}.`;
+  if (!client.lag_messages) return "No backlog.";
+  const lost = client.lost_messages ? `${count(client.lost_messages)} messages lost.` : "No losses.";
+  const again = client.caught_up_in_s === null ? `No catch-up estimate: ${client.caught_up_why_none}.` : `At the current rate, caught up in  ${duration(1000 * client.caught_up_in_s)}.`;
+  const waits = client.lag_at_most ? `Its replay has ${count(client.lag_messages)} records of the log to read, of all topics.` : `${count(client.lag_messages)} messages queued, the oldest for ${duration(client.lag_ms)}.`;
   return `${waits} ${lost} ${again}`;
 }
 
@@ -97,7 +97,7 @@ function zoomTo(wanted) {
 const shared = { height: 96, sync: "client", marks: () => marks, range: span, zoomed: zoomTo };
 const lag = timePlot(one("#lane-lag"), [{ label: "Lag", colour: "--data-1", scale: "time", format: duration }], { ...shared, axes: false, labels: true });
 const held = timePlot(one("#lane-held"), [{ label: "Memory", colour: "--data-2", scale: "bytes", format: bytes }, { label: "Spool", colour: "--data-1", scale: "bytes", format: bytes }], shared);
-const rates = timePlot(one("#lane-rates"), [{ label: "Handed over /s", colour: "--data-1", scale: "messages", format: rate }], { ...shared, axes: false });
+const rates = timePlot(one("#lane-rates"), [{ label: "Sent /s", colour: "--data-1", scale: "messages", format: rate }], { ...shared, axes: false });
 
 function draw() {
   const none = samples.length === 0;
@@ -118,8 +118,8 @@ function draw() {
 /** What the marks are, and from when on anything is kept: a line that begins late is no client that came late. */
 function note() {
   const [from] = span(), late = samples.length && samples[0].at - from > Math.max(600, 0.02 * (span()[1] - from));
-  const kept = source === "hours" ? `by the minute for ${MINUTE_DAYS} days, before that the hours that the pipeline computed` : Date.now() / 1000 - from > MINUTES_S ? `kept for ${MINUTE_DAYS} days; longer only as hours that the pipeline’s job client-history computes` : "";
-  setText(one("#timeline-note"), [late ? `nothing is known of it from before ${clock(samples[0].at * 1000)}` : "", kept].filter(Boolean).join("; ") || "marks: decisions, revisions, restarts");
+  const kept = source === "hours" ? `by the minute for ${MINUTE_DAYS} days, older data by the hour from the pipeline` : Date.now() / 1000 - from > MINUTES_S ? `kept for ${MINUTE_DAYS} days; longer only as hours that the pipeline’s job client-history computes` : "";
+  setText(one("#timeline-note"), [late ? `no data before ${clock(samples[0].at * 1000)}` : "", kept].filter(Boolean).join("; ") || "marks: decisions, revisions, restarts");
   one("#zoom-out").hidden = !zoom;
 }
 

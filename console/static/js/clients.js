@@ -15,7 +15,7 @@ const rows = new Map(), chosen = new Set();
 const FILTERS = all("[data-filter]");
 const OPTIONAL = new Set(["text", "percent", "rate", "age", "trend", "limit"]); // left out where there is little room
 // What fills up, in one word: the table has no room for more.
-const SIGNAL_WORDS = { outbound_bytes: "memory", outbound_messages: "memory", pool_memory: "pool", pool_disk: "pool’s disk", spool_bytes: "spool", spool_age: "offlined", oldest_age: "age", conflation_bytes: "conflation", backlog_bytes: "backlog", backlog_messages: "backlog", drain_rate: "rate", write_blocked: "blocked", window_full: "window", unacked_messages: "unacked", unacked_age: "unacked", ack_silence: "unacked", pinned_bytes: "log held", user_pinned_bytes: "log held" };
+const SIGNAL_WORDS = { outbound_bytes: "memory", outbound_messages: "memory", pool_memory: "pool", pool_disk: "pool’s disk", spool_bytes: "spool", spool_age: "offlined", oldest_age: "age", conflation_bytes: "conflation", backlog_bytes: "backlog", backlog_messages: "backlog", drain_rate: "rate", write_blocked: "blocked", window_full: "window", unacked_messages: "unacked", unacked_age: "unacked", ack_silence: "unacked", pinned_bytes: "log pinned", user_pinned_bytes: "log pinned" };
 let view = readView(location.search), offset = 0, held = false, order = [];
 
 // In the page at once: what is in sight, and an edge on either side. More would only make each key of a search slower.
@@ -138,7 +138,7 @@ function counts() {
   setText(one("span", pages), `${count(offset + 1)} to ${count(Math.min(offset + NARROW_ROWS, feed.total))} of ${count(feed.total)}`);
   one("[data-turn='-1']", pages).disabled = offset === 0;
   one("[data-turn='1']", pages).disabled = offset + NARROW_ROWS >= feed.total;
-  setText(one("#held"), held ? "Rows held while you point at or select one; numbers go on" : "");
+  setText(one("#held"), held ? "Rows stay in place while you point at or select one; figures update" : "");
   verdict(totals);
 }
 
@@ -202,7 +202,7 @@ function bulk() {
   form.hidden = chosen.size === 0;
   setText(one("b", form), `${chosen.size} chosen`);
   one("#bulk-names").replaceChildren(...[...chosen].slice(0, 50).map((name) => make("input", { type: "hidden", name: "client", value: name })));
-  setText(one("#bulk-note"), chosen.size > 50 ? "The first 50 go to the tray at once." : "Each goes to the tray, with its effect, before anything happens.");
+  setText(one("#bulk-note"), chosen.size > 50 ? "The first 50 become pending changes." : "Each becomes a pending change with its effect.");
 }
 
 function selecting() {

@@ -43,7 +43,7 @@ async function ask() {
   let answer = null;
   try { answer = await fetch(`${list.dataset.follow}?${query}`, { redirect: "manual" }); } catch { /* the frame says that the console doesn't answer */ }
   if (!following) return;
-  if (answer?.type === "opaqueredirect" || (answer && !answer.ok)) { stop(answer.ok === false && answer.status === 403 ? "You may not read this topic any more." : "It can’t be followed any further: load the page again."); return; }
+  if (answer?.type === "opaqueredirect" || (answer && !answer.ok)) { stop(answer.ok === false && answer.status === 403 ? "You no longer have permission to read this topic." : "Cannot follow further: reload the page."); return; }
   if (answer) take(await answer.text());
   if (following) timer = setTimeout(ask, EVERY_MS);
 }
@@ -61,8 +61,8 @@ function take(html) {
   trim();
   one("#messages-none")?.remove();
   const parts = [];
-  if (passed) parts.push(`More comes than this page shows: ${count(passed)} records of the log passed unseen.`);
-  if (dropped) parts.push(`The newest ${MOST_ROWS} are shown; ${count(dropped)} older ones were let go.`);
+  if (passed) parts.push(`Too fast to show: ${count(passed)} records of the log were skipped.`);
+  if (dropped) parts.push(`The newest ${MOST_ROWS} are shown; ${count(dropped)} older ones were removed.`);
   say(parts.join(" "));
   document.dispatchEvent(new Event("sluice:swap"));
 }

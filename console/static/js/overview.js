@@ -63,7 +63,7 @@ function figures(status) {
 // A standstill is the broker's own defect, so it stands by the process and not by a client.
 function up(status) {
   const found = status.totals?.standstills ?? 0;
-  return `${duration((status.uptime_s ?? 0) * 1000)}${found ? `, ${count(found)} standstill${found === 1 ? "" : "s"}: see its log` : ""}`;
+  return `${duration((status.uptime_s ?? 0) * 1000)}${found ? `, ${count(found)} stall${found === 1 ? "" : "s"}: see its log` : ""}`;
 }
 
 const put = (key, text) => setText(one(`[data-figure="${key}"]`), text);
@@ -104,7 +104,7 @@ async function drawPools(known) {
     setText(note, words);
   });
   const rest = known.length - worst.length;
-  one("#pools").replaceChildren(...[...poolElements.values()].map((shown) => shown.root), ...(rest ? [make("p", { class: "meta" }, `and ${count(rest)} that are less full`)] : []));
+  one("#pools").replaceChildren(...[...poolElements.values()].map((shown) => shown.root), ...(rest ? [make("p", { class: "meta" }, `and ${count(rest)} less full`)] : []));
   drawPool(worst[0]);
   pools({ pools: known });
 }
@@ -137,7 +137,7 @@ function poolWords(pool, ahead, alone = false) {
 
 function outlook(pool, ahead) {
   if (!pool.memory_limit) return "it has no limit";
-  if (ahead === null) return `how fast it grows can’t be said before ${about(60 * LEAST_MINUTES)} are recorded`;
+  if (ahead === null) return `growth rate available after ${about(60 * LEAST_MINUTES)} of data`;
   if (ahead.full === 0) return "it is full";
   return ahead.soonest !== null ? `full in ${about(ahead.soonest)} at the soonest` : `it isn’t full within ${about(aheadOf())}`;
 }

@@ -1,6 +1,6 @@
 // Ctrl-K: a page, a part of this page, or a client by some letters of its name. A combobox over one list; the keyboard alone is enough.
 import { all, icon, make, one, setAttribute, setText, typing } from "./dom.js";
-import { enter } from "./tray.js";
+import { enter } from "./pending_changes.js";
 
 const MOST = 12, MOST_CLIENTS = 8, WAIT_MS = 120;
 const dialog = one("#palette"), field = one("#palette-field"), list = one("#palette-list"), said = one("#palette-said");
@@ -38,8 +38,8 @@ function known() {
   const more = all("#palette-more a").map((link) => ({ word: link.textContent.trim(), kind: "page", href: link.href }));
   const parts = all("main h2").filter((head) => head.offsetParent).map((head) => ({ word: head.textContent.trim(), kind: "on this page", element: head }));
   const themes = all("[data-theme-set]").map((button) => ({ word: `Theme: ${button.textContent.trim().toLowerCase()}`, kind: "act", press: button }));
-  const tray = one("#tray:not([hidden])") ? [{ word: "Tray of changes", kind: "on this page", act: enter }] : [];
-  return [...tray, ...pages, ...more, ...parts, ...themes];
+  const pending = one("#pending-changes:not([hidden])") ? [{ word: "Pending changes", kind: "on this page", act: enter }] : [];
+  return [...pending, ...pages, ...more, ...parts, ...themes];
 }
 
 function find(text) {
@@ -65,7 +65,7 @@ function show(entries) {
   active = 0;
   list.replaceChildren(...entries.map((entry, at) => make("li", { role: "option", id: `palette-${at}`, "data-at": at, "aria-selected": "false" },
     icon(entry.kind === "page" ? "arrow-right" : entry.kind === "act" ? "bolt" : entry.kind === "on this page" ? "chevron-right" : "plug-connected"), make("bdi", { class: "cut grow" }, entry.word), make("span", { class: "meta" }, entry.kind), entry.key ? make("kbd", {}, entry.key) : null)));
-  setText(said, entries.length ? `${entries.length} found` : "Nothing is called so");
+  setText(said, entries.length ? `${entries.length} found` : "No match");
   mark();
 }
 

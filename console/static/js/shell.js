@@ -5,13 +5,13 @@ import { ago, clock, count, duration, minute, moment } from "./format.js";
 import { palette } from "./palette.js";
 import { picker } from "./past.js";
 import { watchStanding } from "./standing.js";
-import { trayKeys } from "./tray.js";
+import { pendingChangesKeys } from "./pending_changes.js";
 import { choice, choices, choose, dayAndTime, zoneWord } from "./zone.js";
 
 // What is said of the connection, not of any page's figures.
 const WORDS = {
-  connecting: ["Connecting to the broker", "loader"], live: ["Connected to the broker", "point"], stale: ["Nothing heard from the broker", "alert-triangle"],
-  reconnecting: ["Connection lost, trying again", "wifi-off"], paused: ["What moves is paused", "player-pause"], refused: ["Session ended", "lock"],
+  connecting: ["Connecting to the broker", "loader"], live: ["Connected to the broker", "point"], stale: ["No report from the broker", "alert-triangle"],
+  reconnecting: ["Connection lost, trying again", "wifi-off"], paused: ["Live updates paused", "player-pause"], refused: ["Session ended", "lock"],
 };
 
 export const feed = document.body.dataset.feed ? new Feed(document.body.dataset.feed, document.body.dataset.instance) : null;
@@ -171,7 +171,7 @@ function copying() {
   });
 }
 
-themes(); menu(); badge(); sidebar(); clocks(); dialogs(); menus(); keyboard(pause()); times(); fieldsOfKind(); copying(); focusOnWrong(); palette(); picker(); trayKeys();
+themes(); menu(); badge(); sidebar(); clocks(); dialogs(); menus(); keyboard(pause()); times(); fieldsOfKind(); copying(); focusOnWrong(); palette(); picker(); pendingChangesKeys();
 watchStanding(feed);
 setInterval(times, 10_000);
 for (const event of ["htmx:after:swap", "sluice:swap", "sluice:zone"]) document.addEventListener(event, () => times());

@@ -1,4 +1,4 @@
-// What is wrong now, at the top of every page: asked for every five seconds over HTTP, so that it also comes where WebSockets are cut.
+// Current problems, at the top of every page: asked for every five seconds over HTTP, so that it also comes where WebSockets are cut.
 // A console that doesn't answer, and a session that ended, are said here too: no server could.
 import { icon, make, one } from "./dom.js";
 import { moment } from "./format.js";
@@ -19,7 +19,7 @@ async function ask(root) {
     const answer = await fetch(root.dataset.url, { headers: { "X-Requested-With": "fetch" }, redirect: "manual" });
     if (answer.type === "opaqueredirect" || answer.status === 401) { ended(root); return "ended"; }
     if (answer.ok) show(root, await answer.text());
-    else if (answer.status === 503) say(root, "database", "The database doesn’t answer", "Nothing can be changed, and nothing new is shown but what moves by itself.");
+    else if (answer.status === 503) say(root, "database", "The database doesn’t answer", "Changes are not possible, and only live figures update.");
     else if (answer.status !== 403) say(root, "web", `The console answers with an error (${answer.status})`, "See log/web.log.");
     silentSince = null;
   } catch {

@@ -19,6 +19,7 @@ from console.services.actions import planner
 from console.services.actors import Actor, access_of
 from console.services.pending_changes import service
 from tests.support.fake_broker import FakeBroker
+from tests.support.html import minified
 
 
 def staged(actor: Actor, **plan: Any) -> policies.PolicyChange:
@@ -114,8 +115,8 @@ def test_a_member_that_used_its_part_is_named_with_its_part_on_the_page_and_in_t
     rollout.save()
     browser = Client()
     browser.force_login(operator)
-    page = browser.get("/policies/").content.decode()
-    assert "Each member has its part of them: a 3, b 2." in page
+    page = minified(browser.get("/policies/"))
+    assert "Each member has a share of them: a 3, b 2." in page
     decide(instance, 2, 2, mode="enforce", member="b")
     decide(instance, 2, 1, mode="shadow", rule="age", member="b", details={"held_at": 2})
     assert rollouts.stop_if_exceeded(instance) is not None
@@ -124,7 +125,7 @@ def test_a_member_that_used_its_part_is_named_with_its_part_on_the_page_and_in_t
         "The next one, on client desk-1 by age, was not carried out."
     )
     assert AuditEvent.objects.get(action="rollout.returned").reason == why
-    page = browser.get("/policies/").content.decode()
+    page = minified(browser.get("/policies/"))
     assert why in page
 
 

@@ -15,7 +15,7 @@ def test_a_part_stands_in_the_guide(part: str) -> None:
     assert help_pages.select_paragraphs(help_pages._blocks(), part)
 
 
-def test_a_page_has_its_own_help_and_any_other_the_trays() -> None:
+def test_a_page_has_its_own_help_and_any_other_page_has_that_of_pending_changes() -> None:
     assert "Sending is tried six times" in help_pages.page_help("alerts")
     assert (
         help_pages.page_help("drafts_rule")
@@ -23,7 +23,7 @@ def test_a_page_has_its_own_help_and_any_other_the_trays() -> None:
         != help_pages.page_help("policies")
     )
     assert help_pages.page_help("no_such_page") == help_pages.page_help("")
-    assert "with a tick" in help_pages.page_help("")
+    assert "need a tick" in help_pages.page_help("")
 
 
 def test_help_has_no_links_and_no_html_of_its_own(tmp_path: Path, settings: Any) -> None:
@@ -31,7 +31,7 @@ def test_help_has_no_links_and_no_html_of_its_own(tmp_path: Path, settings: Any)
     guide = tmp_path / help_pages.GUIDE
     guide.parent.mkdir()
     guide.write_text(
-        "# Guide\n\n### The tray\n\n<script>x</script> [a](javascript:x) *b*\n\n## Next\n\nnot this"
+        "# Guide\n\n### Pending changes\n\n<script>x</script> [a](javascript:x) *b*\n\n## Next\n\nnot this"
     )
     help_pages._blocks.cache_clear()
     help_pages._rendered.cache_clear()

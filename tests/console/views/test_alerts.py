@@ -1,4 +1,4 @@
-"""The page of alerts: made, seen by whoever may see whom, deleted by the tray."""
+"""The alerts page: creation, visibility by permission, and deletion as a pending change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.fake_broker import FakeBroker
 FORM = {"name": "Desks stand still", "about": "stalled", "client": "", "for_s": "0"}
 
 
-def test_a_rule_is_made_its_alert_is_shown_and_it_is_deleted_by_the_tray(
+def test_a_rule_is_made_its_alert_is_shown_and_it_is_deleted_as_a_pending_change(
     browser: Client, broker: FakeBroker, instance: Instance
 ) -> None:
     assert browser.post("/alerts/new/", FORM).status_code == 302

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from console.models import AuditEvent, ClientSample, Decision, Instance, LossRecord
 from tests.support.fake_broker import FakeBroker, make_client, make_subscription
+from tests.support.html import minified
 from tests.support.seed import seed_decisions, seed_hours
 
 
@@ -35,7 +36,7 @@ def test_a_client_that_logged_off_keeps_its_page(
 def test_a_client_that_never_was_isnt_found(browser: Client, broker: FakeBroker) -> None:
     answer = browser.get("/clients/nobody-at-all/")
     assert answer.status_code == 404
-    assert b"Nothing is known of a client" in answer.content
+    assert b"Unknown client" in answer.content
 
 
 def test_while_the_broker_is_away_nobody_is_said_never_to_have_been(
@@ -49,7 +50,7 @@ def test_a_gone_client_says_when_it_was_last_seen(
 ) -> None:
     at = timezone.now().replace(microsecond=0) - timedelta(minutes=5)
     ClientSample.objects.create(instance=instance, client="went", at=at, state="live")
-    assert b"was last seen at" in browser.get("/clients/went/").content
+    assert b"last seen at" in browser.get("/clients/went/").content
 
 
 def test_what_was_only_recorded_never_looks_done(
@@ -75,7 +76,7 @@ def test_its_hours_are_shown_once_the_pipeline_wrote_them(
     browser: Client, instance: Instance, settings: Any, tmp_path: Path
 ) -> None:
     settings.SLUICE_LAKE_DIRECTORY = tmp_path
-    assert b"Nothing computed for this client yet" in browser.get("/clients/board-jfk/").content
+    assert b"Not computed yet" in browser.get("/clients/board-jfk/").content
     seed_hours(instance)
     text = browser.get("/clients/board-jfk/").content.decode()
     assert "hourly-plot" in text
@@ -92,14 +93,16 @@ def test_a_name_from_outside_is_never_markup(browser: Client, broker: FakeBroker
 
 
 def apply(browser: Client, reason: str = "wrong release", **more: str) -> Any:
-    """Press the tray's button as it is shown."""
+    """Apply the pending changes as shown."""
     held = browser.get("/tray/").content.decode()
     found = re.search(r'name="plan" value="(\w+)"', held)
     form = {"reason": reason, "plan": found[1] if found else "", **more}
     return browser.post("/tray/apply/", form, follow=True)
 
 
-def test_an_operator_disconnects_by_the_tray_with_a_reason(browser: Client, broker: FakeBroker) -> None:
+def test_an_operator_disconnects_as_a_pending_change_with_a_reason(
+    browser: Client, broker: FakeBroker
+) -> None:
     browser.post("/clients/board-jfk/disconnect/")
     assert not [request for request in broker.asked if request["do"] == "disconnect"]
     assert b"messages" in browser.get("/tray/").content
@@ -122,7 +125,7 @@ def test_without_a_reason_nothing_is_disconnected_and_the_plan_stays(
 def test_a_client_that_went_meanwhile_is_said_and_blocks(browser: Client, broker: FakeBroker) -> None:
     browser.post("/clients/nobody/disconnect/")
     assert b"is logged on" in browser.get("/tray/").content
-    assert b"Take out 1" in apply(browser).content
+    assert b"Remove 1" in apply(browser).content
 
 
 def test_an_onlooker_may_not_disconnect(onlooker: Client, broker: FakeBroker) -> None:
@@ -170,14 +173,14 @@ def test_the_slow_section_asks_for_itself_and_an_onlooker_gets_no_buttons(
     assert 'hx-get="/clients/carrier-aa/slow/"' in text and 'hx-trigger="every 2s"' in text
     assert "/pause/" not in text
     assert onlooker.post("/clients/carrier-aa/pause/").status_code == 403
-    assert b"logged on" in onlooker.get("/clients/nobody/slow/").content
+    assert b"Not connected" in onlooker.get("/clients/nobody/slow/").content
 
 
 def test_every_rule_that_may_act_is_shown_with_when_or_why_not(browser: Client, broker: FakeBroker) -> None:
     for path in ("/clients/board-jfk/", "/clients/board-jfk/slow/"):
-        text = browser.get(path).content.decode()
-        assert "900 B of 1000 B" in text and "at this slope in <b>10.0 s</b>, then disconnect it." in text
-        assert "0 B of 1000 B, then disconnect it." in text
+        text = minified(browser.get(path))
+        assert "900 B of 1000 B" in text and "at this rate in <b>10.0 s</b>, then disconnect it." in text
+        assert "0 B of 1000 B; at the limit, disconnect it." in text
 
 
 def test_the_page_tells_losses_from_messages_that_the_log_keeps(
@@ -192,6 +195,6 @@ def test_the_page_tells_losses_from_messages_that_the_log_keeps(
             cause=cause,
             messages=1,
         )
-    text = browser.get("/clients/board-jfk/").content.decode()
+    text = minified(browser.get("/clients/board-jfk/"))
     assert re.search(r"kept in the log <span[^>]*>not lost</span>", text)
     assert text.count("not lost") == 1

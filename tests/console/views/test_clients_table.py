@@ -71,7 +71,9 @@ def test_an_act_on_all_that_match_is_one_item_that_names_and_counts_them(
     maria: Actor, browser: Client, broker: FakeBroker, instance: Instance
 ) -> None:
     for kind in ("pause_all", "disconnect_all"):
-        browser.post(reverse("tray_matching"), {"kind": kind, "search": "carrier", "delivery": "live"})
+        browser.post(
+            reverse("pending_changes_matching"), {"kind": kind, "search": "carrier", "delivery": "live"}
+        )
     pause, cut = service.list_changes(maria).planned
     chosen = [one.name for one in broker.clients if "carrier" in one.name]
     assert pause.told.what == f"Pause {len(chosen)} clients that matched “carrier”, live"
@@ -102,8 +104,10 @@ def test_too_many_and_nobody_are_refused_in_words(
         bulk.matching_clients(maria, ["desk-*"], search="carrier")
     assert caught.value.code == "nobody_matches"
     answer = browser.post(
-        reverse("tray_matching"), {"kind": "pause_all", "search": "carrier"}, headers={"HX-Request": "true"}
+        reverse("pending_changes_matching"),
+        {"kind": "pause_all", "search": "carrier"},
+        headers={"HX-Request": "true"},
     )
     assert b"Narrow the filter." in answer.content and not PendingChange.objects.exists()
-    browser.post(reverse("tray_matching"), {"kind": "pause_all", "health": "no such"})
+    browser.post(reverse("pending_changes_matching"), {"kind": "pause_all", "health": "no such"})
     assert not PendingChange.objects.exists()

@@ -20,6 +20,7 @@ from console.views.draft_parts import FORMS
 from tests.console.services.policy_import.test_importers import ACTIVEMQ, AMPS
 from tests.console.views.test_client import apply
 from tests.support.fake_broker import FakeBroker
+from tests.support.html import minified
 
 RULE = {
     "name": "behind", "mode": "enforce", "signal": "backlog_bytes", "shape": "soft_for", "limit": "64MiB",
@@ -57,15 +58,15 @@ def test_a_draft_is_made_previewed_and_published(
     assert answer["Location"] == at(draft)
     drafts.edit_draft(Actor("person", "maria"), draft.pk, {"client_policy": {"client_max_capacity": 5}})
     draft.refresh_from_db()
-    preview = browser.post(at(draft, "preview/"), headers={"HX-Request": "true"}).content.decode()
+    preview = minified(browser.post(at(draft, "preview/"), headers={"HX-Request": "true"}))
     assert "client_policy.client_max_capacity" in preview
-    assert "Whose settings change: 18 of 18 clients" in preview
+    assert "Clients whose settings change: 18 of 18 clients" in preview
     assert "ClientMaxCapacity 50 % → 5 %, from instance" in preview
     assert "and 13 more" in preview
     assert "board-jfk would be over its capacity." in preview
     assert "<html" not in preview
     send(browser, draft, "plan/", whom="all")
-    assert policies.newest_revision(instance).number == 1  # not before the tray is applied
+    assert policies.newest_revision(instance).number == 1  # not before the pending changes are applied
     browser.defaults["HTTP_REFERER"] = f"http://testserver{at(draft)}"  # where there is no draft afterwards
     assert apply(browser, "they asked", confirmed="on").redirect_chain[-1][0] == "/policies/"
     assert policies.newest_revision(instance).reason == "they asked"
@@ -73,7 +74,7 @@ def test_a_draft_is_made_previewed_and_published(
 
 def test_without_scripts_the_preview_is_on_the_drafts_page(browser: Client, draft: PolicyDraft) -> None:
     answer = browser.post(at(draft, "preview/")).content.decode()
-    assert "<html" in answer and "What differs from the newest revision" in answer
+    assert "<html" in answer and "Differences from the newest revision" in answer
 
 
 def test_a_rollout_shows_itself_and_is_promoted(
@@ -81,25 +82,25 @@ def test_a_rollout_shows_itself_and_is_promoted(
 ) -> None:
     drafts.edit_draft(Actor("person", "maria"), draft.pk, {"client_policy": {"client_max_capacity": 20}})
     staged = {"whom": "client", "client": "desk-*", "most_decisions": "3"}
-    preview = browser.post(at(draft, "preview/"), staged, headers={"HX-Request": "true"}).content.decode()
+    preview = minified(browser.post(at(draft, "preview/"), staged, headers={"HX-Request": "true"}))
     assert "desk-*" in preview and broker.asked[-1]["staged"]["client"] == "desk-*"
     send(browser, draft, "plan/", **staged)
-    assert "for desk-* first" in browser.get("/tray/").content.decode()
+    assert "for desk-* first" in minified(browser.get("/tray/"))
     apply(browser, "carefully", confirmed="on")
-    page = browser.get("/policies/").content.decode()
+    page = minified(browser.get("/policies/"))
     assert "Revision 2 for desk-* first, 1 for the others." in page
     assert "It has made <b>0</b> of the 3 decisions that it may make" in page
     assert policies.policy_orders(instance.name)["staged"]["client"] == "desk-*"
     back = {"Referer": "http://testserver/policies/"}
     assert b"which rollout" in browser.post("/policies/rollout/promote/", follow=True, headers=back).content
     browser.post("/policies/rollout/promote/", {"revision": "1"})
-    assert browser.get("/tray/").context["tray"].blocked == ["Revision 2 is staged now, not 1."]
+    assert browser.get("/tray/").context["pending"].blocked == ["Revision 2 is staged now, not 1."]
     browser.post("/policies/rollout/promote/", {"revision": "2"})
-    assert "Put revision 2 in force for everybody" in browser.get("/tray/").content.decode()
+    assert "Put revision 2 in force for everybody" in minified(browser.get("/tray/"))
     apply(browser, "it went well", confirmed="on")
     assert AuditEvent.objects.get(action="rollout.promote").reason == "it went well"
     assert policies.policy_orders(instance.name)["staged"] is None
-    assert "for the others" not in browser.get("/policies/").content.decode()
+    assert "for the others" not in minified(browser.get("/policies/"))
 
 
 def test_a_rollout_is_stopped_with_a_reason(browser: Client, draft: PolicyDraft, instance: Instance) -> None:
@@ -125,7 +126,7 @@ def test_publishing_asks_for_what_it_needs(
     browser: Client, draft: PolicyDraft, instance: Instance, form: dict[str, str]
 ) -> None:
     assert send(browser, draft, "plan/", **form).status_code == 422
-    assert browser.get("/tray/").context["tray"] is None
+    assert browser.get("/tray/").context["pending"] is None
 
 
 def test_a_rule_is_added_in_its_units_changed_and_deleted(browser: Client, draft: PolicyDraft) -> None:
@@ -315,7 +316,7 @@ def test_a_configuration_is_pasted_or_uploaded(
         "/policies/drafts/import/", {"system": "activemq", "text": ACTIVEMQ}
     ).content.decode()
     assert "producerFlowControl=false" in pasted and "prices.*" in pasted
-    assert "Taken over: 7" in pasted and "Left out: 5" in pasted and "Not about policy: 0" in pasted
+    assert "Imported: 7" in pasted and "Not imported: 5" in pasted and "Not about policy: 0" in pasted
     file = SimpleUploadedFile("config.xml", AMPS.encode())
     uploaded = browser.post(
         "/policies/drafts/import/", {"system": "amps", "file": file, "title": "from amps"}
@@ -361,12 +362,12 @@ def test_a_draft_that_a_newer_revision_overtook_says_so(
     browser: Client, draft: PolicyDraft, actor: Actor
 ) -> None:
     policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
-    assert b"make a new one" in browser.get(at(draft)).content
+    assert b"create a new draft" in browser.get(at(draft)).content
 
 
 def test_an_onlooker_sees_a_draft_and_no_way_to_change_it(onlooker: Client, draft: PolicyDraft) -> None:
     page = onlooker.get(at(draft)).content.decode()
-    assert ">Put into the tray</button>" not in page and ">Change</a>" not in page
+    assert ">Preview changes</button>" not in page and ">Change</a>" not in page
     assert onlooker.get(at(draft, "rules/new/")).status_code == 403
 
 

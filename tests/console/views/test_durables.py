@@ -19,7 +19,9 @@ def test_it_lists_them_furthest_behind_first_also_of_clients_that_are_away(
     assert "auditor" in found and "board-jfk" not in found
 
 
-def test_one_is_deleted_by_the_tray_and_it_is_in_the_audit(browser: Client, broker: FakeBroker) -> None:
+def test_one_is_deleted_as_a_pending_change_and_it_is_in_the_audit(
+    browser: Client, broker: FakeBroker
+) -> None:
     browser.post("/clients/auditor/durables/night/delete/")
     assert [one["name"] for one in broker.durables] == ["orders", "night"]
     assert b"kept for it any more" in browser.get("/tray/").content

@@ -18,6 +18,7 @@ from console.queries.policies import REPORT_FRESH
 from console.services import broker_reports, policies
 from console.services.actors import Actor
 from tests.support.fake_broker import FakeBroker
+from tests.support.html import minified
 from tests.support.machines import Machines
 
 PAGES = (
@@ -49,8 +50,8 @@ CHANGES = (
     "rollout_promote",
     "rollout_stop",
     "journals_plan",
-    "tray_clients",
-    "tray_matching",
+    "pending_changes_clients",
+    "pending_changes_matching",
     "runs_pipeline",
 )
 
@@ -101,7 +102,7 @@ def test_what_is_said_of_a_group_on_each_page_agrees(
         broker_reports.record_revision(instance, one.revision, timezone.now(), member=one.member)
 
     def page(path: str) -> str:
-        return unescape(browser.get(path).content.decode())
+        return unescape(minified(browser.get(path)))
 
     for there in (True, False):
         assert "revision 2 in force on 2 of 3 members" in page("/replication/")

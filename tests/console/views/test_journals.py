@@ -1,4 +1,4 @@
-"""Journals: the plan goes to the tray, then the run, and only if the plan still holds."""
+"""Journals: a plan becomes a pending change, and runs only if it is still current."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from console.models import ActionRun
 from console.services import runs
 from tests.console.views.test_client import apply
 from tests.support.fake_broker import FakeBroker
+from tests.support.html import minified
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +47,7 @@ def test_an_age_that_cant_be_read_is_said(browser: Client, broker: FakeBroker) -
     assert b"is not an age" in answer.content
 
 
-def test_nothing_old_enough_blocks_the_tray(browser: Client, broker: FakeBroker) -> None:
+def test_nothing_old_enough_blocks_pending_changes(browser: Client, broker: FakeBroker) -> None:
     browser.post("/journals/plan/", {"action": "archive", "age": "52w"})
     assert b"No segment is older" in browser.get("/tray/").content
     apply(browser)
@@ -87,19 +88,19 @@ def test_a_second_run_of_a_kind_is_refused_with_its_reason_and_stays(
         answer = apply(browser)
     assert b"is under way" in answer.content
     assert ActionRun.objects.count() == 1
-    assert b"Take out 1" in browser.get("/tray/").content
+    assert b"Remove 1" in browser.get("/tray/").content
 
 
 def test_the_map_names_tiers_holders_and_acts(browser: Client, broker: FakeBroker) -> None:
-    text = browser.get("/journals/?range=7d").content.decode()
+    text = minified(browser.get("/journals/?range=7d"))
     assert "2 holders keep 128 MiB" in text
-    assert "Release: disconnect it… spool of board-jfk" in text
+    assert "Release: disconnect… spool of board-jfk" in text
     assert "Archive… what is older than 7 days" in text
     assert browser.get("/journals/?range=nonsense").context["range"] == "all"
 
 
 def test_an_onlooker_sees_the_map_without_acts(onlooker: Client, broker: FakeBroker) -> None:
-    page, _, _ = onlooker.get("/journals/").content.decode().partition("<dialog")  # the help names acts
+    page, _, _ = minified(onlooker.get("/journals/")).partition("<dialog")  # the help names acts
     assert "2 holders keep 128 MiB" in page and "Release" not in page and "Archive…" not in page
 
 

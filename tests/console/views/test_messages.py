@@ -1,4 +1,4 @@
-"""The page of messages: whoever may read which topics, what is shown of them, and publishing by the tray."""
+"""The messages page: readable topics, how bodies are shown, and publishing as a pending change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def desk(broker: FakeBroker) -> Client:
 
 def apply(browser: Client, reason: str = "ticket 7") -> str:
     context = browser.get("/tray/").context
-    plan = context["tray"].digest
+    plan = context["pending"].digest
     browser.post("/tray/apply/", {"reason": reason, "plan": plan})
     return str(plan)
 
@@ -105,7 +105,7 @@ def test_following_without_a_topic_or_with_a_bad_one_is_refused(browser: Client,
         ("hex", "68 61", {"body": "aGE="}),
     ],
 )
-def test_a_message_is_published_by_the_tray_with_a_reason(
+def test_a_message_is_published_as_a_pending_change_with_a_reason(
     browser: Client, broker: FakeBroker, kind: str, body: str, published: dict[str, Any]
 ) -> None:
     browser.post("/messages/publish/", {"topic": "flights.ZZ", "format": kind, "body": body})
@@ -124,12 +124,12 @@ def test_a_body_that_isnt_what_it_says_stays_in_the_form(
     browser: Client, broker: FakeBroker, kind: str, body: str
 ) -> None:
     answer = browser.post("/messages/publish/", {"topic": "flights.ZZ", "format": kind, "body": body})
-    assert answer.status_code == 422 and browser.get("/tray/").context["tray"] is None
+    assert answer.status_code == 422 and browser.get("/tray/").context["pending"] is None
 
 
 @pytest.mark.parametrize("topic", ["$SLUICE.clients", "a..b", "a.*"])
-def test_a_topic_that_cant_be_published_to_blocks_the_tray(
+def test_a_topic_that_cant_be_published_to_blocks_pending_changes(
     browser: Client, broker: FakeBroker, topic: str
 ) -> None:
     browser.post("/messages/publish/", {"topic": topic, "format": "json", "body": "1"})
-    assert browser.get("/tray/").context["tray"].blocked
+    assert browser.get("/tray/").context["pending"].blocked

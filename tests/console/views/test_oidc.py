@@ -18,6 +18,7 @@ from console.choices import Role
 from console.models import AuditEvent, ExternalIdentity, Grant
 from tests.support.consoles import await_port, free_port
 from tests.support.control_plane import PASSWORD, person
+from tests.support.html import minified
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +77,7 @@ def test_off_unless_configured(db: None) -> None:
 
 def test_somebody_comes_in_and_has_no_role_until_it_is_given(provider: str) -> None:
     browser = Client()
-    assert b"Log in at Example" in browser.get("/login/").content
+    assert "Log in at Example" in minified(browser.get("/login/"))
     back = browser.get(path_of(at_the_provider(browser, "1", "/account/")))
     assert (back.status_code, back["Location"]) == (302, "/account/")
     assert b"your password and your second factor" in browser.get("/account/").content

@@ -26,6 +26,7 @@ from pipeline.plots import PlotSpec
 from pipeline.run_record import RecordingReporter
 from tests.pipeline.support import Told
 from tests.support.control_plane import person
+from tests.support.html import minified
 
 
 @pytest.fixture
@@ -52,8 +53,8 @@ def test_a_run_is_a_page_with_tables_and_plots_to_take_away(
     browser: Client, instance: Instance, lake: Path
 ) -> None:
     name = keep(lake, TOPICS, PlotSpec("Messages", "topic", ("messages",), "bars"))
-    assert name in browser.get("/pipeline/").content.decode()
-    text = browser.get(f"/pipeline/{name}/").content.decode()
+    assert name in minified(browser.get("/pipeline/"))
+    text = minified(browser.get(f"/pipeline/{name}/"))
     assert "Three &lt;b&gt;topics&lt;/b&gt;." in text
     assert '<td class="break">&lt;script&gt;</td>' in text
     assert "<dt>asked: start</dt><dd>5</dd>" in text
@@ -155,12 +156,9 @@ def test_a_draft_is_tried_beside_the_revision_in_force(
     """Both are written for the job, without anybody's secrets; what came of it is listed with the draft."""
     monkeypatch.setattr(runs, "enqueue", lambda run: None)
     draft = drafts.create_draft(Actor(ActorKind.PERSON, "maria"), "Gentler")
-    assert (
-        f"/policies/drafts/{draft.pk}/backtest/"
-        in browser.get(f"/policies/drafts/{draft.pk}/").content.decode()
-    )
+    assert f"/policies/drafts/{draft.pk}/backtest/" in minified(browser.get(f"/policies/drafts/{draft.pk}/"))
     page = f"/policies/drafts/{draft.pk}/backtest/"
-    assert "hasn’t been tried" in browser.get(page).content.decode()
+    assert "No back-tests of this draft yet" in minified(browser.get(page))
     browser.post(page, {"grid": "client_policy.client_max_capacity=10, 20", "save": "board-jfk"})
     (asked,) = ActionRun.objects.all()
     named = asked.parameters["options"]
@@ -170,21 +168,21 @@ def test_a_draft_is_tried_beside_the_revision_in_force(
         document = json.loads((lake / "policies" / f"{name}.json").read_text())
         assert "access" not in document
         PolicyDocument.from_dict(document)
-    shown = browser.get(page).content.decode()
-    listed = browser.get(f"{page}runs/").content.decode()
+    shown = minified(browser.get(page))
+    listed = minified(browser.get(f"{page}runs/"))
     for html in (shown, listed):  # how far it is, and how to be rid of it
         assert f'id="run-{asked.pk}"' in html and f"/runs/{asked.pk}/cancel/" in html
         assert 'role="progressbar"' in html and f'hx-get="{page}runs/?page=1"' in html
-    refused = browser.post(page, {"save": "board-lhr", "end": "5"}).content.decode()
+    refused = minified(browser.post(page, {"save": "board-lhr", "end": "5"}))
     assert "Another run of pipeline is under way" in refused
     assert 'value="board-lhr"' in refused and 'name="end" value="5"' in refused, "it needn't be typed again"
     other = drafts.create_draft(Actor(ActorKind.PERSON, "maria"), "Harder")
-    assert str(asked.pk) not in browser.get(f"/policies/drafts/{other.pk}/backtest/").content.decode()
+    assert str(asked.pk) not in minified(browser.get(f"/policies/drafts/{other.pk}/backtest/"))
     record = RecordingReporter(Told(), "backtest", argparse.Namespace(policy=named["policy"]))
     record.table("policies", TOPICS, "What each policy would have done")
     assert record.store_run(settings_from({}, home=lake.parent, lake=lake), {"clients": 3})
     for where in (page, f"{page}runs/"):  # without loading the page anew, too
-        assert record.id in browser.get(where).content.decode()
+        assert record.id in minified(browser.get(where))
 
 
 def test_a_policy_for_a_back_test_is_named_and_no_path(

@@ -1,4 +1,4 @@
-"""Editing policies: by the tray to a new revision, what it changed, and whether it is in force."""
+"""Policy edits: from pending changes to a revision, its differences, and whether it is in force."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def instance_form(**more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_change_waits_in_the_tray_and_applied_makes_a_revision_that_the_broker_takes_up(
+def test_a_change_is_pending_and_applied_makes_a_revision_that_the_broker_takes_up(
     browser: Client, broker: FakeBroker, instance: Instance
 ) -> None:
     browser.post("/policies/instance/", instance_form(message_memory_limit="512MiB"))
@@ -78,7 +78,7 @@ def test_a_limit_that_the_machine_cannot_reach_needs_a_yes(browser: Client, brok
     assert b"must be confirmed first" in apply(browser).content
 
 
-def test_an_older_revision_is_rolled_back_by_the_tray(
+def test_an_older_revision_is_rolled_back_as_a_pending_change(
     browser: Client, broker: FakeBroker, instance: Instance, actor: Actor
 ) -> None:
     policies.change_instance_policy(actor, {"client_policy": {"client_max_capacity": 20}})
@@ -116,12 +116,12 @@ def test_a_withdrawn_revision_is_marked_and_not_offered_to_roll_back_to(
     assert "Roll back to revision 2" not in browser.get("/tray/").content.decode()
 
 
-def test_a_rule_is_a_sentence_and_goes_to_the_tray_and_out_again(
+def test_a_rule_is_a_sentence_and_becomes_a_pending_change_and_out_again(
     browser: Client, broker: FakeBroker, instance: Instance
 ) -> None:
     form = {"signal": "oldest_age", "topic": "prices.>", "client": "desk-*", "limit": "20", "action": "disconnect", "mode": "shadow"}  # fmt: skip
     text = browser.post("/policies/rules/try/", form).content.decode()
-    assert "read as <b>20.0 s</b>" in text and "past it now" in text
+    assert "interpreted as <b>20.0 s</b>" in text and "past it now" in text
     browser.post("/policies/rules/new/", form)
     sentence = "When oldest age of prices.&gt; for desk-* passes 20.0 s, disconnect it"
     assert sentence in browser.get("/policies/").content.decode()

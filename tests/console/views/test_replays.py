@@ -16,7 +16,7 @@ def test_it_shows_progress_time_left_and_what_can_be_done(browser: Client, broke
         "Resume audit-2026",
         "Set rate of nightly",
         "Cancel… nightly",
-        "Take off the list: last-week",
+        "Remove from list: last-week",
     ):
         assert f'aria-label="{label}"' in text
     assert "Resume nightly" not in text
@@ -30,7 +30,7 @@ def test_an_onlooker_sees_it_without_buttons(onlooker: Client, broker: FakeBroke
     assert "Make the replay" not in text
 
 
-def test_pausing_waits_in_the_tray_and_the_other_buttons_do_what_they_say(
+def test_pausing_is_pending_and_the_other_buttons_do_what_they_say(
     browser: Client, broker: FakeBroker
 ) -> None:
     browser.post("/replays/nightly/pause/")

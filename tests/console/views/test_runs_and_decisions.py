@@ -12,6 +12,7 @@ from console.models import ActionRun, AuditEvent, Decision, Instance
 from console.services import runs
 from console.views.runs import describe_parameters
 from tests.console.views.test_client import apply
+from tests.support.html import minified
 from tests.support.seed import seed_decisions, seed_runs
 
 
@@ -40,12 +41,12 @@ def test_cancelling_asks_the_run_to_stop(browser: Client, instance: Instance) ->
     assert AuditEvent.objects.get(action="run.cancel").reason == "the disk is busy"
 
 
-def test_a_run_that_has_ended_meanwhile_blocks_the_tray(browser: Client, instance: Instance) -> None:
+def test_a_run_that_has_ended_meanwhile_blocks_pending_changes(browser: Client, instance: Instance) -> None:
     seed_runs(instance)
     run = ActionRun.objects.get(state="running")
     browser.post(f"/runs/{run.pk}/cancel/")
     ActionRun.objects.filter(pk=run.pk).update(state="succeeded")
-    assert browser.get("/tray/").context["tray"].blocked == ["The run has ended: succeeded."]
+    assert browser.get("/tray/").context["pending"].blocked == ["The run has ended: succeeded."]
 
 
 def test_a_pipeline_job_is_asked_for(
@@ -72,7 +73,7 @@ def test_parameters_are_shown_in_words(parameters: dict[str, object], words: str
 
 def test_a_decision_explains_itself_whole(browser: Client, instance: Instance) -> None:
     seed_decisions(instance)
-    text = browser.get("/decisions/").content.decode()
+    text = minified(browser.get("/decisions/"))
     for part in (
         "<dt>Rule</dt><dd>MessageMemoryLimit",
         "pool_memory",
@@ -133,5 +134,5 @@ def test_an_incident_names_its_rule_in_words(browser: Client, instance: Instance
             instance=instance, at=timezone.now() - timedelta(seconds=second), client="one", action="offline", mode="enforce",
             reason="client_capacity", rule="amps.client_max_capacity.memory",
         )  # fmt: skip
-    text = browser.get("/decisions/").content.decode()
+    text = minified(browser.get("/decisions/"))
     assert "1 incident<" in text and ", by ClientMaxCapacity (memory).<" in text

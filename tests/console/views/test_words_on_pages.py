@@ -17,6 +17,7 @@ from console.queries.system_conditions import SystemCondition
 from console.services import drafts, rollouts, second_factor
 from console.services.actors import Actor
 from tests.support.fake_broker import FakeBroker
+from tests.support.html import minified
 
 RULE = {
     "name": "behind", "mode": "enforce", "signal": "backlog_bytes", "shape": "soft_for", "limit": 1024,
@@ -32,13 +33,13 @@ def test_a_draft_shows_acts_signals_and_modes_by_their_names(
     changes = {"rules": [RULE], "qpid": [{"topic": "a.>", "depth": 1000}]}
     drafts.edit_draft(actor, draft.pk, changes)
     client.force_login(operator)
-    page = client.get(f"/policies/drafts/{draft.pk}/").content.decode()
+    page = minified(client.get(f"/policies/drafts/{draft.pk}/"))
     cells = re.findall(r'data-label="(?:When|Does|Mode|Acts within)"><div>(.*?)</div></td>', page, re.S)
     shown = " ".join(re.sub(r"<[^>]+>", "|", one) for one in cells)
     assert "ask it to close" in shown and "disconnect it: " in shown and "carried out" in shown
     assert "backlog in bytes" in shown
-    compared = client.post(f"/policies/drafts/{draft.pk}/preview/").content.decode()
-    shown += re.sub(r' title="[^"]*"', "", compared[compared.index("What differs") :])
+    compared = minified(client.post(f"/policies/drafts/{draft.pk}/preview/"))
+    shown += re.sub(r' title="[^"]*"', "", compared[compared.index("Differences from") :])
     assert "ask it to close, then disconnect it after 10.0 s" in shown
     for code in ("ask_to_close", "backlog_bytes", "soft_for", "enforce", "shadow", "cancel_subscription"):
         assert code not in shown, (code, shown)
@@ -67,7 +68,7 @@ def test_an_event_is_told_with_its_moment_and_a_state_with_its_beginning(is_even
     one = SystemCondition(
         "rollout", "Staged revision 2 was withdrawn", "", "", timezone.now(), False, is_event=is_event
     )
-    assert said in render_to_string("components/standings.html", {"found": [one]})
+    assert said in minified(render_to_string("components/standings.html", {"found": [one]}))
 
 
 def test_a_right_password_that_waits_for_its_code_is_not_denied(operator: Any, instance: Instance) -> None:
@@ -99,4 +100,4 @@ def test_an_overdue_revision_is_red_wherever_it_is_shown(
     client.force_login(operator)
     for patience, colour in ((timedelta(hours=1), "state-warn"), (timedelta(0), "state-bad")):
         monkeypatch.setattr(system_conditions, "TAKES_UP", patience)
-        assert colour in client.get("/policies/in-force/").content.decode()
+        assert colour in minified(client.get("/policies/in-force/"))

@@ -1,4 +1,4 @@
-"""The tray: what is put in, held to what was shown, done with one reason; whoever lost the right does nothing."""
+"""Pending changes are applied as shown, with one reason, and only while the operator has the permission."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_whoever_lost_the_right_meanwhile_does_nothing(
         service.add_change(nobody, PendingChangeKind.PAUSE, "carrier-aa")
 
 
-def test_a_tray_has_a_bound_and_the_same_act_is_in_it_once(
+def test_pending_changes_have_a_bound_and_the_same_act_is_in_it_once(
     maria: Actor, broker: FakeBroker, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "MAX_ITEMS", 2)
@@ -72,7 +72,7 @@ def test_a_tray_has_a_bound_and_the_same_act_is_in_it_once(
     assert PendingChange.objects.count() == 2
 
 
-def test_a_tray_is_its_owners_alone(maria: Actor, broker: FakeBroker, instance: Instance) -> None:
+def test_pending_changes_are_their_owners_alone(maria: Actor, broker: FakeBroker, instance: Instance) -> None:
     service.add_change(maria, PendingChangeKind.PAUSE, "carrier-aa")
     other = dataclasses.replace(maria, user_id=10_000)
     assert service.list_changes(other).planned == [] and not service.has_changes(other)
@@ -80,7 +80,7 @@ def test_a_tray_is_its_owners_alone(maria: Actor, broker: FakeBroker, instance: 
     assert service.has_changes(maria)
 
 
-def test_a_draft_made_elsewhere_outlives_the_tray(
+def test_a_draft_made_elsewhere_outlives_pending_changes(
     maria: Actor, broker: FakeBroker, instance: Instance
 ) -> None:
     draft = drafts.create_draft(maria, "of the list")
@@ -135,7 +135,7 @@ def test_a_change_laid_over_a_draft_keeps_for_whom_it_is(
     (one,) = service.list_changes(maria).planned
     assert one.told.what == "carefully, for desk-* first"
     service.clear_changes(maria)
-    assert PolicyDraft.objects.filter(pk=draft.pk).exists()  # the tray didn't begin it
+    assert PolicyDraft.objects.filter(pk=draft.pk).exists()  # it was not begun as a pending change
 
 
 def test_taking_access_away_is_told_and_then_done(maria: Actor, operator: Any, instance: Instance) -> None:

@@ -1,4 +1,4 @@
-"""A tray does what was shown: a changed draft, or a warning of another kind, is shown again first."""
+"""Pending changes are applied as shown: a changed draft or another kind of warning is shown again first."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_tick_is_for_the_warnings_that_were_shown(
     assert apply(maria, service.list_changes(maria).digest) == ""
 
 
-def test_a_draft_that_is_edited_while_the_tray_is_applied_stays(
+def test_a_draft_that_is_edited_while_pending_changes_is_applied_stays(
     maria: Actor, broker: FakeBroker, instance: Instance
 ) -> None:
     draft = held_draft(maria, {"client_policy": {"client_max_capacity": 20}})
@@ -75,7 +75,7 @@ def test_a_draft_that_is_edited_while_the_tray_is_applied_stays(
     assert caught.value.code == "draft_changed" and PolicyDraft.objects.get() == draft
 
 
-def test_other_figures_of_the_same_warnings_are_no_other_tray(
+def test_other_figures_of_the_same_warnings_are_no_other_preview(
     maria: Actor, broker: FakeBroker, instance: Instance
 ) -> None:
     broker.unrecorded = ["desk-1"]
