@@ -67,14 +67,16 @@ class DiscardCause(StrEnum):
         return self in _LOSSES
 
 
-_LOSSES: Final = frozenset({
-    DiscardCause.DISCARDED,
-    DiscardCause.CONFLATED,
-    DiscardCause.EXPIRED,
-    DiscardCause.DISCONNECTED,
-    DiscardCause.CANCELLED,
-    DiscardCause.REMOVED,
-})
+_LOSSES: Final = frozenset(
+    {
+        DiscardCause.DISCARDED,
+        DiscardCause.CONFLATED,
+        DiscardCause.EXPIRED,
+        DiscardCause.DISCONNECTED,
+        DiscardCause.CANCELLED,
+        DiscardCause.REMOVED,
+    }
+)
 
 
 class MessageVolume(NamedTuple):

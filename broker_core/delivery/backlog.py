@@ -17,29 +17,19 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from broker_core.bookmark import Bookmark
-from broker_core.delivery.account import (
-    NOTHING,
-    DeliveryAccount,
-    DiscardCause,
-    MessageVolume,
-    OutstandingTotals,
-    sum_accounts,
-    sum_volumes,
-    total_delivered,
-)
-from broker_core.delivery.discards import NOTHING_OWED, DiscardRecorder, UndeliveredSummary
+from broker_core.delivery.account import DiscardCause
+from broker_core.delivery.backlog_figures import BacklogFigures
+from broker_core.delivery.discards import NOTHING_OWED, UndeliveredSummary
 from broker_core.delivery.entries import OutboxEntry, rereadable_entries
 from broker_core.delivery.lifecycle import ClientState, ClientStateEvent, next_state
 from broker_core.delivery.loss_ledger import DiscardTally
 from broker_core.delivery.offline import SpooledBacklog
-from broker_core.delivery.outbox import MANY, InFlight, Outbox
-from broker_core.delivery.ports import BacklogOwner, DeliveryTarget, InstanceResources
-from broker_core.delivery.sink import PULL_BYTES, ReadDetector, Sink
+from broker_core.delivery.outbox import MANY
+from broker_core.delivery.ports import DeliveryTarget
+from broker_core.delivery.sink import PULL_BYTES
 from broker_core.delivery.spool.spool import Spool
-from broker_core.delivery.subscription_queues import SubscriptionQueue, SubscriptionQueues
+from broker_core.delivery.subscription_queues import SubscriptionQueue
 from broker_core.delivery.window import AckMode
-from broker_core.slow_clients.evaluate.signals import BacklogCounts
 
 LANE_BYTES = PULL_BYTES // 8
 """Minimum bytes that each of many subscription queues may move to the outbox per pass."""
@@ -54,260 +44,8 @@ DUE_NS = 500_000_000
 """Age of the last progress check below which `update_progress_if_due` skips the next one, ns."""
 
 
-class Backlog:
-    """Deliveries of one client. Satisfies `slow_clients.evaluate.signals.BacklogView`."""
-
-    def __init__(self, owner: BacklogOwner, sink: Sink, facilities: InstanceResources) -> None:
-        self._owner = owner
-        self._sink = sink
-        self._facilities = facilities
-        self.recipients: dict[int, DeliveryTarget] = {}
-        """Subscriptions of the client, by stream."""
-        self._of_the_log: set[int] = set()
-        """Streams of subscriptions that can fall back to the log and have no acknowledgement window.
-
-        They never make their client slow: records that it doesn't read in time are read from the log again
-        later.
-        """
-        self._owed = OutstandingTotals()
-        """Unacknowledged messages of the other subscriptions, without those that are in the log only."""
-        self._behind = OutstandingTotals()
-        """Messages in the log only, of subscriptions with an acknowledgement window."""
-        self._ended = DeliveryAccount()
-        """Sum of the accounts of subscriptions that have ended."""
-        self._gone = DiscardRecorder(owner, facilities)
-        self._finished: dict[int, DeliveryTarget] = {}
-        """Completed subscriptions whose last deliveries are still in flight, by stream."""
-        self.outbox = Outbox()
-        self.lanes = SubscriptionQueues()
-        """Queues of the subscriptions that have one, by stream."""
-        self.in_flight = InFlight()
-        self.conflated_bytes = 0
-        """Bytes that conflated subscriptions hold back; `conflation` updates it."""
-        self.offline: SpooledBacklog | None = None
-        self.state = ClientState.CONNECTED
-        self.offlined_at = 0
-        self.unwritable_since = 0
-        """Time since which the transport has accepted nothing more, ns; 0 while it is writable.
-
-        The transport still passes on the bytes that it holds.
-        """
-        self.silent_since = 0
-        """Time since which the peer's kernel has acknowledged no bytes in flight, ns, as of the last check.
-
-        0: everything is acknowledged. A transport that isn't writable says less: the peer may be reading
-        steadily what the transport holds.
-        """
-        self.acked_bytes = 0
-        """Bytes of the connection that the peer's kernel had acknowledged at the last check.
-
-        A check costs 9 µs.
-        """
-        self._looked_at = 0
-        self.touched: set[int] = set()
-        """Streams whose queue got deliveries or acknowledgements since the policy loop checked last."""
-        self._unread = ReadDetector()
-        self._rests_below = 0
-        """Outbox bytes below which the policy loop need not visit this client; 0 while the client reads.
-
-        The client isn't reading then, and new deliveries are coalesced.
-        """
-        self._paced: list[tuple[Callable[[], bool], Callable[[], None]]] = []
-
-    # Figures.
-
-    @property
-    def account(self) -> DeliveryAccount:
-        """Sum of the accounts of all subscriptions of the client, ended ones included.
-
-        Computed at each call.
-        """
-        return sum_accounts((self.ended_account, *(one.account for one in self.recipients.values())))
-
-    @property
-    def ended_account(self) -> DeliveryAccount:
-        """Sum of the accounts of ended subscriptions."""
-        if not self._finished:
-            return self._ended
-        return sum_accounts((self._ended, *(one.account for one in self._finished.values())))
-
-    @property
-    def delivered(self) -> MessageVolume:
-        """Messages that were handed over, of all subscriptions."""
-        return total_delivered((self.ended_account, *[one.account for one in self.recipients.values()]))
-
-    @property
-    def spool(self) -> Spool | None:
-        """Spool with the backlog on disk; None while the client is live."""
-        return self.offline.spool if self.offline is not None else None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory.
-
-        They are in the outbox, in queues, held back for conflation, or being loaded from the spool.
-        """
-        nbytes = self.outbox.nbytes + self.conflated_bytes
-        if self.lanes.filled:
-            nbytes += self.lanes.nbytes
-        return nbytes if self.offline is None else nbytes + self.offline.memory_bytes
-
-    @property
-    def messages(self) -> int:
-        """Messages in memory, without those held back for conflation."""
-        chunk = self.offline.chunk_messages if self.offline is not None else 0
-        return self.outbox.messages + self.lanes.messages + chunk
-
-    @property
-    def spool_bytes(self) -> int:
-        """Bytes of the spool's files and of its unwritten entries."""
-        return self.offline.spool.disk_bytes if self.offline is not None else 0
-
-    @property
-    def window_step_bytes(self) -> int:
-        """Step in which the peer's receive window moves, bytes; 0 while it is unknown."""
-        return self._sink.window_step_bytes
-
-    @property
-    def outstanding(self) -> MessageVolume:
-        """Unacknowledged messages of all subscriptions, as rules count them: the sum of `outstanding_of`."""
-        owed = MessageVolume(self._owed.messages, self._owed.nbytes)
-        if not self._behind.messages:  # almost always
-            return owed
-        read = (
-            one for one in self.recipients.values() if one.account.behind is not None and not one.is_paused
-        )
-        return owed.plus(sum_volumes(one.account.in_log for one in read))
-
-    def outstanding_of(self, one: DeliveryTarget) -> MessageVolume:
-        """Return the unacknowledged messages of one subscription, as rules count them.
-
-        Messages in the log only don't make a client slow. Neither do deliveries of a subscription that can
-        fall back to the log. With an acknowledgement window all of them count, because the application itself
-        reports its progress; a pause excludes those in the log only.
-        """
-        by_its_word, account = self.has_ack_window(one.stream), one.account
-        if one.can_fall_back and not by_its_word:
-            return NOTHING
-        return account.owed if by_its_word and not one.is_paused else account.owed.minus(account.in_log)
-
-    @property
-    def owed_messages(self) -> int:
-        return self.outstanding.messages
-
-    @property
-    def owed_bytes(self) -> int:
-        return self.outstanding.nbytes
-
-    @property
-    def oldest_at(self) -> int:
-        """Time from which the age of the oldest queued delivery counts, ns; 0 when none is queued."""
-        oldest = self.outbox.oldest_at
-        if self.lanes.filled or self.offline is not None:
-            moments = [oldest, self.lanes.oldest_at]
-            if self.offline is not None:
-                moments += (self.offline.chunk_oldest_at, self.offline.spool.oldest_at)
-            oldest = min((moment for moment in moments if moment), default=0)
-        return oldest
-
-    @property
-    def unacked_at(self) -> int:
-        """Time from which the age of the oldest unacknowledged delivery counts, ns; 0: there is none.
-
-        Deliveries of subscriptions that can fall back to the log are excluded.
-        """
-        oldest, by_its_word = self.in_flight.oldest_excluding(self._of_the_log), self.lanes.unacked_at
-        return min(oldest, by_its_word) or oldest or by_its_word
-
-    @property
-    def blocked_since(self) -> int:
-        """Time since which the peer has read nothing, ns, as rules see it; 0 while it reads.
-
-        0 also if all of its backlog in memory belongs to subscriptions that can fall back to the log.
-        """
-        if not self.silent_since or not self.in_flight or not (of_the_log := self._of_the_log):
-            return self.silent_since
-        waits = (
-            self.offline is not None
-            or not self.lanes.filled.keys() <= of_the_log
-            or any(one.stream not in of_the_log for one in self.outbox)
-        )
-        return self.silent_since if waits or self.unacked_at else 0
-
-    def waiting_of(self, stream: int) -> tuple[int, int, int]:
-        """Return one subscription's messages in memory, their bytes, and oldest age start (ns, 0: none)."""
-        lane = self.lanes.get(stream)
-        return self.outbox.of_stream(stream) if lane is None else (lane.messages, lane.nbytes, lane.oldest_at)
-
-    def blocked_since_of(self, stream: int) -> int:
-        """Return the time since which one subscription can't be sent, ns; 0: it can.
-
-        Either the connection's peer reads nothing, or the subscription's credit is used up.
-        """
-        lane = self.lanes.get(stream)
-        spent_since = lane.spent_since if lane is not None else 0
-        return min(filter(None, (self.silent_since, spent_since)), default=0)
-
-    def is_spooled(self, stream: int) -> bool:
-        """Whether deliveries of one subscription are in the spool or are being loaded from it."""
-        return self.offline is not None and self.offline.has_pending(stream)
-
-    def waiting(self) -> BacklogCounts:
-        """Return the counts for a decision: unacknowledged messages that are not in the log only."""
-        account, spooled = (
-            sum_accounts(one.account for one in self.recipients.values()),
-            self._spooled_messages,
-        )
-        owed = account.owed.messages - account.in_log.messages
-        first = min((first for first in self.first_pending_sequences().values() if first), default=0)
-        return BacklogCounts(
-            max(owed - spooled, 0),
-            spooled,
-            account.unjournaled.waiting.messages + account.unjournaled.in_flight.messages,
-            str(Bookmark(self._facilities.instance, first - 1)) if first else "",
-        )
-
-    @property
-    def _spooled_messages(self) -> int:
-        spool = self.spool
-        if spool is None:
-            return 0
-        return sum(spool.tallies[stream].messages for stream in spool.tallies.keys() & self.recipients.keys())
-
-    def first_pending_sequences(self) -> dict[int, int]:
-        """Return the sequence of the first waiting or unacknowledged journaled record by stream.
-
-        Streams without one are missing.
-        """
-        found = self.in_flight.first_sequences()
-
-        def note(stream: int, first: int) -> None:
-            if first:
-                found[stream] = min(found.get(stream, first), first)
-
-        for entry in self.outbox:
-            note(entry.stream, entry.batch.first_sequence)
-        for stream, lane in self.lanes.items():
-            note(stream, lane.first_sequence)
-            if lane.window is not None:
-                note(stream, lane.window.first_unacked)
-        if self.offline is not None:
-            for stream, tally in self.offline.tallies().items():
-                note(stream, tally.first)
-        return found
-
-    def first_pending_sequence(self, stream: int) -> int:
-        """Return the sequence of a subscription's first waiting or unacknowledged record; 0: none."""
-        lane = self.lanes.get(stream)
-        window = lane.window if lane is not None else None
-        firsts = [
-            window.first_unacked if window is not None else self.in_flight.first_sequence_of(stream),
-            lane.first_sequence if lane is not None else 0,
-            self.outbox.first_sequence_of(stream),
-        ]
-        if self.offline is not None:
-            firsts.append(self.offline.first_of(stream))
-        return min((first for first in firsts if first), default=0)
+class Backlog(BacklogFigures):
+    """Deliveries of one client, and their way to its socket."""
 
     # Subscriptions, queueing and sending.
 
@@ -611,16 +349,6 @@ class Backlog:
                 then()
 
     # Queues and windows.
-
-    def has_ack_window(self, stream: int) -> bool:
-        """Whether a subscription has an acknowledgement window."""
-        lane = self.lanes.get(stream)
-        return lane is not None and lane.window is not None
-
-    def sent_upto(self, stream: int) -> int:
-        """Return the last sequence that the application may have received and not acknowledged; 0: none."""
-        lane = self.lanes.get(stream)
-        return lane.window.last_sent if lane is not None and lane.window is not None else 0
 
     def acknowledge(self, stream: int, first: int, last: int) -> None:
         """Acknowledge messages of a subscription with a window by number.
