@@ -116,7 +116,7 @@ def rates(records: int) -> dict[str, float]:
 def seek_p99(segments: int) -> float:
     """Milliseconds to the first chunk from a bookmark anywhere in a log of so many segments, 99th percentile."""
     from broker_core.batch import Batch, build_single_topic_batch
-    from broker_core.delivery.scheduling import FIRST_CHUNK
+    from broker_core.delivery.scheduling import FIRST_CHUNK_BYTES
     from broker_core.journal.appender import JournalOptions
     from broker_core.journal.journal import Journal
 
@@ -139,7 +139,7 @@ def seek_p99(segments: int) -> float:
         for _ in range(SEEKS):
             sequence = pick.randint(1, newest)
             started = time.perf_counter()
-            journal.read_with_positions(sequence, FIRST_CHUNK, newest)
+            journal.read_with_positions(sequence, FIRST_CHUNK_BYTES, newest)
             took.append((time.perf_counter() - started) * 1_000)
         journal.close()
         return statistics.quantiles(took, n=100)[98]

@@ -27,7 +27,7 @@ from typing import Final, Protocol
 
 from broker_core.clock import Clock
 from broker_core.config.preset_settings import MAX_CONNECTIONS
-from broker_core.delivery.scheduling import TURN_NS
+from broker_core.delivery.scheduling import ITERATION_BUDGET_NS
 from broker_core.errors import ClientError
 
 BUFFER_BYTES: Final = 4 * 1024 * 1024
@@ -383,7 +383,7 @@ class PreLogonReadQueue:
             heard = self._waiting.pop(found[0][0], None)
             if heard is not None:
                 heard()
-            if self._clock.monotonic_ns() - began >= TURN_NS:
+            if self._clock.monotonic_ns() - began >= ITERATION_BUDGET_NS:
                 break
         self._rest()
 

@@ -32,7 +32,7 @@ from broker_core.connections.subscription_setup import (
 )
 from broker_core.delivery.account import DeliveryAccount, DiscardCause
 from broker_core.delivery.backlog import Backlog
-from broker_core.delivery.discards import NOTHING_OWED, UndeliveredSummary
+from broker_core.delivery.discards import NOTHING_UNDELIVERED, UndeliveredSummary
 from broker_core.delivery.lifecycle import ClientState, ClientStateEvent, next_state
 from broker_core.delivery.sink import ConnectionSink
 from broker_core.errors import ClientError, JournalError, SluiceError
@@ -245,7 +245,7 @@ class Connection:
     ) -> UndeliveredSummary:
         """End the connection like `close`, and return the undelivered messages."""
         if self.is_closed:
-            return NOTHING_OWED
+            return NOTHING_UNDELIVERED
         ending = self.end_session(code)
         self._say_closing(code, message, fix, retry_after_ms, ending)
         self.sink.close(code, message)
@@ -281,7 +281,7 @@ class Connection:
         services.roster.remove(self)
         services.quotas.on_left(self)
         if self.is_closed:
-            return NOTHING_OWED
+            return NOTHING_UNDELIVERED
         if not self.logged_on:
             self.inbox.discard_all()
         services.judging.on_left(self)
@@ -562,7 +562,7 @@ class Connection:
         no effect.
         """
         if self.subscriptions.pop(target.id, None) is None:
-            return NOTHING_OWED
+            return NOTHING_UNDELIVERED
         self.services.quotas.adjust_subscriptions(self, -1)
         self._put_down(target)
         ending = (
@@ -610,7 +610,7 @@ class Connection:
                 target.topic,
                 target.filter_text,
                 services.subscribing.position(target),
-                self.backlog.sent_upto(target.stream),
+                self.backlog.get_last_sent(target.stream),
             )
             for target in self.subscriptions.values()
             if not (target.durable or target.is_shared or target.managed)

@@ -20,7 +20,7 @@ from operator import length_hint
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from broker_core.connections.admission import InputBufferUsage
-from broker_core.delivery.scheduling import TURN_NS, WorkScheduler
+from broker_core.delivery.scheduling import ITERATION_BUDGET_NS, WorkScheduler
 from broker_core.errors import ClientError
 from broker_core.protocols.native import NativeFrame
 
@@ -202,7 +202,7 @@ class Inbox:
         began = now = self._clock.monotonic_ns()
         spent = max(self._spent_ns - (began - self._stopped_at), 0)
         try:
-            while self._may_take and spent + now - began < TURN_NS:
+            while self._may_take and spent + now - began < ITERATION_BUDGET_NS:
                 item = self._look()
                 if item is not None:
                     self._next = None

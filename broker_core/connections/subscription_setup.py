@@ -49,8 +49,8 @@ def open_window(backlog: Backlog, stream: int, command: commands.Subscribe, pref
     if word is not None and word != "none":
         window = AckWindow(AckMode(word), command.prefetch or prefetch or DEFAULT_PREFETCH)
     if window is not None or command.credit is not None:
-        lane = backlog.lanes[stream] = SubscriptionQueue(stream, window)
-        lane.credit = command.credit
+        queue = backlog.queues[stream] = SubscriptionQueue(stream, window)
+        queue.credit = command.credit
     return window.prefetch if window is not None else 0
 
 
@@ -61,14 +61,14 @@ def grant_credit(connection: ConnectionView, now_ns: int, command: commands.Gran
         ClientError: unknown_subscription.
     """
     target = connection.subscriptions.get(command.id)
-    lane = connection.backlog.lanes.get(target.stream) if target is not None else None
-    if lane is None or lane.credit is None:
+    queue = connection.backlog.queues.get(target.stream) if target is not None else None
+    if queue is None or queue.credit is None:
         raise ClientError(
             "unknown_subscription",
             f"There is no subscription {command.id!r} with credit.",
             'Subscribe with "credit":1048576.',
         )
-    lane.set_credit(command.upto, now_ns)
+    queue.set_credit(command.upto, now_ns)
     connection.backlog.resume_sending()
 
 
@@ -125,22 +125,22 @@ def _window(
     Raises:
         ClientError: unknown_subscription, also when the subscription has no window.
     """
-    lane = connection.backlog.lanes.get(target.stream) if target is not None else None
-    if target is None or lane is None or lane.window is None:
+    queue = connection.backlog.queues.get(target.stream) if target is not None else None
+    if target is None or queue is None or queue.window is None:
         raise ClientError(
             "unknown_subscription",
             f"There is no subscription {id!r} with acknowledgements.",
             'Subscribe with "ack":"client".',
         )
-    return target, lane.window
+    return target, queue.window
 
 
 def _sequences(connection: ConnectionView, target: ClientSubscription, first: int, last: int) -> list[int]:
     """Return the sequences of message numbers of a shared subscription; [] for other subscriptions."""
-    lane = connection.backlog.lanes.get(target.stream)
-    if target.shared is None or lane is None or lane.window is None:
+    queue = connection.backlog.queues.get(target.stream)
+    if target.shared is None or queue is None or queue.window is None:
         return []
-    return lane.window.sequences(first, last)
+    return queue.window.sequences(first, last)
 
 
 def _numbers(window: AckWindow, command: commands.Acknowledge, instance: str) -> Iterator[tuple[int, int]]:

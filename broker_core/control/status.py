@@ -30,7 +30,7 @@ from broker_core.control.subscription_stats import (
     delivery_state,
 )
 from broker_core.delivery.account import NOTHING, DeliveryAccount, sum_volumes
-from broker_core.delivery.scheduling import TURN_NS
+from broker_core.delivery.scheduling import ITERATION_BUDGET_NS
 from broker_core.documents.clients import ClientEntry, DeliveryState, Health, SubscriptionEntry, VerdictEntry
 from broker_core.documents.instance import (
     DatabaseEntry,
@@ -235,7 +235,7 @@ class StatusCollector:
         None for a client with messages in flight, because ages in its entry grow.
         """
         account = connection.account
-        if connection.backlog.silent_since or account.owed.messages:
+        if connection.backlog.silent_since or account.outstanding.messages:
             return None
         return (
             connection,
@@ -402,7 +402,7 @@ class StatusCollector:
             revision=guard.revision_of(connection.name),
             unacked_messages=sum(one.unacked_messages for one in subscriptions),
             window_full_ms=window_full_ms(figures, now),
-            held_bytes=backlog.lanes.nbytes,
+            held_bytes=backlog.queues.nbytes,
             forecast=explained.forecast,
             why_slow=_unrecorded(subscriptions) or explained.why_slow,
             last_decision=self._engine.decisions.latest_for(connection.name),
@@ -445,8 +445,8 @@ class StatusCollector:
     ) -> SubscriptionEntry:
         """Build the entry of a subscription."""
         peer, id = target.peer, target.id
-        lane = peer.backlog.lanes.get(target.stream)
-        window = lane.window if lane is not None else None
+        queue = peer.backlog.queues.get(target.stream)
+        window = queue.window if queue is not None else None
         before, caught_up = self._lags.oldest_sample(peer.name, id), CatchUpEstimate()
         if figures.lag_messages:
             caught_up = self._lags.estimate_catch_up(peer.name, id, figures.delivery)
@@ -543,7 +543,7 @@ class _TimeSlices:
     @property
     def is_over_budget(self) -> bool:
         """Whether this slice has used its CPU time."""
-        return (thread_cpu_seconds() - self._began) * 1e9 >= TURN_NS
+        return (thread_cpu_seconds() - self._began) * 1e9 >= ITERATION_BUDGET_NS
 
     async def yield_to_loop(self) -> None:
         """Pause, so that other tasks can run, and start the next slice."""
@@ -614,8 +614,8 @@ def _mark_at_rest(
     account, kept, other = figures.account, figures.account.journaled, figures.account.unjournaled
     if figures.lag_messages or figures.window_full_since or figures.unacked or account.in_flight.messages:
         return None
-    lane = target.peer.backlog.lanes.get(target.stream)
-    window = lane.window if lane is not None else None
+    queue = target.peer.backlog.queues.get(target.stream)
+    window = queue.window if queue is not None else None
     return (
         target,
         flaps,
@@ -626,7 +626,7 @@ def _mark_at_rest(
         kept.handed,
         other.handed,
         kept.acknowledged + other.acknowledged,
-        *account.gone.items(),
+        *account.discarded.items(),
         target.rate,
         target.durable,
         target.lease_ms,
@@ -648,7 +648,7 @@ def _amounts(account: DeliveryAccount) -> dict[str, Any]:
         "in_flight_bytes": in_flight.nbytes,
         "waiting_messages": waiting.messages,
         "waiting_bytes": waiting.nbytes,
-        "gone": {cause.value: what.messages for cause, what in account.gone.items()},
+        "gone": {cause.value: what.messages for cause, what in account.discarded.items()},
         "gone_bytes": account.discarded_volume.nbytes,
         "delivered_messages": account.delivered.messages,
         "lost_messages": account.lost_volume.messages,

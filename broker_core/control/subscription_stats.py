@@ -81,7 +81,7 @@ class SubscriptionStatsReader:
         self, connection: ConnectionView, target: ClientSubscription, oldest_at: int
     ) -> SubscriptionStats:
         """Read the statistics of a subscription."""
-        lane, account = connection.backlog.lanes.get(target.stream), target.account
+        queue, account = connection.backlog.queues.get(target.stream), target.account
         waiting = account.waiting
         behind = self._behind(target)
         lag = waiting.messages + behind
@@ -95,8 +95,8 @@ class SubscriptionStatsReader:
             oldest_at=oldest_at,
             behind_at=self._accepted_at(target, lag) if target.cursor.is_behind else oldest_at,
             unacked=account.in_flight.messages if connection.backlog.has_ack_window(target.stream) else 0,
-            window_full_since=lane.full_since if lane is not None else 0,
-            spent_since=lane.spent_since if lane is not None and lag else 0,
+            window_full_since=queue.full_since if queue is not None else 0,
+            spent_since=queue.spent_since if queue is not None and lag else 0,
         )
 
     def _behind(self, target: ClientSubscription) -> int:
@@ -109,7 +109,7 @@ class SubscriptionStatsReader:
             return 0
         if cursor.span is not None:
             goal = min(goal, cursor.span.last)
-        return max(goal - max(cursor.next_sequence, target.account.matched_upto + 1) + 1, 0)
+        return max(goal - max(cursor.next_sequence, target.account.last_matched + 1) + 1, 0)
 
     def _accepted_at(self, target: ClientSubscription, lag: int) -> int:
         """Return when the record at the subscription's position in the log was accepted, ns.
@@ -141,8 +141,8 @@ def _oldest(connection: ConnectionView) -> dict[int, int]:
     backlog, made = connection.backlog, dict[int, int]()
     for entry in backlog.outbox:
         made.setdefault(entry.stream, entry.accepted_at)
-    for stream, lane in backlog.lanes.filled.items():
-        made[stream] = min(made.get(stream, lane.oldest_at), lane.oldest_at)
+    for stream, queue in backlog.queues.nonempty.items():
+        made[stream] = min(made.get(stream, queue.oldest_at), queue.oldest_at)
     if backlog.offline is not None:
         oldest = backlog.offline.chunk_oldest_at or backlog.offline.spool.oldest_at
         for stream, tally in backlog.offline.tallies().items():
@@ -161,8 +161,8 @@ def client_account(connection: ConnectionView, figures: Collection[SubscriptionS
 
 def is_paused(target: ClientSubscription) -> bool:
     """Return whether a subscription is paused by its client, an operator or a policy."""
-    lane = target.peer.backlog.lanes.get(target.stream)
-    return target.cursor.is_paused or (lane is not None and lane.paused)
+    queue = target.peer.backlog.queues.get(target.stream)
+    return target.cursor.is_paused or (queue is not None and queue.paused)
 
 
 def _own_delivery(target: ClientSubscription) -> DeliveryState:

@@ -37,23 +37,23 @@ class BacklogFigures:
         self._facilities = facilities
         self.recipients: dict[int, DeliveryTarget] = {}
         """Subscriptions of the client, by stream."""
-        self._of_the_log: set[int] = set()
+        self._log_streams: set[int] = set()
         """Streams of subscriptions that can fall back to the log and have no acknowledgement window.
 
         They never make their client slow: records that it doesn't read in time are read from the log again
         later.
         """
-        self._owed = OutstandingTotals()
+        self._outstanding = OutstandingTotals()
         """Unacknowledged messages of the other subscriptions, without those that are in the log only."""
-        self._behind = OutstandingTotals()
+        self._log_only = OutstandingTotals()
         """Messages in the log only, of subscriptions with an acknowledgement window."""
-        self._ended = DeliveryAccount()
+        self._ended_account = DeliveryAccount()
         """Sum of the accounts of subscriptions that have ended."""
-        self._gone = DiscardRecorder(owner, facilities)
-        self._finished: dict[int, DeliveryTarget] = {}
+        self._discards = DiscardRecorder(owner, facilities)
+        self._completed: dict[int, DeliveryTarget] = {}
         """Completed subscriptions whose last deliveries are still in flight, by stream."""
         self.outbox = Outbox()
-        self.lanes = SubscriptionQueues()
+        self.queues = SubscriptionQueues()
         """Queues of the subscriptions that have one, by stream."""
         self.in_flight = InFlight()
         self.conflated_bytes = 0
@@ -77,16 +77,16 @@ class BacklogFigures:
 
         A check costs 9 µs.
         """
-        self._looked_at = 0
-        self.touched: set[int] = set()
+        self._checked_at = 0
+        self.changed_streams: set[int] = set()
         """Streams whose queue got deliveries or acknowledgements since the policy loop checked last."""
-        self._unread = ReadDetector()
-        self._rests_below = 0
+        self._read_detector = ReadDetector()
+        self._coalesce_below_bytes = 0
         """Outbox bytes below which the policy loop need not visit this client; 0 while the client reads.
 
         The client isn't reading then, and new deliveries are coalesced.
         """
-        self._paced: list[tuple[Callable[[], bool], Callable[[], None]]] = []
+        self._waiters: list[tuple[Callable[[], bool], Callable[[], None]]] = []
 
     @property
     def account(self) -> DeliveryAccount:
@@ -99,9 +99,9 @@ class BacklogFigures:
     @property
     def ended_account(self) -> DeliveryAccount:
         """Sum of the accounts of ended subscriptions."""
-        if not self._finished:
-            return self._ended
-        return sum_accounts((self._ended, *(one.account for one in self._finished.values())))
+        if not self._completed:
+            return self._ended_account
+        return sum_accounts((self._ended_account, *(one.account for one in self._completed.values())))
 
     @property
     def delivered(self) -> MessageVolume:
@@ -120,15 +120,15 @@ class BacklogFigures:
         They are in the outbox, in queues, held back for conflation, or being loaded from the spool.
         """
         nbytes = self.outbox.nbytes + self.conflated_bytes
-        if self.lanes.filled:
-            nbytes += self.lanes.nbytes
+        if self.queues.nonempty:
+            nbytes += self.queues.nbytes
         return nbytes if self.offline is None else nbytes + self.offline.memory_bytes
 
     @property
     def messages(self) -> int:
         """Messages in memory, without those held back for conflation."""
         chunk = self.offline.chunk_messages if self.offline is not None else 0
-        return self.outbox.messages + self.lanes.messages + chunk
+        return self.outbox.messages + self.queues.messages + chunk
 
     @property
     def spool_bytes(self) -> int:
@@ -142,26 +142,32 @@ class BacklogFigures:
 
     @property
     def outstanding(self) -> MessageVolume:
-        """Unacknowledged messages of all subscriptions, as rules count them: the sum of `outstanding_of`."""
-        owed = MessageVolume(self._owed.messages, self._owed.nbytes)
-        if not self._behind.messages:  # almost always
+        """Unacknowledged messages of all subscriptions, as rules count them: the sum of `get_outstanding`."""
+        owed = MessageVolume(self._outstanding.messages, self._outstanding.nbytes)
+        if not self._log_only.messages:  # almost always
             return owed
         read = (
-            one for one in self.recipients.values() if one.account.behind is not None and not one.is_paused
+            one
+            for one in self.recipients.values()
+            if one.account.client_log_only is not None and not one.is_paused
         )
         return owed.plus(sum_volumes(one.account.in_log for one in read))
 
-    def outstanding_of(self, one: DeliveryTarget) -> MessageVolume:
+    def get_outstanding(self, recipient: DeliveryTarget) -> MessageVolume:
         """Return the unacknowledged messages of one subscription, as rules count them.
 
         Messages in the log only don't make a client slow. Neither do deliveries of a subscription that can
         fall back to the log. With an acknowledgement window all of them count, because the application itself
         reports its progress; a pause excludes those in the log only.
         """
-        by_its_word, account = self.has_ack_window(one.stream), one.account
-        if one.can_fall_back and not by_its_word:
+        by_its_word, account = self.has_ack_window(recipient.stream), recipient.account
+        if recipient.can_fall_back and not by_its_word:
             return NOTHING
-        return account.owed if by_its_word and not one.is_paused else account.owed.minus(account.in_log)
+        return (
+            account.outstanding
+            if by_its_word and not recipient.is_paused
+            else account.outstanding.minus(account.in_log)
+        )
 
     @property
     def owed_messages(self) -> int:
@@ -175,8 +181,8 @@ class BacklogFigures:
     def oldest_at(self) -> int:
         """Time from which the age of the oldest queued delivery counts, ns; 0 when none is queued."""
         oldest = self.outbox.oldest_at
-        if self.lanes.filled or self.offline is not None:
-            moments = [oldest, self.lanes.oldest_at]
+        if self.queues.nonempty or self.offline is not None:
+            moments = [oldest, self.queues.oldest_at]
             if self.offline is not None:
                 moments += (self.offline.chunk_oldest_at, self.offline.spool.oldest_at)
             oldest = min((moment for moment in moments if moment), default=0)
@@ -188,7 +194,7 @@ class BacklogFigures:
 
         Deliveries of subscriptions that can fall back to the log are excluded.
         """
-        oldest, by_its_word = self.in_flight.oldest_excluding(self._of_the_log), self.lanes.unacked_at
+        oldest, by_its_word = self.in_flight.oldest_excluding(self._log_streams), self.queues.unacked_at
         return min(oldest, by_its_word) or oldest or by_its_word
 
     @property
@@ -197,27 +203,31 @@ class BacklogFigures:
 
         0 also if all of its backlog in memory belongs to subscriptions that can fall back to the log.
         """
-        if not self.silent_since or not self.in_flight or not (of_the_log := self._of_the_log):
+        if not self.silent_since or not self.in_flight or not (of_the_log := self._log_streams):
             return self.silent_since
         waits = (
             self.offline is not None
-            or not self.lanes.filled.keys() <= of_the_log
+            or not self.queues.nonempty.keys() <= of_the_log
             or any(one.stream not in of_the_log for one in self.outbox)
         )
         return self.silent_since if waits or self.unacked_at else 0
 
-    def waiting_of(self, stream: int) -> tuple[int, int, int]:
+    def get_queued(self, stream: int) -> tuple[int, int, int]:
         """Return one subscription's messages in memory, their bytes, and oldest age start (ns, 0: none)."""
-        lane = self.lanes.get(stream)
-        return self.outbox.of_stream(stream) if lane is None else (lane.messages, lane.nbytes, lane.oldest_at)
+        queue = self.queues.get(stream)
+        return (
+            self.outbox.get_queued(stream)
+            if queue is None
+            else (queue.messages, queue.nbytes, queue.oldest_at)
+        )
 
-    def blocked_since_of(self, stream: int) -> int:
+    def get_blocked_since(self, stream: int) -> int:
         """Return the time since which one subscription can't be sent, ns; 0: it can.
 
         Either the connection's peer reads nothing, or the subscription's credit is used up.
         """
-        lane = self.lanes.get(stream)
-        spent_since = lane.spent_since if lane is not None else 0
+        queue = self.queues.get(stream)
+        spent_since = queue.spent_since if queue is not None else 0
         return min(filter(None, (self.silent_since, spent_since)), default=0)
 
     def is_spooled(self, stream: int) -> bool:
@@ -230,7 +240,7 @@ class BacklogFigures:
             sum_accounts(one.account for one in self.recipients.values()),
             self._spooled_messages,
         )
-        owed = account.owed.messages - account.in_log.messages
+        owed = account.outstanding.messages - account.in_log.messages
         first = min((first for first in self.first_pending_sequences().values() if first), default=0)
         return BacklogCounts(
             max(owed - spooled, 0),
@@ -259,10 +269,10 @@ class BacklogFigures:
 
         for entry in self.outbox:
             note(entry.stream, entry.batch.first_sequence)
-        for stream, lane in self.lanes.items():
-            note(stream, lane.first_sequence)
-            if lane.window is not None:
-                note(stream, lane.window.first_unacked)
+        for stream, queue in self.queues.items():
+            note(stream, queue.first_sequence)
+            if queue.window is not None:
+                note(stream, queue.window.first_unacked)
         if self.offline is not None:
             for stream, tally in self.offline.tallies().items():
                 note(stream, tally.first)
@@ -270,23 +280,23 @@ class BacklogFigures:
 
     def first_pending_sequence(self, stream: int) -> int:
         """Return the sequence of a subscription's first waiting or unacknowledged record; 0: none."""
-        lane = self.lanes.get(stream)
-        window = lane.window if lane is not None else None
+        queue = self.queues.get(stream)
+        window = queue.window if queue is not None else None
         firsts = [
-            window.first_unacked if window is not None else self.in_flight.first_sequence_of(stream),
-            lane.first_sequence if lane is not None else 0,
-            self.outbox.first_sequence_of(stream),
+            window.first_unacked if window is not None else self.in_flight.get_first_sequence(stream),
+            queue.first_sequence if queue is not None else 0,
+            self.outbox.get_first_sequence(stream),
         ]
         if self.offline is not None:
-            firsts.append(self.offline.first_of(stream))
+            firsts.append(self.offline.get_first_sequence(stream))
         return min((first for first in firsts if first), default=0)
 
     def has_ack_window(self, stream: int) -> bool:
         """Whether a subscription has an acknowledgement window."""
-        lane = self.lanes.get(stream)
-        return lane is not None and lane.window is not None
+        queue = self.queues.get(stream)
+        return queue is not None and queue.window is not None
 
-    def sent_upto(self, stream: int) -> int:
+    def get_last_sent(self, stream: int) -> int:
         """Return the last sequence that the application may have received and not acknowledged; 0: none."""
-        lane = self.lanes.get(stream)
-        return lane.window.last_sent if lane is not None and lane.window is not None else 0
+        queue = self.queues.get(stream)
+        return queue.window.last_sent if queue is not None and queue.window is not None else 0

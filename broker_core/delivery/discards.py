@@ -37,7 +37,7 @@ class UndeliveredSummary(NamedTuple):
         )
 
 
-NOTHING_OWED: Final = UndeliveredSummary(NOTHING, NOTHING, 0)
+NOTHING_UNDELIVERED: Final = UndeliveredSummary(NOTHING, NOTHING, 0)
 """Summary of a subscription without undelivered messages."""
 
 
@@ -54,8 +54,8 @@ class DiscardRecorder:
         """Record waiting messages of a subscription as discarded."""
         for part, journaled in zip(what.split_journaled(), (False, True), strict=True):
             if part.messages:
-                recipient.account.lose_waiting(cause, MessageVolume(part.messages, part.nbytes), journaled)
-                self._enter(recipient, part, cause, rule)
+                recipient.account.discard_waiting(cause, MessageVolume(part.messages, part.nbytes), journaled)
+                self._record_loss(recipient, part, cause, rule)
 
     def discard_rejected(
         self, recipient: DeliveryTarget, done: AckResult, cause: DiscardCause, first: int, last: int
@@ -66,10 +66,10 @@ class DiscardRecorder:
         """
         for what, journaled in ((done.journaled, True), (done.unjournaled, False)):
             if what.messages:
-                recipient.account.lose_in_flight(cause, what, journaled)
+                recipient.account.discard_in_flight(cause, what, journaled)
                 tally = DiscardTally()
                 tally.add(what.messages, what.nbytes, *((first, last) if journaled else (0, 0)))
-                self._enter(recipient, tally, cause, "")
+                self._record_loss(recipient, tally, cause, "")
 
     def discard_outstanding(
         self, recipient: DeliveryTarget, waiting: int, cause: DiscardCause, rule: str
@@ -95,16 +95,18 @@ class DiscardRecorder:
                 named = DiscardCause.RETURNED
             else:
                 named = DiscardCause.KEPT if journaled else cause
-            account.lose_waiting(named, side.waiting, journaled)
-            account.lose_in_flight(named, side.in_flight, journaled)
-            sequences = (first, max(account.matched_upto, first)) if journaled else (0, 0)
+            account.discard_waiting(named, side.waiting, journaled)
+            account.discard_in_flight(named, side.in_flight, journaled)
+            sequences = (first, max(account.last_matched, first)) if journaled else (0, 0)
             tally = DiscardTally()
             tally.add(amount.messages, amount.nbytes, *sequences)
-            self._enter(recipient, tally, named, rule)
+            self._record_loss(recipient, tally, named, rule)
         account.drop_log_only()
         return UndeliveredSummary(kept, unrecoverable, 0 if recipient.is_shared else first)
 
-    def _enter(self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str) -> None:
+    def _record_loss(
+        self, recipient: DeliveryTarget, what: DiscardTally, cause: DiscardCause, rule: str
+    ) -> None:
         """Record a discard in the loss ledger."""
         now, name = self._clock.now_ns(), self._owner.name
         self._ledger.record_loss(now, name, recipient.id, recipient.topic, cause, rule, what)

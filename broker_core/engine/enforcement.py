@@ -30,7 +30,7 @@ from broker_core.config.rule_terms import (
 from broker_core.connections.connection_view import ConnectionView
 from broker_core.connections.ports import ConnectionServices
 from broker_core.delivery.account import DiscardCause, MessageVolume
-from broker_core.delivery.discards import NOTHING_OWED, UndeliveredSummary
+from broker_core.delivery.discards import NOTHING_UNDELIVERED, UndeliveredSummary
 from broker_core.delivery.keep_latest import keep_latest, simulate_keep_latest
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.spool.spool import Spool
@@ -184,9 +184,12 @@ class PolicyEnforcer:
             act.journal_decision(lost=lost, kept=kept)
 
         for target in _own(_targets(connection, decision)):
-            lane, cut = connection.backlog.ensure_queue(target.stream), self._guard.shadow_discarded(decision)
+            queue, cut = (
+                connection.backlog.ensure_queue(target.stream),
+                self._guard.shadow_discarded(decision),
+            )
             simulate_keep_latest(
-                lane, self._services.facilities, _key_of(target), decision.rule, cut, counted
+                queue, self._services.facilities, _key_of(target), decision.rule, cut, counted
             )
 
     def _discard_oldest(self, connection: ConnectionView, act: DecisionInProgress) -> None:
@@ -260,7 +263,7 @@ class PolicyEnforcer:
     def _cancel_subscription(self, connection: ConnectionView, act: DecisionInProgress) -> None:
         """End the subscription and notify the client; its other subscriptions continue."""
         connection.save_resume_points()
-        decision, together = act.decision, NOTHING_OWED
+        decision, together = act.decision, NOTHING_UNDELIVERED
         for target in _targets(connection, decision):
             ending = connection.end(target, DiscardCause.CANCELLED, decision.rule)
             together = together.plus(ending)
@@ -332,12 +335,12 @@ def pause_subscription(connection: ConnectionView, target: ClientSubscription, f
 
     New messages wait, and count as backlog. A later pause replaces an earlier one, including its end.
     """
-    lane = connection.backlog.ensure_queue(target.stream)
-    lane.paused = True
-    lane.pauses = number = lane.pauses + 1
+    queue = connection.backlog.ensure_queue(target.stream)
+    queue.paused = True
+    queue.pauses = number = queue.pauses + 1
 
     def resume_when_due() -> None:
-        if lane.pauses == number:
+        if queue.pauses == number:
             resume_subscription(connection, target)
 
     if for_ms:
@@ -346,9 +349,9 @@ def pause_subscription(connection: ConnectionView, target: ClientSubscription, f
 
 def resume_subscription(connection: ConnectionView, target: ClientSubscription) -> None:
     """Resume sending to a paused subscription."""
-    lane = connection.backlog.lanes.get(target.stream)
-    if lane is not None and lane.paused:
-        lane.paused = False
+    queue = connection.backlog.queues.get(target.stream)
+    if queue is not None and queue.paused:
+        queue.paused = False
         connection.backlog.resume_sending()
 
 
@@ -380,7 +383,11 @@ def _counted(connection: ConnectionView, target: ClientSubscription, signal: Sig
     here = account.waiting.minus(account.in_log)
     if signal not in BACKLOG:
         return here
-    return account.owed if connection.backlog.has_ack_window(target.stream) else here.plus(account.in_flight)
+    return (
+        account.outstanding
+        if connection.backlog.has_ack_window(target.stream)
+        else here.plus(account.in_flight)
+    )
 
 
 def _targets(connection: ConnectionView, decision: Decision) -> list[ClientSubscription]:

@@ -201,7 +201,7 @@ class PolicyLoop:
         found = self._watched.get((connection, target.stream))
         if found is not None and found[1].has_rules:
             connection.backlog.ensure_queue(target.stream)
-            connection.backlog.touched.add(target.stream)
+            connection.backlog.changed_streams.add(target.stream)
             self.mark_changed(connection)
 
     # End of an event-loop iteration.
@@ -277,11 +277,11 @@ class PolicyLoop:
         use, backlog = self._uses.get(connection), connection.backlog
         if use is None or backlog.state is ClientState.CLOSED:
             return
-        if backlog.outbox.nbytes or backlog.lanes.filled:
+        if backlog.outbox.nbytes or backlog.queues.nonempty:
             self._relieve(connection, use)
         decisions += self._measure(connection)
-        if backlog.touched:
-            touched, backlog.touched = backlog.touched, set()
+        if backlog.changed_streams:
+            touched, backlog.changed_streams = backlog.changed_streams, set()
             for stream in touched:
                 decisions += self._judge_subscription(connection, use, stream)
 
@@ -290,8 +290,8 @@ class PolicyLoop:
     ) -> list[Decision]:
         """Return the decisions about a subscription with its own queue that has changed."""
         backlog, now = connection.backlog, self._clock.now_ns()
-        lane = backlog.lanes.get(stream)
-        if lane is not None and lane.update_window_full(now, backlog.is_spooled(stream)):
+        queue = backlog.queues.get(stream)
+        if queue is not None and queue.update_window_full(now, backlog.is_spooled(stream)):
             self._events.add(now, connection.name, "slow", backlog.state.value)
         view, watched = self._watched.get((connection, stream), (None, None))
         if view is None or watched is None or not watched.has_rules:
@@ -317,8 +317,8 @@ class PolicyLoop:
         )
         waits = {
             stream
-            for stream, lane in backlog.lanes.filled.items()
-            if lane.spent_since and now - lane.spent_since >= BEHIND_NS
+            for stream, queue in backlog.queues.nonempty.items()
+            if queue.spent_since and now - queue.spent_since >= BEHIND_NS
         }
         if not behind and not passes and not waits:
             return
@@ -423,7 +423,7 @@ class PolicyLoop:
         if (
             backlog.unwritable_since
             and not connection.sink.is_writable
-            and (backlog.outbox.nbytes or backlog.lanes.filled)
+            and (backlog.outbox.nbytes or backlog.queues.nonempty)
         ):
             self.mark_changed(connection)
         if self._whole:

@@ -377,7 +377,7 @@ class SubscriptionManager:
 
         Call it when the subscription has read everything that was matched for it.
         """
-        missing, last = target.account.drop_log_only(), target.account.matched_upto
+        missing, last = target.account.drop_log_only(), target.account.last_matched
         if missing.messages:
             tally = DiscardTally()
             tally.add(missing.messages, missing.nbytes, last, last)

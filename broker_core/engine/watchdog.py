@@ -27,7 +27,7 @@ from typing import Final
 import structlog
 
 from broker_core.connections.connection_view import ConnectionView
-from broker_core.delivery.account import account_parts
+from broker_core.delivery.account import list_account_volumes
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.ports import InstanceResources
 from broker_core.replay.client_subscription import ClientSubscription
@@ -68,7 +68,7 @@ class Watchdog:
 
     def start_round(self) -> None:
         """Record whether shared resources are at work. Call it before each slice of checks."""
-        if self._facilities.reader.pending or self._facilities.share.in_line:
+        if self._facilities.reader.pending or self._facilities.share.waiting_replays:
             self._worked_at = self._facilities.clock.monotonic_ms()
 
     def check_client(self, connection: ConnectionView) -> None:
@@ -106,9 +106,9 @@ def stall_reason(connection: ConnectionView) -> str:
     if connection.sink.is_writable:
         if backlog.outbox.nbytes:
             return "outbox"
-        for lane in backlog.lanes.filled.values():
-            if not (lane.paused or lane.is_window_full or lane.is_credit_spent):
-                return f"lane {lane.stream}"
+        for queue in backlog.queues.nonempty.values():
+            if not (queue.paused or queue.is_window_full or queue.is_credit_spent):
+                return f"lane {queue.stream}"
         if backlog.offline is not None and backlog.offline.is_draining:
             return "spool"
     for target in connection.subscriptions.values():
@@ -154,13 +154,13 @@ def dump_delivery_state(connection: ConnectionView) -> dict[str, object]:
         "outbox_bytes": backlog.outbox.nbytes,
         "lanes": {
             stream: {
-                "messages": lane.messages,
-                "paused": lane.paused,
-                "busy": lane.busy,
-                "room": lane.window.free_slots if lane.window is not None else None,
-                "credit": lane.credit - lane.sent_bytes if lane.credit is not None else None,
+                "messages": queue.messages,
+                "paused": queue.paused,
+                "busy": queue.is_conflating,
+                "room": queue.window.free_slots if queue.window is not None else None,
+                "credit": queue.credit - queue.sent_bytes if queue.credit is not None else None,
             }
-            for stream, lane in backlog.lanes.items()
+            for stream, queue in backlog.queues.items()
         },
         "spool": None
         if offline is None
@@ -172,7 +172,7 @@ def dump_delivery_state(connection: ConnectionView) -> dict[str, object]:
                 "served": target.serving is not None,
                 "held_bytes": target.conflating.nbytes if target.conflating is not None else 0,
                 "matched": target.account.matched,
-                **dict(account_parts(target.account)),
+                **dict(list_account_volumes(target.account)),
             }
             for target in connection.subscriptions.values()
         },

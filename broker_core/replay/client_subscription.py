@@ -301,8 +301,8 @@ class ClientSubscription:
         needed = self.first_needed(
             backlog.first_pending_sequence(self.stream)
         ) or self.cursor.next_to_deliver(durable)
-        lane = backlog.lanes.get(self.stream)
-        window = lane.window if lane is not None else None
+        queue = backlog.queues.get(self.stream)
+        window = queue.window if queue is not None else None
         return max(needed, window.last_acked + 1 if window is not None else 0)
 
     def unpin(self) -> None:

@@ -192,7 +192,7 @@ class ReplayRateLimiter:
             if number:
                 admitted.append(piece.first(number))
             if number < len(sizes):
-                waiting[0] = self._front = piece.rest_after(number)
+                waiting[0] = self._front = piece.drop_first(number)
                 self._sizes = sizes[number:]
                 return admitted, self._pacer.next_allowed_at(now, piece.recorded_at)
             waiting.popleft()

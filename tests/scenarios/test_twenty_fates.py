@@ -258,7 +258,9 @@ async def check(broker: Broker, fates: dict[str, Fate], entries: dict[str, dict[
     for row in await ask(broker, "ledger"):
         rows[row["client"]] += row["messages"]
     gone = broker.engine.roster.gone
-    assert gone.discarded_volume.messages == rows["killed"] + rows["dropped"] and not gone.owed.messages
+    assert (
+        gone.discarded_volume.messages == rows["killed"] + rows["dropped"] and not gone.outstanding.messages
+    )
     published = ROUNDS * EACH
     size = published * len(b'{"n":%06d,"x":"%s"}' % (0, b"x" * BODY))
     for name, fate in fates.items():

@@ -157,7 +157,7 @@ class ClientRequests:
     async def losses(self, asked: requests.ListLosses) -> list[LossEntry]:
         """Return the newest losses of all clients, or of one client, which may be disconnected."""
         found = (one for one in self._engine.ledger.recent if asked.client in (None, one.client))
-        return [one.entry(self._engine.instance) for one in found]
+        return [one.to_entry(self._engine.instance) for one in found]
 
     async def durables(self, asked: requests.ListDurables) -> list[DurableEntry]:
         """Return the durable subscriptions, including those of disconnected clients."""

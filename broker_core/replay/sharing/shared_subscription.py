@@ -32,7 +32,7 @@ from broker_core.delivery.latency import LatencyTracker
 from broker_core.delivery.lifecycle import ClientState, ClientStateEvent, next_state
 from broker_core.delivery.loss_ledger import LossLedger
 from broker_core.delivery.ports import InstanceResources
-from broker_core.delivery.scheduling import FIRST_CHUNK
+from broker_core.delivery.scheduling import FIRST_CHUNK_BYTES
 from broker_core.delivery.sink import UNKNOWN
 from broker_core.delivery.subscription_queues import slice_entry
 from broker_core.errors import JournalError, SluiceError
@@ -93,12 +93,12 @@ class _ConsumerState:
         backlog, stream = self.target.peer.backlog, self.target.stream
         if self.target.peer.is_closed or not backlog.can_send_with(stream):
             return 0
-        lane = backlog.lanes.get(stream)
-        if lane is None:
+        queue = backlog.queues.get(stream)
+        if queue is None:
             return AT_ONCE
-        if lane.is_blocked:
+        if queue.is_blocked:
             return 0
-        return lane.window.free_slots if lane.window is not None else AT_ONCE
+        return queue.window.free_slots if queue.window is not None else AT_ONCE
 
 
 _GRAVE: Final = "dead letters"
@@ -242,7 +242,7 @@ class SharedSubscription:
         """Schedule a pass of `_turn` in a later event-loop iteration, if none is scheduled."""
         if not self._scheduled:
             self._scheduled = True
-            self._facilities.turns.call_later_turn(self._turn)
+            self._facilities.turns.call_in_later_iteration(self._turn)
 
     def _turn(self) -> None:
         """Assign ready records, fetch queued ones, and fall back to the log if too many are queued."""
@@ -339,7 +339,7 @@ class SharedSubscription:
                 [reader],
                 ReplaySpan(first, last=last),
                 self._frontier.durable,
-                FIRST_CHUNK,
+                FIRST_CHUNK_BYTES,
                 True,
             )
         except JournalError as error:

@@ -10,10 +10,10 @@ import pytest
 
 from broker_core.connections.admission import InputBufferUsage, PendingConnections
 from broker_core.connections.inbox import ITEM_BYTES, Inbox, InputHold, Item
-from broker_core.delivery.scheduling import TURN_NS, WorkScheduler
+from broker_core.delivery.scheduling import ITERATION_BUDGET_NS, WorkScheduler
 from tests.support.manual_clock import ManualClock
 
-SLOW = TURN_NS / 1e9 / 4
+SLOW = ITERATION_BUDGET_NS / 1e9 / 4
 """A command of which four are a turn's budget, in seconds."""
 
 

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from broker_core.connections.admission import HEARD_A_TURN, PreLogonReadQueue
-from broker_core.delivery.scheduling import TURN_NS
+from broker_core.delivery.scheduling import ITERATION_BUDGET_NS
 from tests.support.manual_clock import ManualClock
 
 Loops = Callable[[], asyncio.AbstractEventLoop]
@@ -66,7 +66,7 @@ def test_who_costs_more_than_a_turns_budget_is_heard_alone(
 
         def costly() -> None:
             heard.append(0)
-            clock.passes(TURN_NS / 1e9)
+            clock.passes(ITERATION_BUDGET_NS / 1e9)
 
         for peer, own in crowd[:6]:
             peer.send(b"x")

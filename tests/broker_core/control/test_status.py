@@ -12,7 +12,7 @@ from bench.clients import crowd, page
 from broker_core.broker import Broker
 from broker_core.control import status
 from broker_core.control.status import MADE_ANEW_EVERY, MAX_REST_S, RESTS, SLICE, SUBSCRIPTIONS_A_TURN
-from broker_core.delivery.scheduling import TURN_NS
+from broker_core.delivery.scheduling import ITERATION_BUDGET_NS
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from broker_core.engine.enforcement import pause_subscription
@@ -167,10 +167,10 @@ async def test_after_a_slice_others_have_the_loop_for_longer_and_all_rests_are_b
     monkeypatch.setattr(status, "asyncio", SimpleNamespace(sleep=sleep))
     slices = status._TimeSlices()
     assert not slices.is_over_budget
-    spent += TURN_NS / 1e9
+    spent += ITERATION_BUDGET_NS / 1e9
     assert slices.is_over_budget
     await slices.yield_to_loop()
-    assert slept == [RESTS * TURN_NS / 1e9] and not slices.is_over_budget
+    assert slept == [RESTS * ITERATION_BUDGET_NS / 1e9] and not slices.is_over_budget
     for _ in range(1_000):
         spent += 0.01
         await slices.yield_to_loop()

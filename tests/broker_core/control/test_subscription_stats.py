@@ -120,7 +120,7 @@ async def test_one_that_stops_reading_isn_t_green_though_nothing_waits_here(tmp_
         snapshot = await broker.statistics.sample_second()
         assert {one.name: one.health for one in snapshot.clients}["slow"] == Health.STALLED
         assert len(await stalled.read_bodies(100)) == 100
-        await until(lambda: not broker.engine.roster.clients["slow"].account.owed.messages)
+        await until(lambda: not broker.engine.roster.clients["slow"].account.outstanding.messages)
         assert agree(await entry_of(broker, "slow")).health == Health.KEEPS_UP
 
 
@@ -203,7 +203,9 @@ async def test_one_that_was_live_is_behind_by_its_own_records_and_not_by_the_log
         raw.command({"c": "resume", "ids": ["s"]})
         assert len(await raw.deliveries(20)) == 20
         client = broker.engine.roster.clients["paused"]
-        await until(lambda: client.subscriptions["s"].cursor.is_live and not client.account.owed.messages)
+        await until(
+            lambda: client.subscriptions["s"].cursor.is_live and not client.account.outstanding.messages
+        )
         entry = agree(await entry_of(broker, "paused"))
         assert (entry.lag_messages, entry.matched_messages, entry.acknowledged_messages) == (0, 20, 20)
         raw.close()

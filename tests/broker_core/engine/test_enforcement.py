@@ -167,7 +167,7 @@ async def test_a_paused_subscription_goes_on_after_its_time(tmp_path: Path) -> N
     async with slow_client(tmp_path, rule("pause", for_ms=300)) as there:
         await there.publish(1, 20)
         await there.slow.until("notice")
-        lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
+        lane = there.broker.engine.roster.clients["slow"].backlog.queues[1]
         assert lane.paused
         there.slow.command({"c": "ack", "id": "s", "upto": 2})
         await until(lambda: not lane.paused)
@@ -178,7 +178,7 @@ async def test_the_end_of_a_pause_ends_no_later_one(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("pause", for_ms=300)) as there:
         await there.publish(1, 20)
         await there.slow.until("notice")
-        lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
+        lane = there.broker.engine.roster.clients["slow"].backlog.queues[1]
         await ask(there.broker, "resume", name="slow")
         await ask(there.broker, "pause", name="slow")
         first = asyncio.get_running_loop().create_future()

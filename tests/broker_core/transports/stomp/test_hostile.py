@@ -153,7 +153,7 @@ async def test_of_a_read_with_thousands_of_frames_a_turn_cuts_off_as_many_as_it_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The budget of a turn is over after each item: nothing more is cut off for it."""
-    monkeypatch.setattr(inbox, "TURN_NS", 1)
+    monkeypatch.setattr(inbox, "ITERATION_BUDGET_NS", 1)
     cut = 0
     most: list[int] = []
 
