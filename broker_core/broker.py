@@ -160,14 +160,16 @@ class Broker:
             journal, policy, paths.spool, host_memory(), memory_ulimit(), clock, make_log, confirmations
         )
         confirmations.on_change = self._change
-        self.engine.anteroom.set_descriptor_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self.engine.pending_connections.set_descriptor_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._member = member
         if member is not None:
             self.engine.start_position_sync(member)
             member.on_shared_secret(self.engine.services.tokens.set_key)
             member.reached_at(self.addresses)
             names = NameNotices(self.engine.roster, self.engine.logons, member.now_ns, member.run_id)
-            member.exchange(NoticeExchange(names.wanted, names.send_all, names.next_message, names.receive))
+            member.exchange(
+                NoticeExchange(names.send_requested, names.send_all, names.next_message, names.receive)
+            )
         self.engine.on_broken = self._broken
         self.on_broken: Callable[[SluiceError], None] = abort_process
         """Called when the log accepts no more records. A program that embeds a broker may replace it."""

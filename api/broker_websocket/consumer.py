@@ -124,7 +124,7 @@ class WebSocketSink:
         if self.text_mode:
             assert self.connection is not None
             for entry in entries:
-                target = self.connection.subscription_of(entry.stream)
+                target = self.connection.get_subscription(entry.stream)
                 if target is not None:  # the client may have unsubscribed meanwhile
                     for text in encode_messages(
                         entry.batch, target.subscription.id, self._instance, timestamp=target.timestamp

@@ -168,7 +168,10 @@ class StatusCollector:
         """Update the rates, and start a pass over all clients."""
         engine, now = self._engine, self._engine.clock.monotonic_ms()
         self._out = sum_volumes(
-            (engine.roster.gone.delivered, *(one.backlog.delivered for one in self._clients.values()))
+            (
+                engine.roster.ended_account.delivered,
+                *(one.backlog.delivered for one in self._clients.values()),
+            )
         )
         after = (now, engine.dispatch.messages_in, engine.dispatch.bytes_in, *self._out)
         self._span_s = max(now - self._before[0], 1) / 1_000

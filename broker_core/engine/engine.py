@@ -108,9 +108,9 @@ class Engine:
 
         self.ledger = LossLedger()
         self.events = SystemRecordBuffer()
-        self.anteroom = PendingConnections()
+        self.pending_connections = PendingConnections()
         self.door = PreLogonReadQueue(clock)
-        self.roster = ConnectionTable(self.anteroom)
+        self.roster = ConnectionTable(self.pending_connections)
         self.leases = SubscriptionLeases()
         self.reader = ReaderThread(clock)
         self.share = ReplayFairShare(clock)
@@ -142,7 +142,7 @@ class Engine:
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.kept)
         self.kept.on_dropped = self._release
         self.owners = ClientNameOwners(journal.directory / f"{self.instance}.owners", journal.files)
-        self.owners.on_moved = journal.set_user_lookup(self.owners.user_of)
+        self.owners.on_owner_changed = journal.set_user_lookup(self.owners.user_of)
         self.chores = JournalMaintenance(journal, self.owners, self.spawn, self.on_log_broken)
         self.guard = SlowClientGuard(
             policy,
@@ -385,7 +385,7 @@ class Engine:
         for connection in self.roster:
             with _going_on():
                 connection.close("shutting_down", "The broker is being stopped.", retry_after_ms=2_000)
-        for connection in list(self.roster.parting):
+        for connection in list(self.roster.closing):
             with _going_on():
                 connection.notices.on_connection_lost()
         with _going_on():

@@ -24,8 +24,8 @@ from typing import Any, Final, cast
 import structlog
 
 from broker_core.connections.admission import (
-    ACCEPTED_A_TURN,
-    GUEST_READ_BYTES,
+    ACCEPTS_PER_ITERATION,
+    PENDING_READ_BYTES,
     PendingConnections,
     PreLogonReadQueue,
 )
@@ -127,8 +127,8 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> Any:
         if self._tls is not None:
-            return self._tls.get_buffer(GUEST_READ_BYTES)
-        self._buffer = self._buffer or bytearray(GUEST_READ_BYTES)
+            return self._tls.get_buffer(PENDING_READ_BYTES)
+        self._buffer = self._buffer or bytearray(PENDING_READ_BYTES)
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -202,12 +202,12 @@ class Acceptor:
     def __init__(
         self,
         protocol: Callable[[], asyncio.BufferedProtocol],
-        anteroom: PendingConnections,
+        pending_connections: PendingConnections,
         door: PreLogonReadQueue,
         context: ssl.SSLContext | None = None,
     ) -> None:
         self.protocol, self.context = protocol, context
-        self.anteroom, self.door = anteroom, door
+        self.pending_connections, self.door = pending_connections, door
         self.handshakes: set[PendingHandshake] = set()
         self._sockets: list[socket.socket] = []
         self._begun: set[asyncio.Task[Any]] = set()
@@ -250,7 +250,7 @@ class Acceptor:
 
     def _take(self, listening: socket.socket) -> None:
         """Accept a few connections from a listening socket."""
-        for _ in range(ACCEPTED_A_TURN):
+        for _ in range(ACCEPTS_PER_ITERATION):
             try:
                 taken, peer = listening.accept()
             except BlockingIOError:
@@ -301,11 +301,11 @@ class PendingHandshake:
         listener.handshakes.add(self)
         listener.door.add_reader(taken.fileno(), self._begin)
         self._patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.drop)
-        listener.anteroom.add_pending(self)
+        listener.pending_connections.add_pending(self)
 
     def close_for_room(self) -> None:
         """Close for a newer connection, without an error: there is no protocol yet to send it in."""
-        self._listener.anteroom.mark_authenticated(self)
+        self._listener.pending_connections.mark_authenticated(self)
         self.drop()
 
     def drop(self) -> None:
@@ -328,4 +328,4 @@ class PendingHandshake:
 
     def _ended(self) -> None:
         self._listener.handshakes.discard(self)
-        self._listener.anteroom.remove_closing(self)
+        self._listener.pending_connections.remove_closing(self)

@@ -46,7 +46,7 @@ class TcpProtocol(TcpConnection):
 
         One read may bring a thousand commands.
         """
-        self._unfinished = InputBufferUsage(engine.anteroom, self._give_up)
+        self._unfinished = InputBufferUsage(engine.pending_connections, self._give_up)
         self._given_up = False
 
     def _connected(self) -> None:
@@ -149,7 +149,7 @@ class TcpListener:
         """
         settings = self._settings
         tls = server_context(settings.tls, CountingSslContext) if settings.tls is not None else None
-        self._accepting = Acceptor(self._protocol, self._engine.anteroom, self._engine.door, tls)
+        self._accepting = Acceptor(self._protocol, self._engine.pending_connections, self._engine.door, tls)
         return await self._accepting.listen(settings.host, settings.port)
 
     def _protocol(self) -> TcpConnection:

@@ -257,7 +257,7 @@ async def check(broker: Broker, fates: dict[str, Fate], entries: dict[str, dict[
     rows = Counter[str]()
     for row in await ask(broker, "ledger"):
         rows[row["client"]] += row["messages"]
-    gone = broker.engine.roster.gone
+    gone = broker.engine.roster.ended_account
     assert (
         gone.discarded_volume.messages == rows["killed"] + rows["dropped"] and not gone.outstanding.messages
     )

@@ -133,7 +133,7 @@ class StompSession:
         self._subscribed = StompSubscriptions(engine, self._talk, tails, _begins_subscription)
         self._sending = StompPublisher(self._talk, self._subscribed)
         self._farewell = ErrorCloser(self._talk)
-        self._unfinished = InputBufferUsage(engine.anteroom, self._give_up)
+        self._unfinished = InputBufferUsage(engine.pending_connections, self._give_up)
         self._beats = (0, 0)
         self._named = False
         """Whether the client gave its own name."""
@@ -326,7 +326,7 @@ class StompSession:
         given = headers.get("client-id", "")
         secret = headers.get("passcode", "")
         self._named = bool(given)
-        connection.passing = not given
+        connection.has_generated_name = not given
         connection.execute_command(
             commands.Logon(
                 name=to_durable_name(given)
@@ -348,7 +348,7 @@ class StompSession:
     def _connected(self) -> None:
         """Send CONNECTED, and set the agreed heart-beats."""
         connection, talk = self.connection, self._talk
-        connection.comes_back_as = resume_key(connection, self._named)
+        connection.resume_key = resume_key(connection, self._named)
         says, hears = self._beats
         connection.heartbeat_ms, connection.promised_ms = says, hears
         talk.send_frame(connected_frame(talk.version, connection.name, self._engine.instance, says, hears))

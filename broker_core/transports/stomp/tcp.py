@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker_core.config import TransportSettings
-from broker_core.connections.admission import GUEST_READ_BYTES
+from broker_core.connections.admission import PENDING_READ_BYTES
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.protocols.liveness import ReadProgress
 from broker_core.protocols.replies import Reply
@@ -28,7 +28,7 @@ _read_into: Final = memoryview(bytearray(READ_BYTES))
 
 So an idle connection needs no buffer of its own.
 """
-_guests_read_into: Final = _read_into[:GUEST_READ_BYTES]
+_guests_read_into: Final = _read_into[:PENDING_READ_BYTES]
 
 
 class StompProtocol(TcpConnection):

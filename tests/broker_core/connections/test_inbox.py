@@ -25,9 +25,13 @@ class Peer:
         self.taken: list[Item] = []
         self.reading = True
         sink: Any = self
-        self.anteroom = PendingConnections()
+        self.pending_connections = PendingConnections()
         self.inbox = Inbox(
-            sink, self.take, self.clock, turns or WorkScheduler(self.clock), InputBufferUsage(self.anteroom)
+            sink,
+            self.take,
+            self.clock,
+            turns or WorkScheduler(self.clock),
+            InputBufferUsage(self.pending_connections),
         )
         self.told: list[str] = []
 
@@ -115,16 +119,16 @@ async def test_what_waits_is_counted_until_it_is_taken_or_is_nobodys(peer: Peer)
     many = ["x" * 10] * 100
     peer.inbox.put(["logon", *many])
     whole = len("logon") + ITEM_BYTES + 100 * (10 + ITEM_BYTES)
-    assert peer.anteroom.held == whole, (
+    assert peer.pending_connections.buffered == whole, (
         "tiny commands take more than their bytes, and a read stays until all of it is taken"
     )
     peer.inbox.resume(InputHold.LOGON)
     while not peer.reading:
         await turn()
-    assert peer.anteroom.held == 0
+    assert peer.pending_connections.buffered == 0
     peer.inbox.put(["logon", *many])
     peer.inbox.end(lambda: peer.told.append("ended"))
-    assert peer.anteroom.held == 0 and peer.told == ["ended"]
+    assert peer.pending_connections.buffered == 0 and peer.told == ["ended"]
 
 
 async def test_a_client_is_read_from_when_no_reason_is_left_not_to(peer: Peer) -> None:

@@ -171,7 +171,7 @@ async def test_what_is_refused_is_told_by_its_numbers_and_not_counted(tmp_path: 
         assert (await client.until("completed"))["id"] == "all"
         found = broker.engine.roster.clients["busy"].publishing
         assert found.topics == {"t": 72} and broker.engine.dispatch.messages_in == 72
-        assert found._paced is None, "72 of the 100 that are there at once"
+        assert found._resume_timer is None, "72 of the 100 that are there at once"
         client.close()
 
 

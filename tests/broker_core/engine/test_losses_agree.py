@@ -80,7 +80,7 @@ async def test_the_notices_before_a_close_count_as_the_account_and_the_ledger_do
         raw.command({"c": "told", "decision": notice["decision"]})
         closing = await raw.until("closing")
         assert (notice["kept"], notice["lost"]) == (closing["kept"], closing["lost"]) == (EACH, EACH)
-        ended = broker.engine.roster.gone
+        ended = broker.engine.roster.ended_account
         assert ended.lost_volume.messages == closing["lost"]
         assert await ledger_rows(broker) == {"kept_in_log": EACH, "disconnected": EACH}
         raw.close()

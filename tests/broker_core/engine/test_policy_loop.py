@@ -265,7 +265,7 @@ async def test_a_subscribe_whose_preparation_dies_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     async with three(tmp_path) as clients:
-        monkeypatch.setattr(subscription_setup.SubscribePreparation, "_position", broken)
+        monkeypatch.setattr(subscription_setup.SubscribePreparation, "_find_position", broken)
         raw = await RawClient.connect(clients.broker, "reader")
         raw.command({"c": "subscribe", "id": "s", "topic": "a", **options})
         assert (await raw.until("closing"))["code"] == "internal_error"
