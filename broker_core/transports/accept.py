@@ -92,7 +92,7 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
 
     def detach(self, raw: asyncio.Transport) -> None:
         """Let TLS read for itself, because the handshake is done."""
-        self._door.remove_reader(self._descriptor, self._heard)
+        self._door.remove_reader(self._descriptor, self._on_readable)
         tls, self._tls = self._tls, None
         self._raw, self._buffer, self._descriptor = None, bytearray(), _NO_FILE
         if tls is not None and self._lost is None:
@@ -114,9 +114,9 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
         """Pause reading until `PreLogonReadQueue` calls."""
         if self._raw is not None and self._tls is not None and not self._raw.is_closing():
             self._raw.pause_reading()
-            self._door.add_reader(self._descriptor, self._heard)
+            self._door.add_reader(self._descriptor, self._on_readable)
 
-    def _heard(self) -> None:
+    def _on_readable(self) -> None:
         if self._raw is not None and not self._raw.is_closing():
             self._raw.resume_reading()
 
@@ -142,7 +142,7 @@ class _HandshakeProtocol(asyncio.BufferedProtocol):
         return self._tls.eof_received() if self._tls is not None else False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._door.remove_reader(self._descriptor, self._heard)
+        self._door.remove_reader(self._descriptor, self._on_readable)
         self._lost = (exc,)
         if self._tls is not None:
             self._tls.connection_lost(exc)
@@ -261,7 +261,7 @@ class Acceptor:
                 log.error("no_connection_taken", why=str(problem))
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listening)
-                self._later[listening] = loop.call_later(RETRY_DELAY_S, self._again, listening)
+                self._later[listening] = loop.call_later(RETRY_DELAY_S, self._resume_accepting, listening)
                 return
             taken.setblocking(False)
             if self.context is None:
@@ -269,7 +269,7 @@ class Acceptor:
             else:
                 PendingHandshake(taken, f"{peer[0]}:{peer[1]}", self)
 
-    def _again(self, listening: socket.socket) -> None:
+    def _resume_accepting(self, listening: socket.socket) -> None:
         del self._later[listening]
         asyncio.get_running_loop().add_reader(listening, self._take, listening)
 
@@ -300,7 +300,7 @@ class PendingHandshake:
         self._begun = False
         listener.handshakes.add(self)
         listener.door.add_reader(taken.fileno(), self._begin)
-        self._patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.drop)
+        self._timeout_timer = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.drop)
         listener.pending_connections.add_pending(self)
 
     def close_for_room(self) -> None:
@@ -309,7 +309,7 @@ class PendingHandshake:
         self.drop()
 
     def drop(self) -> None:
-        self._patience.cancel()
+        self._timeout_timer.cancel()
         if not self._begun:
             self._listener.door.remove_reader(self._socket.fileno(), self._begin)
             self._socket.close()
@@ -322,7 +322,7 @@ class PendingHandshake:
 
     def _begin(self) -> None:
         """Start the handshake, because the peer has sent bytes and the queue calls this connection."""
-        self._patience.cancel()
+        self._timeout_timer.cancel()
         self._begun = True
         self._listener.begin(self._socket).add_done_callback(lambda _: self._ended())
 

@@ -15,7 +15,7 @@ import pytest
 from broker_core.client import tls_context
 from broker_core.config import TransportSettings
 from broker_core.transports.peer_progress import (
-    HELD_PER_WINDOW,
+    BUFFERED_PER_WINDOW,
     MERGED_BYTES,
     PATH_WAITS_US,
     PeerProgress,
@@ -76,9 +76,9 @@ def test_a_lump_is_unknown_until_the_window_was_seen_shut_and_then_all_that_the_
     kernel: Kernel,
 ) -> None:
     assert kernel.look(SHUT._replace(acknowledged=40_000, unacked_segments=3, window=20_000)) == 40_000
-    assert kernel.progress.lump_bytes == 0
+    assert kernel.progress.window_step_bytes == 0
     assert kernel.look(shut(50_000)) == 50_000
-    assert kernel.progress.lump_bytes == 50_000
+    assert kernel.progress.window_step_bytes == 50_000
 
 
 def test_of_a_peer_that_had_read_for_long_the_lump_is_what_its_window_says_it_can_hold(
@@ -86,13 +86,13 @@ def test_of_a_peer_that_had_read_for_long_the_lump_is_what_its_window_says_it_ca
 ) -> None:
     kernel.look(SHUT._replace(acknowledged=900_000_000, unacked_segments=3, window=40_000))
     kernel.look(shut(900_100_000))
-    assert kernel.progress.lump_bytes == HELD_PER_WINDOW * 40_000
+    assert kernel.progress.window_step_bytes == BUFFERED_PER_WINDOW * 40_000
 
 
 def test_a_large_buffer_is_opened_before_it_is_empty(kernel: Kernel) -> None:
     kernel.look(SHUT._replace(acknowledged=900_000_000, unacked_segments=3, window=16_000_000))
     kernel.look(shut(900_100_000))
-    assert kernel.progress.lump_bytes == HELD_PER_WINDOW * 1_000_000 + MERGED_BYTES
+    assert kernel.progress.window_step_bytes == BUFFERED_PER_WINDOW * 1_000_000 + MERGED_BYTES
 
 
 def test_a_larger_step_after_a_rest_is_learned_and_what_many_steps_may_have_moved_is_not(
@@ -100,13 +100,13 @@ def test_a_larger_step_after_a_rest_is_learned_and_what_many_steps_may_have_move
 ) -> None:
     for taken in (50_000, 120_000, 190_000):
         kernel.look(shut(taken))
-    assert kernel.progress.lump_bytes == 50_000
+    assert kernel.progress.window_step_bytes == 50_000
     kernel.look(shut(190_000))
     kernel.look(
         SHUT._replace(acknowledged=230_000, unacked_segments=9, window=30_000)
     )  # in the middle of a step
     kernel.look(shut(255_000))
-    assert kernel.progress.lump_bytes == 65_000
+    assert kernel.progress.window_step_bytes == 65_000
 
 
 def test_what_was_taken_never_shrinks_and_stays_when_the_socket_is_closed(kernel: Kernel) -> None:
@@ -120,23 +120,23 @@ def test_what_was_taken_never_shrinks_and_stays_when_the_socket_is_closed(kernel
 def test_what_waits_waits_for_the_network_when_the_window_was_open_most_of_the_time(kernel: Kernel) -> None:
     begun = SHUT._replace(acknowledged=1_000, window=30_000, unacked_segments=5)
     kernel.look(begun._replace(busy=PATH_WAITS_US, shut=PATH_WAITS_US))
-    assert not kernel.progress.network_limited
+    assert not kernel.progress.is_network_limited
     kernel.look(begun._replace(busy=PATH_WAITS_US * 3 // 2, shut=PATH_WAITS_US))
-    assert not kernel.progress.network_limited, "too short to be told"
+    assert not kernel.progress.is_network_limited, "too short to be told"
     kernel.look(begun._replace(busy=3 * PATH_WAITS_US, shut=PATH_WAITS_US))
-    assert kernel.progress.network_limited
+    assert kernel.progress.is_network_limited
     kernel.look(begun._replace(busy=5 * PATH_WAITS_US, shut=PATH_WAITS_US, short=2 * PATH_WAITS_US))
-    assert not kernel.progress.network_limited, "this side's buffer was short"
+    assert not kernel.progress.is_network_limited, "this side's buffer was short"
     kernel.look(begun._replace(busy=7 * PATH_WAITS_US, shut=PATH_WAITS_US, short=2 * PATH_WAITS_US))
     kernel.look(begun._replace(queued=0, unsent=0, unacked_segments=0, busy=8 * PATH_WAITS_US))
-    assert not kernel.progress.network_limited, "nothing waits"
+    assert not kernel.progress.is_network_limited, "nothing waits"
 
 
 def test_a_shut_window_that_nobody_answers_for_is_the_networks(kernel: Kernel) -> None:
     kernel.look(shut(1_000, busy=PATH_WAITS_US, shut=PATH_WAITS_US, unanswered=1))
-    assert not kernel.progress.network_limited
+    assert not kernel.progress.is_network_limited
     kernel.look(shut(1_000, busy=PATH_WAITS_US, shut=PATH_WAITS_US, unanswered=2))
-    assert kernel.progress.network_limited
+    assert kernel.progress.is_network_limited
 
 
 def test_where_the_kernel_tells_nothing_what_this_process_holds_is_under_way() -> None:
@@ -145,7 +145,7 @@ def test_where_the_kernel_tells_nothing_what_this_process_holds_is_under_way() -
         assert read_tcp_info(near) is None
         progress = PeerProgress(near)
         assert progress.update(1_000, 400) == 600 and progress.update(1_000, 0) == 1_000
-        assert progress.lump_bytes == 0 and not progress.network_limited
+        assert progress.window_step_bytes == 0 and not progress.is_network_limited
 
 
 def test_a_kernel_says_what_is_on_its_way_and_nothing_of_a_closed_socket() -> None:
@@ -181,10 +181,10 @@ def test_a_peer_without_memory_for_what_its_window_let_through_is_no_trouble_of_
                     sent += near.send(bytes(1 << 16))
             end = time.monotonic() + 1.5
             while time.monotonic() < end:
-                assert progress.update(sent, 0) < 1 << 20 and not progress.network_limited
+                assert progress.update(sent, 0) < 1 << 20 and not progress.is_network_limited
                 time.sleep(0.1)
             view = read_tcp_info(near)
-            assert view is not None and view.unacked_segments and view.is_shut and progress.lump_bytes
+            assert view is not None and view.unacked_segments and view.is_shut and progress.window_step_bytes
 
 
 # Readers at their own pace.
