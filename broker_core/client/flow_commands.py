@@ -14,11 +14,11 @@ from typing import Protocol
 from broker_core.client.time_limits import within
 from broker_core.errors import ClientError, SluiceError
 from broker_core.protocols import commands
-from broker_core.protocols.field_info import tag_of
+from broker_core.protocols.field_info import get_tag
 from broker_core.protocols.replies import Ack
 
 STEERING_WORDS = tuple(
-    tag_of(kind) for kind in (commands.PauseSubscriptions, commands.ResumeSubscriptions, commands.SetRate)
+    get_tag(kind) for kind in (commands.PauseSubscriptions, commands.ResumeSubscriptions, commands.SetRate)
 )
 
 
@@ -105,7 +105,7 @@ class SubscriptionControl:
         if not self._send(command):
             return  # the next connection subscribes with it
         asked = _PendingRequest(
-            tag_of(type(command)), set(command.ids), asyncio.get_running_loop().create_future()
+            get_tag(type(command)), set(command.ids), asyncio.get_running_loop().create_future()
         )
         self._asked.append(asked)
         try:

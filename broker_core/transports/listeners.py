@@ -126,7 +126,9 @@ class ListenerManager:
 
     async def _restart_listener(self, former: Sequence[TransportSettings]) -> None:
         """Open the transports of the previous revision after a failed one."""
-        await self._stop_listeners(transports_to_close([settings for settings, _ in self._open.values()], former))
+        await self._stop_listeners(
+            transports_to_close([settings for settings, _ in self._open.values()], former)
+        )
         for settings in former:
             if settings.name not in self._open:
                 try:

@@ -189,7 +189,9 @@ class PeerProgress:
             # Several steps may have passed since the last check; each of them is smaller than the difference.
             step = 0
         held = min(step, BUFFERED_PER_WINDOW * self._max_window)
-        self.window_step_bytes = max(self.window_step_bytes, view.segment, min(held, held // WINDOW_SHARE + MERGED_BYTES))
+        self.window_step_bytes = max(
+            self.window_step_bytes, view.segment, min(held, held // WINDOW_SHARE + MERGED_BYTES)
+        )
         self._is_unchanged = before == self.acked_bytes
 
     def _update_network_limited(self, since: TcpInfo, view: TcpInfo) -> None:
@@ -205,7 +207,9 @@ class PeerProgress:
         elif busy < PATH_WAITS_US:
             return
         else:
-            self.is_network_limited = 2 * (busy - (view.shut - since.shut) - (view.short - since.short)) > busy
+            self.is_network_limited = (
+                2 * (busy - (view.shut - since.shut) - (view.short - since.short)) > busy
+            )
         self._since = view
 
 

@@ -112,8 +112,8 @@ class StompSession:
     __slots__ = (
         "_beats",
         "_broken",
-        "_engine",
         "_closer",
+        "_engine",
         "_leaving",
         "_lost",
         "_named",
