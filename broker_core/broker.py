@@ -234,7 +234,12 @@ class Broker:
             "broker_started", instance=self.engine.instance, recovery=self.engine.journal.recovery.as_dict()
         )
         if stage is not None:
-            await self.apply(self.engine.policy, stage)
+            try:
+                await self.apply(self.engine.policy, stage)
+            except OperatorError as problem:
+                if problem.code != "policy_not_stored":
+                    raise
+                log.error("stage_not_in_force", revision=stage.document.revision, why=problem.sentence)
 
     def addresses(self) -> dict[str, str]:
         """Return the address of each enabled transport, by name.
@@ -344,6 +349,7 @@ class Broker:
             # Store the brake first: a broker killed after a decision must not count from zero again.
             if stage is not None:
                 await self._store_policy(RolloutBrake(stage))
+                self._refuse_unstored(stage)
             await self._put_in_force(policy, stage)
         except SluiceError as problem:
             self.statistics.refused = RefusedRevision(
@@ -352,6 +358,21 @@ class Broker:
             raise
         self.statistics.refused = None
         await self._store_policy()
+
+    def _refuse_unstored(self, stage: StagedRevision) -> None:
+        """Refuse a stage whose allowance isn't stored: a broker that is killed would count anew.
+
+        Raises OperatorError policy_not_stored.
+        """
+        running = self.engine.guard.stage
+        begins = running is None or running.document.revision != stage.document.revision
+        if stage.allowed is not None and begins and self.lacks_stored_policy:
+            raise OperatorError(
+                "policy_not_stored",
+                f"Staged revision {stage.document.revision} isn't in force: its allowance can't be stored on"
+                " this broker's disk.",
+                "Make room for the broker's policy file. The broker is asked again within a minute.",
+            )
 
     @property
     def lacks_stored_policy(self) -> bool:

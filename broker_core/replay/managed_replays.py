@@ -424,6 +424,28 @@ class ManagedReplays:
             replay.carried = sequence
             self._kept.mark_changed(replay)
 
+    def limit_carried(self, name: str, newest: int) -> None:
+        """Record that a link carries nothing, and can't have carried more than the log's newest record.
+
+        A limit that is recorded already stays: nothing was carried since. Raises OperatorError
+        unknown_replay.
+        """
+        replay = self.get(name)
+        if not replay.carried_limit:
+            replay.carried_limit = newest
+            self._kept.mark_changed(replay)
+
+    async def lift_carried_limit(self, name: str) -> None:
+        """Record that a link may carry any record from now on. On disk when this returns.
+
+        Raises OperatorError unknown_replay; JournalError not_kept.
+        """
+        replay = self.get(name)
+        if replay.carried_limit:
+            replay.carried_limit = 0
+            self._kept.mark_changed(replay)
+            await self._kept.save()
+
     def is_served(self, name: str) -> bool:
         """Whether the replay's client is subscribed to it at this broker."""
         return name in self._active

@@ -1,4 +1,6 @@
-"""The log costs nothing else: nobody waits for its reader, and a fault that lasts doesn't fill it."""
+"""Logging does not slow down the broker: no code waits for the log's reader, and a lasting fault does not
+fill the log.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from tests.support.broker_process import full_pipe
 from tests.support.manual_clock import ManualClock
 
 
-def test_what_nobody_reads_is_dropped_counted_and_said_and_the_rest_is_whole_and_in_order():
+def test_unread_log_lines_are_dropped_and_counted_and_the_rest_stays_in_order():
     reading, writing = full_pipe()
     pipe = LogPipe(writing, most_bytes=1_000)
     for number in range(30):
@@ -53,9 +55,9 @@ def test_of_a_kind_so_many_are_said_in_a_minute_and_the_others_counted():
     assert said("spool_failed") == [None] * MAX_ALIKE
     assert said("spool_failed") == []
     assert said("logon_refused") == [None] * MAX_ALIKE, "another kind has its own number"
-    clock.passes(60)
+    clock.advance(60)
     assert said("spool_failed") == [80, *[None] * (MAX_ALIKE - 1)]
-    clock.passes(600)
+    clock.advance(600)
     assert said("spool_failed") == [30, *[None] * (MAX_ALIKE - 1)]
 
 

@@ -1,4 +1,4 @@
-"""What is done after an undone record: intervals that say of each sequence whether it was added."""
+"""Sequence sets: intervals of processed records beyond an unprocessed one."""
 
 from __future__ import annotations
 

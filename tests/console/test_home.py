@@ -87,11 +87,14 @@ def test_every_process_makes_private_files_whatever_umask_it_was_started_with(tm
 def test_roots_of_policies_hold_nothing_that_has_another_purpose(tmp_path: Path) -> None:
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")},
-        "SLUICE_HOME": str(tmp_path), "DJANGO_SETTINGS_MODULE": "console.project.settings", "DATABASE_URL": "",
-    }  # fmt: skip
+        "SLUICE_HOME": str(tmp_path),
+        "DJANGO_SETTINGS_MODULE": "console.project.settings",
+        "DATABASE_URL": "",
+    }
     code = "from django.conf import settings; print(*settings.SLUICE_DIRECTORY_ROOTS, sep='\\n')"
     done = subprocess.run(
-        (sys.executable, "-c", code), cwd=PROJECT, env=environment, check=True, timeout=300, capture_output=True,
+        (sys.executable, "-c", code), cwd=PROJECT, env=environment, check=True, timeout=300,
+        capture_output=True,
         text=True,
     )  # fmt: skip
     roots = {Path(one) for one in done.stdout.splitlines()}

@@ -1,4 +1,4 @@
-"""The access part of a document: read, checked whole, and compared when a revision comes."""
+"""The access part of a policy document: parsed, validated as a whole, and compared with a new revision."""
 
 from __future__ import annotations
 

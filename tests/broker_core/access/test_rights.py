@@ -1,4 +1,4 @@
-"""What users may do: who is meant, what adds up, what is narrowed, what is refused."""
+"""User rights: which entitlements apply, how they add up, and what is narrowed or refused."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def may_publish(made: Rights, *topics: str) -> bool:
         ("m*", "", False),
     ],
 )
-def test_whom_an_entitlement_means(who: str, name: str, meant: bool) -> None:
+def test_entitlements_match_users_and_patterns(who: str, name: str, meant: bool) -> None:
     assert may_publish(rights(entitlement(who, publish="a"), name=name), "a") is meant
 
 
@@ -97,7 +97,7 @@ def test_a_broader_pattern_is_narrowed_and_says_so() -> None:
     assert expression.pattern.matches("orders.eu") and not expression.pattern.matches("x.eu")
 
 
-def test_narrowed_patterns_of_different_rights_are_told_apart() -> None:
+def test_narrowed_patterns_of_different_rights_are_distinct() -> None:
     asked = TopicPattern.parse(">")
     one = rights(entitlement("*", subscribe="a.>")).check_subscribe(asked, None).pattern
     other = rights(entitlement("*", subscribe="b.>")).check_subscribe(asked, None).pattern
@@ -157,7 +157,7 @@ TOPICS = ["a", "b", "a.a", "a.b", "b.b", "b.a.b", "c.b"]
 MESSAGES = [dict(zip("xyz", bits, strict=True)) for bits in product((0, 1), repeat=3)]
 
 
-def passes(chosen: Filter | None, message: dict[str, int]) -> bool:
+def is_allowed(chosen: Filter | None, message: dict[str, int]) -> bool:
     return chosen is None or chosen.matches_object(message)
 
 
@@ -177,8 +177,8 @@ def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_all
         for topic in TOPICS
         for number, message in enumerate(MESSAGES)
         if pattern.matches(topic)
-        and passes(chosen, message)
-        and any(one.matches(topic) and passes(own, message) for one, own in compiled)
+        and is_allowed(chosen, message)
+        and any(one.matches(topic) and is_allowed(own, message) for one, own in compiled)
     }
     try:
         found = made.check_subscribe(pattern, chosen)
@@ -189,7 +189,7 @@ def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_all
         (topic, number)
         for topic in TOPICS
         for number, message in enumerate(MESSAGES)
-        if found.pattern.matches(topic) and passes(found.filter, message)
+        if found.pattern.matches(topic) and is_allowed(found.filter, message)
     }
     assert got == expected
 
@@ -201,7 +201,8 @@ def test_a_subscription_gets_exactly_what_is_asked_and_what_some_entitlement_all
     ("pattern", "covered", "refused"),
     [
         (">", ("a", "a.b.c", "a.*", "a.>", ">", "*.b"), ("$SLUICE.clients", "$SLUICE.>", "$x")),
-        ("$SLUICE.>", ("$SLUICE.clients", "$SLUICE.*", "$SLUICE.>"), ("a", "a.>", "SLUICE.clients", "$OTHER.a")),
+        ("$SLUICE.>", ("$SLUICE.clients", "$SLUICE.*", "$SLUICE.>"),
+            ("a", "a.>", "SLUICE.clients", "$OTHER.a")),
         ("$SLUICE.*", ("$SLUICE.clients",), ("$SLUICE.a.b", "a")),
         ("*", ("a",), ("a.b", "$SLUICE", "$SLUICE.a")),
         ("~a[.].*", ("a.b", "a.b.c", "~a[.].*"), ("a", "b.a", "$a.b")),
@@ -218,7 +219,7 @@ def test_what_a_pattern_alone_gives(pattern: str, covered: tuple[str, ...], refu
         assert may_publish(made, topic) is (topic in covered)
 
 
-def test_who_may_have_everything_has_not_the_brokers_own_and_the_other_way_round() -> None:
+def test_a_right_to_all_topics_excludes_system_topics_and_vice_versa() -> None:
     everything, own = (
         rights(entitlement("*", subscribe=">")),
         rights(entitlement("*", subscribe="$SLUICE.>")),

@@ -25,8 +25,8 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
         yield broker
 
 
-async def taken(subscription: Subscription, number: int) -> list[int]:
-    """Whole batches, so that nothing of one is left over."""
+async def take_batches(subscription: Subscription, number: int) -> list[int]:
+    """Read whole batches until `number` messages are read."""
     sequences: list[int] = []
     async with asyncio.timeout(10):
         while len(sequences) < number:
@@ -41,8 +41,8 @@ async def test_subscriptions_are_paused_and_resumed_alone_and_together(broker: B
         two = await client.subscribe("a", bookmark="0", id="two", paused=True, filter="/id = 1")
         assert one.paused
         await client.resume([one, two])
-        assert await taken(one, 300) == list(range(1, 301))
-        assert await taken(two, 100) == list(range(2, 301, 3))
+        assert await take_batches(one, 300) == list(range(1, 301))
+        assert await take_batches(two, 100) == list(range(2, 301, 3))
         await one.pause()
         await one.set_rate("2X", "1s")
         assert (one.paused, one.rate) == (True, "2X")
@@ -54,7 +54,7 @@ async def test_subscriptions_are_paused_and_resumed_alone_and_together(broker: B
 async def test_what_was_steered_holds_on_the_next_connection(broker: Broker) -> None:
     async with AsyncClient(address_of(broker), "reader") as client:
         subscription = await client.subscribe("a", bookmark="0", rate="200")
-        firsts = await taken(subscription, 20)
+        firsts = await take_batches(subscription, 20)
         await subscription.pause()
         await subscription.set_rate(None)
         broker.engine.roster.clients["reader"].close("operator_disconnect", "a test")
@@ -68,7 +68,7 @@ async def test_what_was_steered_holds_on_the_next_connection(broker: Broker) -> 
         (target,) = broker.engine.roster.clients["reader"].subscriptions.values()
         assert (target.cursor.is_paused, target.rate) == (True, None)
         await subscription.resume()
-        rest = await taken(subscription, 300 - len(firsts))
+        rest = await take_batches(subscription, 300 - len(firsts))
         assert firsts + rest == list(range(1, 301))
 
 
@@ -90,10 +90,10 @@ async def test_a_managed_replay_goes_on_in_the_next_process(broker: Broker, tmp_
 async def test_a_cancelled_managed_replay_says_so_to_its_reader(broker: Broker) -> None:
     async with AsyncClient(address_of(broker), "reader") as client:
         subscription = await client.subscribe("a", bookmark="0", managed="audit", rate="50")
-        await taken(subscription, 5)
+        await take_batches(subscription, 5)
         broker.engine.managed.cancel("audit")
         with pytest.raises(ClientError) as ended:
-            await taken(subscription, 300)
+            await take_batches(subscription, 300)
         assert ended.value.code == "replay_cancelled"
 
 

@@ -29,7 +29,7 @@ QUICK = ReconnectPolicy(first_delay=0.001, longest_delay=0.05, first_connect_tim
 
 
 def only(name: str, *topics: str) -> PolicyDocument:
-    """An instance that takes these topics alone: the recipe of docs/group.md."""
+    """Return settings of an instance that accepts only these topics, as docs/group.md recommends."""
     policy = tcp_policy(name)
     transports = tuple(replace(one, restricted=True) for one in policy.transports)
     entitled = EntitlementSettings(("*",), publish=topics, subscribe=topics)

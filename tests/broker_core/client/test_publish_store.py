@@ -1,4 +1,4 @@
-"""The publish stores: what is kept, dropped, found again after a crash, and refused."""
+"""Publish stores: records stored, dropped, restored after a crash, and refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> PublishStore:
     return MemoryPublishStore() if request.param == "memory" else FilePublishStore(tmp_path / "s")
 
 
-def test_what_is_acknowledged_is_dropped_and_the_rest_kept_in_order(store: PublishStore) -> None:
+def test_acknowledged_messages_are_dropped_and_the_rest_stay_in_order(store: PublishStore) -> None:
     fill(store, 4)
     assert store.nbytes == sum(len(stored.batch) for stored in store.pending())
     store.discard_upto(5)  # the middle of 5-6: a part is no whole batch
@@ -176,7 +176,7 @@ def test_a_store_has_one_user_at_a_time(tmp_path: Path) -> None:
     FilePublishStore(tmp_path / "s").close()
 
 
-def test_the_file_is_written_anew_when_most_of_it_is_acknowledged(
+def test_the_file_is_rewritten_when_most_of_it_is_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "COMPACT_AT", 10_000)
@@ -240,7 +240,7 @@ def test_everything_kept_is_replaced_while_it_is_read(store: PublishStore) -> No
     assert spans(store) == [(17, 18), (19, 20)]
 
 
-def test_what_replaced_the_rest_is_found_again_and_a_disk_that_refuses_leaves_what_was_there(
+def test_a_replacement_is_restored_and_a_failing_disk_leaves_the_old_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FilePublishStore(tmp_path / "s")

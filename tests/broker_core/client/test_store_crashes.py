@@ -1,4 +1,7 @@
-"""`kill -9` at each step that a store takes on its file, before it and halfway through a write: nothing kept is lost."""
+"""`kill -9` at each file operation of a publish store, before it and in the middle of a write.
+
+No stored message is lost.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from broker_core.client import FileBookmarkStore, FilePublishStore, store_file
 STEPS = ("open", "pwrite", "pwritev", "ftruncate", "fsync", "fdatasync", "close")
 
 
-class Dying:
-    """The `os` module of a process that is killed at its step number `at`."""
+class KilledOs:
+    """The `os` module of a process that is killed at its operation number `at`."""
 
     def __init__(self, at: int, halfway: bool) -> None:
         self._left = at
@@ -50,10 +53,10 @@ _replace = pathlib.Path.replace
 
 
 def killed_at(step: int, halfway: bool, work: Callable[[], None]) -> bool:
-    """Do it in a process that is killed at that step; False when it came to its end before."""
+    """Do the work in a process that is killed at operation `step`; return False if it ended before."""
     child = os.fork()
     if child == 0:
-        dying = Dying(step, halfway)
+        dying = KilledOs(step, halfway)
         store_file.os = dying  # type: ignore[attr-defined]
         pathlib.Path.replace = lambda self, target: dying.replace(self, target)  # type: ignore[method-assign]
         try:

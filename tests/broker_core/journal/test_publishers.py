@@ -1,5 +1,6 @@
-"""Publisher sessions: who may add to a name's numbers, and that a journal says the same of them however it
-is opened."""
+"""Publisher sessions: which session may extend a name's sequences; every way of opening the journal
+agrees.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Archive, compress and remove while readers go on: the worker's heavy part and the broker's swap together."""
+"""Archive, compress and remove while readers go on: the worker's heavy part and the broker's swap
+together.
+"""
 
 from __future__ import annotations
 

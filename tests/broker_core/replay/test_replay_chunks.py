@@ -1,4 +1,4 @@
-"""What a replay's chunk is made of: pieces that are small while the chunk is, and whole batches in large ones."""
+"""Chunks of a replay: small chunks have parts of batches, large ones whole batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laws of who has what: each record is in one place, and what is counted is what is there."""
+"""Property tests of record assignments: each record is in one place, and all counts are exact."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = st.tuples(
 def step(
     handout: RecordAssignments[str], here: list[int], done: set[int], what: str, holder: str, number: int
 ) -> None:
-    """Do that; `here` is what could be given, the lowest first, `done` what was acknowledged."""
+    """Perform one step; `here` has the assignable records, lowest first, `done` the acknowledged ones."""
     mine = list(handout.records_of(holder))
     match what:
         case "took":
