@@ -49,16 +49,18 @@ async def test_no_report_calls_messages_lost_that_the_log_keeps_for_the_client(
 ) -> None:
     async with running_broker(tmp_path, policy_with(*rules)) as broker:
         raw = await RawClient.connect(broker, "slow")
-        raw.command({"c": "subscribe", "id": "s", "topic": ">", "ack": "client", "prefetch": 2, **options})
-        await raw.until("processed")
+        raw.send_command(
+            {"c": "subscribe", "id": "s", "topic": ">", "ack": "client", "prefetch": 2, **options}
+        )
+        await raw.read_until("processed")
         await publish(broker, "t", "scratch.t")
         connection = broker.engine.roster.clients["slow"]
         await until(lambda: connection.account.matched.messages == 2 * EACH)
         if unjournaled_cause is DiscardCause.UNSUBSCRIBED:
-            raw.command({"c": "unsubscribe", "id": "s"})
-            answer = await raw.until("processed")
+            raw.send_command({"c": "unsubscribe", "id": "s"})
+            answer = await raw.read_until("processed")
         else:
-            answer = await raw.until("cancelled")
+            answer = await raw.read_until("cancelled")
         assert (answer["kept"], answer["lost"]) == (EACH, EACH)
         entry = await ask(broker, "client", name="slow")
         assert entry["gone"] == {"kept_in_log": EACH, unjournaled_cause: EACH}
@@ -73,12 +75,12 @@ async def test_the_notices_before_a_close_count_as_the_account_and_the_ledger_do
     limit = rule("disconnect", 2 * EACH - 1, topic=">")
     async with running_broker(tmp_path, policy_with(limit)) as broker:
         raw = await RawClient.connect(broker, "slow")
-        raw.command({"c": "subscribe", "id": "s", "topic": ">", "ack": "client", "prefetch": 2})
-        await raw.until("processed")
+        raw.send_command({"c": "subscribe", "id": "s", "topic": ">", "ack": "client", "prefetch": 2})
+        await raw.read_until("processed")
         await publish(broker, "t", "scratch.t")
-        notice = await raw.until("notice")
-        raw.command({"c": "told", "decision": notice["decision"]})
-        closing = await raw.until("closing")
+        notice = await raw.read_until("notice")
+        raw.send_command({"c": "told", "decision": notice["decision"]})
+        closing = await raw.read_until("closing")
         assert (notice["kept"], notice["lost"]) == (closing["kept"], closing["lost"]) == (EACH, EACH)
         ended = broker.engine.roster.ended_account
         assert ended.lost_volume.messages == closing["lost"]
@@ -89,8 +91,10 @@ async def test_the_notices_before_a_close_count_as_the_account_and_the_ledger_do
 async def test_a_message_that_the_subscriber_rejected_is_in_the_ledger_and_no_loss(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         raw = await RawClient.connect(broker, "slow")
-        raw.command({"c": "subscribe", "id": "s", "topic": "t", "ack": "client-individual", "prefetch": 9})
-        await raw.until("processed")
+        raw.send_command(
+            {"c": "subscribe", "id": "s", "topic": "t", "ack": "client-individual", "prefetch": 9}
+        )
+        await raw.read_until("processed")
         await publish(broker, "t")
         connection = broker.engine.roster.clients["slow"]
         await until(lambda: connection.account.delivered.messages == EACH)
