@@ -100,7 +100,9 @@ async def _again_and_again(
 ) -> None:
     while True:
         try:
-            async with AsyncClient(address, name, max_held=HELD_BYTES, on_notice=_notice(name)) as client:
+            async with AsyncClient(
+                address, name, max_unread_bytes=HELD_BYTES, on_notice=_notice(name)
+            ) as client:
                 await behaviour(client)
         except SluiceError as error:
             _say(f"{name}: {error.code}: {error.sentence} It comes back in {AGAIN_S:.0f} s.")

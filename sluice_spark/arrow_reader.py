@@ -309,7 +309,7 @@ def _choice(
     if names:
         wanted = known.topic_mask(name.decode() for name in names)
     elif not topics.all:
-        listed = list(filter(topics.matches, known.topic_ranges()))
+        listed = list(filter(topics.matches, known.known_topics()))
         wanted = known.topic_mask(listed)
         if known.topics is not None and len(listed) <= MAX_NAMES:
             names = frozenset(topic.encode() for topic in listed)

@@ -22,6 +22,7 @@ from broker_core.sequence_set import SequenceSet
 from sluice_spark.location import LogLocation
 from sluice_spark.log_identity import read_log_id
 from sluice_spark.segments import (
+    are_skips_unknown,
     durable_sequence,
     first_sequences,
     open_segment,
@@ -29,7 +30,7 @@ from sluice_spark.segments import (
     skipped_before,
 )
 
-REMOVED, MISSING = "removed", "missing"
+REMOVED, MISSING, UNKNOWN = "removed", "missing", "unknown"
 _NAMED = 5
 
 
@@ -55,6 +56,8 @@ class LogGap(NamedTuple):
         records = f"records {self.first} to {self.last}"
         if self.why == REMOVED:
             return f"{records} were removed" + (f" {_moment(self.removed_at)}" if self.removed_at else "")
+        if self.why == UNKNOWN:
+            return f"it isn't known whether {records} existed: the segment header that said so was damaged"
         return f"{records} are missing, and nothing says that they were removed"
 
 
@@ -103,7 +106,8 @@ class LogSnapshot:
         for segment, following in pairwise(self.segments):
             known = sidecar_summary(self.place, segment)
             if known is not None and known.last_sequence + 1 < following:
-                yield LogGap(known.last_sequence + 1, following - 1, MISSING)
+                why = UNKNOWN if are_skips_unknown(self.place, following) else MISSING
+                yield LogGap(known.last_sequence + 1, following - 1, why)
 
     def end_of(self, number: int) -> int:
         """Return the last sequence that a segment (by index) may have.

@@ -28,7 +28,7 @@ from broker_core.journal.segment import (
 )
 from broker_core.journal.segment_index import IndexedRange, SegmentIndex
 from broker_core.journal.segment_reader import (
-    CUT,
+    TRUNCATED,
     ZEROS,
     SegmentSource,
     find_next_batch,
@@ -143,6 +143,14 @@ def skipped_before(place: LogLocation, segment: int) -> int:
         return 0
 
 
+def are_skips_unknown(place: LogLocation, segment: int) -> bool:
+    """Return whether missing numbers before a segment may have been skipped: its header is or was damaged."""
+    try:
+        return read_header(open_segment(place, segment)).skips_unknown
+    except JournalError:
+        return True
+
+
 def open_index(place: LogLocation, segment: int, source: SegmentSource) -> SegmentIndex | None:
     """Return the segment's sidecar; None without one, or if it belongs to another file.
 
@@ -236,7 +244,7 @@ def read_batches(
             break
         offset = found.stopped_at
         if found.problem is not None:
-            if found.problem not in (ZEROS, CUT) and not skip_gaps:
+            if found.problem not in (ZEROS, TRUNCATED) and not skip_gaps:
                 raise damaged_segment_error(source.file.path, offset, found.problem)
             whole = _behind_damage(place, source, offset, expected) if skip_gaps else None
             if whole is None:

@@ -10,7 +10,8 @@ limit (measured: 2.8 GB in five seconds for a client that does not read). Here:
   transport stops reading from the socket. A client's thousands of small messages are so spread over many
   event-loop iterations.
 * Incomplete messages, and messages that the application has not consumed, count towards the limit that TCP
-  transports have for frames (`pending_connections`). So does a handshake, whose connection is pending there too.
+  transports have for frames (`pending_connections`). So does a handshake, whose connection is pending there,
+  too.
 * Objects of a connection before its logon are freed when it is lost, without waiting for Python's garbage
   collector.
 * Connections have no age limit (daphne's default closes healthy subscriptions after a day).

@@ -62,7 +62,7 @@ class ControlServer:
         if link is not None:
             refusal = _failure(unauthorized_error())
             self._link = ControlTlsListener(link, self._greet, self._answer, refusal, MAX_LINE)
-        self._decoder = msgspec.json.Decoder(Union[tuple(self._handlers)])  # noqa: UP007 (of as many as there are)
+        self._decoder = msgspec.json.Decoder(Union[tuple(self._handlers)])  # noqa: UP007 (a computed union)
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
 
@@ -118,7 +118,7 @@ class ControlServer:
         """Return the reply to one request line. Never raises."""
         try:
             request = self._read(line)
-            LAST.latest, LAST.chore = "chore", f"control request {request_name(request)}"
+            LAST.latest, LAST.periodic_task = "periodic_task", f"control request {request_name(request)}"
             return _result(await self._handlers[type(request)](request))
         except SluiceError as error:
             return _failure(error)

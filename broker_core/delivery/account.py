@@ -28,7 +28,7 @@ from broker_core.batch import Batch, Rows
 class DiscardCause(StrEnum):
     """Reason why a subscription will not deliver messages.
 
-    Only some causes are losses (`is_loss`): the subscriber did not ask for the discard, and neither the log nor
+    Some causes are losses (`is_loss`): the subscriber did not ask for the discard, and neither the log nor
     another consumer has the message.
     """
 

@@ -29,7 +29,10 @@ from broker_core.slow_clients.evaluate.signals import BacklogCounts
 
 
 class BacklogFigures:
-    """Deliveries of one client, and figures about them. Satisfies `slow_clients.evaluate.signals.BacklogView`."""
+    """Deliveries of one client, and figures about them.
+
+    Satisfies `slow_clients.evaluate.signals.BacklogView`.
+    """
 
     def __init__(self, owner: BacklogOwner, sink: Sink, facilities: InstanceResources) -> None:
         self._owner = owner

@@ -76,8 +76,8 @@ class DiscardRecorder:
     ) -> UndeliveredSummary:
         """Record every waiting or unacknowledged message of an ending subscription as discarded.
 
-        `waiting` is the sequence of the first such journaled record; 0: there is none. `cause` is the reason of
-        the end; it is the cause of unjournaled messages only.
+        `waiting` is the sequence of the first such journaled record; 0: there is none. `cause` is the reason
+        of the end; it is the cause of unjournaled messages only.
         """
         account, first = recipient.account, recipient.first_needed(waiting)
         if account.is_empty:  # most of a client's thousand subscriptions are empty

@@ -25,7 +25,10 @@ MAX_CHUNK_BYTES = 1024 * 1024
 MAX_CHUNK_BYTES_BESIDE_LIVE = 128 * 1024
 """Maximum bytes of a chunk while messages are published. It bounds how long one chunk occupies the loop."""
 MAX_ALL_CHUNKS_BYTES = 8 * 1024 * 1024
-"""Maximum bytes of the chunks of all replays together, each counted once, as long as each has FIRST_CHUNK_BYTES."""
+"""Maximum bytes of the chunks of all replays together, each counted once.
+
+Each replay may have FIRST_CHUNK_BYTES in any case.
+"""
 READ_BYTES_PER_CHUNK_BYTE = 16
 """A chunk has at most 1/16 of the bytes that the client has read since it last stopped."""
 UNCUT_AFTER_BYTES = 512 * 1024
@@ -161,8 +164,8 @@ class WorkScheduler:
     """Queue of work that is spread over several event-loop iterations.
 
     Examples: inboxes beyond their budget, shared subscriptions that assign records, clients that disconnect
-    together. All work in the line together gets ITERATION_BUDGET_NS per iteration. Recurring work rejoins the line at its
-    end.
+    together. All work in the line together gets ITERATION_BUDGET_NS per iteration. Recurring work rejoins
+    the line at its end.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -59,8 +59,8 @@ class ReadDetector:
     def update(self, seen: ReceiveWindowSample, now_ns: int) -> bool:
         """Evaluate a new sample and return `is_not_reading`. `now_ns` is a monotonic time.
 
-        `is_not_reading` becomes true only after a whole observation window, and false as soon as the peer is seen to
-        read.
+        `is_not_reading` becomes true only after a whole observation window, and false as soon as the peer is
+        seen to read.
         """
         since = self._since
         if since is None:

@@ -266,7 +266,7 @@ class ReplicatedLog(Generic[Owner]):
         )  # 2 s: a second cancellation must not cut off a write to the journal
         self._fail([], _no_quorum("the broker is being stopped"))
         await self._engine.close()
-        if self._journal.failed is None:
+        if self._journal.failure is None:
             with suppress(OSError):
                 self._keep_chain()
         self._thread.shutdown(wait=True)
@@ -294,7 +294,7 @@ class ReplicatedLog(Generic[Owner]):
                 self._is_troubled(problem)
                 await asyncio.sleep(min(TROUBLE_RETRY_S, self._settings.hold_s))
             except JournalError as problem:
-                if self._journal.failed is not None:
+                if self._journal.failure is not None:
                     raise
                 # No space: the waiting batches have failed, and the same entries are applied again.
                 log.warning("group_waits_for_room", why=problem.sentence)
@@ -747,7 +747,7 @@ class ReplicatedLog(Generic[Owner]):
             error = JournalError(
                 "journal_failed", f"The log failed unforeseen: {problem!r}.", "See the broker's log."
             )
-        self._journal.failed = self._journal.failed or error
+        self._journal.failure = self._journal.failure or error
         self._fail([], error)
         self._outlet.on_log_broken(error)
 

@@ -13,8 +13,8 @@ of 1,448 bytes and a reader of 20 KB/s: with SO_RCVBUF 8 KiB the peer held 13 Ki
 silence of 6.4 s with the default.
 
 On this side only time distinguishes such a reader from one that has stopped: a peer that is silent for longer
-than `window_step_bytes` / rate reads more slowly than rate. Between two moments at which the window is shut, the
-acknowledged bytes are the bytes read, up to the difference of two fill levels.
+than `window_step_bytes` / rate reads more slowly than rate. Between two moments at which the window is shut,
+the acknowledged bytes are the bytes read, up to the difference of two fill levels.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class PeerProgress:
             self._update_network_limited(self._since, view)
 
     def _update_window_step(self, view: TcpInfo) -> None:
-        """Update `window_step_bytes`: at first all that the peer may hold, later also a step seen after a pause."""
+        """Update `window_step_bytes`: first all that the peer may hold, later also a step after a pause."""
         before, self._shut_at = self._shut_at, self.acked_bytes
         if before is None:
             step = self.acked_bytes

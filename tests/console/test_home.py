@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from broker_core.private_files import tighten_trees
+from broker_core.private_files import restrict_tree_permissions
 from console.project.home import FOLDERS, celery_broker_url, prepare_home, secret_key
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -43,7 +43,7 @@ def test_files_that_are_there_are_closed_to_others_and_links_lead_nowhere(tmp_pa
         path.touch()
         path.chmod(mode)
     (home / "jobs").chmod(0o755)
-    assert tighten_trees((home,)) == []
+    assert restrict_tree_permissions((home,)) == []
     assert mode_of(home / "sluice.sqlite3") == 0o600
     assert {mode_of(home / "jobs"), mode_of(home / "jobs" / "deep" / "run")} == {0o700}
     assert mode_of(outside) == 0o644

@@ -90,7 +90,7 @@ async def test_the_clients_store_keeps_what_a_failed_sync_left_and_the_next_brok
             await client.publish_many("a", numbered_bodies(10, 12))
             await client.flush()
             assert await take(subscription, 12) == numbered_bodies(0, 12)
-            assert store.oldest() == 0
+            assert store.oldest_sequence() == 0
 
 
 async def test_waiting_repeats_are_answered_when_the_group_fails(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ async def test_a_broker_whose_disk_fails_ends_says_why_and_loses_nothing(
         await client.publish_many("a", numbered_bodies(sent, sent + 10))
         sent += 10
         await asyncio.sleep(0.01)
-        oldest = store.oldest()
+        oldest = store.oldest_sequence()
         acknowledged = max(acknowledged, oldest - 1 if oldest else sent)
     process.join()
     with pytest.raises(OperatorError, match="unsent_messages"):

@@ -52,7 +52,7 @@ class TopicPublishers:
         self.ends = False
 
     async def run(self, topic: str) -> None:
-        group = self.client.clients[self.client.group_of(topic)]
+        group = self.client.clients[self.client.find_group(topic)]
         while not self.ends:
             for _ in range(50):
                 self.published[topic] += 1

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker_core.access import EVERYTHING, Rights
+from broker_core.access import ALL_RIGHTS, Rights
 from broker_core.batch import CLAIM, Batch, Buffer, write_flags
 from broker_core.client.publish_store import MemoryPublishStore
 from broker_core.client.publisher import Publisher, Rejection
@@ -62,7 +62,7 @@ class ModelConnection:
         self.closed = False
         self.refuses = False
         """If set, the member refuses the next batch."""
-        self.rights = EVERYTHING
+        self.rights = ALL_RIGHTS
         self.unread: list[replies.ErrorReply] = []
         inbox = SimpleNamespace(pause=lambda reason: None, resume=lambda reason: None)
         self.publishing = publishing.ConnectionPublisher(cast(Any, self), cast(Any, inbox), member.services)
@@ -87,7 +87,7 @@ class ModelConnection:
     def publish(self, sent: Buffer) -> None:
         if self.closed:
             return
-        self.rights = Rights([]) if self.refuses else EVERYTHING
+        self.rights = Rights([]) if self.refuses else ALL_RIGHTS
         self.refuses = False
         try:
             self.publishing.publish_batch(bytearray(sent))

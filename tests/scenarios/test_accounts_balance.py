@@ -83,7 +83,7 @@ async def test_every_message_of_a_random_run_is_delivered_in_the_ledger_or_queue
         readers = []
         for number in range(CLIENTS):
             reader = RandomReader(
-                await AsyncClient(address_of(broker), f"r{number}", max_held=20_000).start(), chance
+                await AsyncClient(address_of(broker), f"r{number}", max_unread_bytes=20_000).start(), chance
             )
             options: dict[str, Any] = {"ack": "client", "prefetch": 50} if number % 2 else {}
             reader.task = asyncio.create_task(reader.run("t" if number % 3 else "scratch.t", **options))

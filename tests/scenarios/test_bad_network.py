@@ -94,7 +94,7 @@ async def test_the_async_client(ports: dict[str, int], kind: str, seed: int, tmp
                     bookmark_store=store,
                     reconnect=PATIENT,
                     heartbeat_ms=HEARTBEAT_MS,
-                    max_held=20_000,
+                    max_unread_bytes=20_000,
                 ) as reader:
                     subscription = await reader.subscribe(topic, bookmark=MOST_RECENT)
                     async for message in subscription:
@@ -145,7 +145,7 @@ def test_the_sync_client(ports: dict[str, int], kind: str, seed: int, tmp_path: 
                 bookmark_store=FileBookmarkStore(tmp_path / "marks"),
                 reconnect=PATIENT,
                 heartbeat_ms=HEARTBEAT_MS,
-                max_held=20_000,
+                max_unread_bytes=20_000,
             ) as reader:
                 subscription = reader.subscribe(topic, bookmark=MOST_RECENT)
                 for message in subscription:

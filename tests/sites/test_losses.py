@@ -163,8 +163,8 @@ async def test_london_from_an_older_backup_carries_nothing_although_its_log_pass
     tmp_path: Path,
 ) -> None:
     async with newyork_at(tmp_path) as (newyork, cable):
-        policy = _to(sync_policy(cable.port), to("ny", cable.port))
-        path, home = secrets(tmp_path, "ny"), tmp_path / "here"
+        policy = _to(sync_policy(cable.port), destination_settings("ny", cable.port))
+        path, home = write_link_secrets(tmp_path, "ny"), tmp_path / "here"
         async with running_broker(home, policy, link_secrets=path) as broker:
             async with AsyncClient(address_of(broker), "feed") as feed:
                 await publish(feed, 1, 50)
@@ -183,7 +183,7 @@ async def test_london_from_an_older_backup_carries_nothing_although_its_log_pass
         await newyork.start()
         for _ in range(2):
             async with running_broker(home, policy, link_secrets=path) as broker:
-                refused = await until_shown(broker, state="away", code="link_gap")
+                refused = await wait_for_link_status(broker, state="away", code="link_gap")
                 assert "older copy" in refused["fix"] and refused["behind"] > 0
                 async with AsyncClient(address_of(broker), "feed") as feed:
                     await publish(feed, 51, 52)
@@ -192,7 +192,7 @@ async def test_london_from_an_older_backup_carries_nothing_although_its_log_pass
         async with running_broker(home, policy, link_secrets=path) as broker:
             async with AsyncClient(address_of(broker), "feed") as feed:
                 await publish(feed, 201, 210)
-            await until_shown(broker, state="carrying", behind=0)
+            await wait_for_link_status(broker, state="carrying", behind=0)
         await has(newyork, 210)
 
 

@@ -58,6 +58,16 @@ def test_what_was_skipped_stays_no_gap_when_what_was_before_is_removed(log_locat
     assert sequences(log_location, ReadRequest()) == [*range(51, 60)]
 
 
+@pytest.mark.parametrize("opened", [False, True], ids=["damaged", "rebuilt"])
+def test_a_lost_header_leaves_a_gap_that_is_called_unknown(log_location: LogLocation, opened: bool) -> None:
+    with max(log_location.directory.glob("*.journal")).open("r+b") as file:
+        file.write(bytes(4096))
+    if opened:
+        open_journal(log_location.directory.parent).close()
+    (gap,) = examine_log(log_location).gaps(1, 59)
+    assert gap == LogGap(7, 50, "unknown") and "isn't known whether records 7 to 50 existed" in str(gap)
+
+
 def test_what_is_lost_beside_it_is_a_gap_all_the_same(log_location: LogLocation) -> None:
     for path in sorted(log_location.directory.glob("*.index.gz")):
         path.unlink()

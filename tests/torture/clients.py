@@ -69,7 +69,7 @@ class Clients:
         slow: bool = False,
         **options: Any,
     ) -> None:
-        client = await self._client(name, max_held=16 * 1024 if slow else 4 * 1024 * 1024, **options)
+        client = await self._client(name, max_unread_bytes=16 * 1024 if slow else 4 * 1024 * 1024, **options)
         reader = self.history.reader(name)
         reader.complete = not live
         subscription = await client.subscribe(TOPICS, **how)
@@ -92,7 +92,7 @@ class Clients:
 
     def _note(self, store: PublishStore, name: str) -> None:
         """Record the acknowledged sequence: records before the store's oldest are acknowledged."""
-        oldest = store.oldest()
+        oldest = store.oldest_sequence()
         done = oldest - 1 if oldest else store.last_sequence
         self.history.acknowledged[name] = max(done, self.history.acknowledged[name])
 

@@ -102,7 +102,7 @@ class _SiteRun:
                     flushed.cancel()
 
     def _note(self, name: str, store: MemoryPublishStore) -> None:
-        oldest = store.oldest()
+        oldest = store.oldest_sequence()
         done = oldest - 1 if oldest else store.last_sequence
         self.history.acknowledged[name] = max(done, self.history.acknowledged[name])
 

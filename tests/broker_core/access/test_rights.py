@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_core.access import EVERYTHING, AccessPolicy, Rights
+from broker_core.access import ALL_RIGHTS, AccessPolicy, Rights
 from broker_core.access import rights as rights_module
 from broker_core.access.policy import access_problems
 from broker_core.config import EntitlementSettings
@@ -69,7 +69,7 @@ def test_a_transport_that_is_not_restricted_allows_everything() -> None:
     made = AccessPolicy(policy(user("maria"), restricted=False)).rights("tcp", "maria")
     assert may_publish(made, "anything.at.all")
     assert granted(made, ">", "/x = 1") == (">", "/x = 1", False)
-    assert granted(EVERYTHING, ">") == (">", None, False)
+    assert granted(ALL_RIGHTS, ">") == (">", None, False)
 
 
 def test_an_entitlement_may_be_for_some_transports() -> None:
@@ -272,12 +272,12 @@ def test_what_was_learned_of_a_topic_is_remembered_up_to_a_bound(monkeypatch: py
     monkeypatch.setattr(rights_module, "MAX_REMEMBERED_TOPICS", 3)
     made = rights(entitlement("*", publish="a.*"))
     asked: list[str] = []
-    pattern = made._entitled[0].publish[0]  # type: ignore[index]
+    pattern = made._entitlements[0].publish[0]  # type: ignore[index]
     monkeypatch.setattr(pattern, "_test", lambda topic: asked.append(topic) or topic.startswith("a."))
     for topic in ("a.1", "a.2", "a.1", "b", "b", "a.2"):
         assert may_publish(made, topic) is topic.startswith("a.")
     assert asked == ["a.1", "a.2", "b"], "each is looked at once"
-    assert may_publish(made, "a.4") and list(made._publishable) == ["a.4"], "a fourth begins anew"
+    assert may_publish(made, "a.4") and list(made._publish_permissions) == ["a.4"], "a fourth begins anew"
     assert not may_publish(made, "b")
     assert asked == ["a.1", "a.2", "b", "a.4", "b"]
 

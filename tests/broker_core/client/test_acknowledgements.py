@@ -52,8 +52,8 @@ def test_what_waits_is_bounded_and_who_reads_gets_more(most: int, steps: list[tu
         elif step == "answer" and not answered:
             credit.on_subscribed()
             answered = True
-        assert credit.held == sum(waits)
-        assert credit.held < most + 300
+        assert credit.unread_bytes == sum(waits)
+        assert credit.unread_bytes < most + 300
     if not answered:
         credit.on_subscribed()
     for nbytes in waits:
@@ -91,4 +91,4 @@ def test_nothing_is_said_of_a_subscription_that_is_over() -> None:
     credit.on_delivery(100)
     credit.on_unsubscribed()
     credit.on_consumed(100)
-    assert credit.held == 0
+    assert credit.unread_bytes == 0

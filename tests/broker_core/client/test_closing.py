@@ -25,6 +25,7 @@ from broker_core.client import (
     SyncClient,
     SyncGroups,
 )
+from broker_core.client.sync_client import LoopThread
 from broker_core.errors import ClientError, OperatorError
 from broker_core.protocols import commands
 from tests.broker_core.client.fake_broker import BrokerConnection, FakeBroker
@@ -192,6 +193,25 @@ def test_a_loop_that_is_stuck_in_the_applications_callback_does_not_hold_close_u
 
     in_a_thread(close)
     go_on.set()
+
+
+@pytest.mark.parametrize("timeout", [None, 30.0])
+@pytest.mark.parametrize("error", [TimeoutError(), TimeoutError("the disk took longer than 5 s")])
+def test_a_timeout_of_the_last_work_is_raised_as_it_is_and_the_thread_ends(
+    timeout: float | None, error: TimeoutError
+) -> None:
+    async def nothing() -> None: ...
+
+    async def fail() -> None:
+        raise error
+
+    before = threading.active_count()
+    loop = LoopThread("s")
+    loop.start(nothing())
+    with pytest.raises(TimeoutError) as raised:
+        loop.stop(fail(), timeout)
+    assert raised.value.args == error.args
+    assert (loop.is_running, threading.active_count()) == (False, before)
 
 
 def test_groups_close_in_time_and_name_the_group(broker_thread: FakeBroker) -> None:  # noqa: F811

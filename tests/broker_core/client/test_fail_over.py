@@ -289,12 +289,12 @@ def test_each_address_has_its_turn_and_only_a_whole_round_grows_the_delay() -> N
         (2, 2, True),
         (0, 4, True),
     ]
-    turns.note_connection("broker_away", 101, moved=True)
+    turns.record_connection("broker_away", 101, had_progress=True)
     assert (turns.current, turns.is_round_complete, turns.on_failure()) == (1, False, 1)
 
 
 @pytest.mark.parametrize(
-    ("codes", "up_s", "moved", "delays"),
+    ("codes", "up_s", "had_progress", "delays"),
     [
         (["heartbeat_timeout"] * 5, 21, True, [1, 2, 4, 8, 8]),
         (["broker_silent"] * 3, 21, False, [1, 2, 4]),
@@ -306,10 +306,10 @@ def test_each_address_has_its_turn_and_only_a_whole_round_grows_the_delay() -> N
     ],
 )
 def test_delays_grow_while_connections_end_for_the_same_reason(
-    codes: list[str], up_s: float, moved: bool, delays: list[float]
+    codes: list[str], up_s: float, had_progress: bool, delays: list[float]
 ) -> None:
     turns, found = AddressRotation(1, ReconnectPolicy(first_delay=1, longest_delay=8, jitter=0)), []
     for code in codes:
-        turns.note_connection(code, up_s, moved=moved)
+        turns.record_connection(code, up_s, had_progress=had_progress)
         found.append(turns.on_failure())
     assert found == delays

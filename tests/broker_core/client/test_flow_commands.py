@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,8 @@ import pytest
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient, FileBookmarkStore, Subscription
 from broker_core.errors import ClientError
+from broker_core.protocols import commands, replies
+from tests.broker_core.client.fake_broker import FakeBroker
 from tests.support.brokers import address_of, running_broker, until
 
 
@@ -102,3 +104,135 @@ async def test_a_conflated_subscription_gets_the_last_of_each_key(broker: Broker
         subscription = await client.subscribe("a", bookmark="0", conflation="24h", conflation_key="/id")
         last = [message.data["n"] async for message in subscription.messages(until_completed=True)]
         assert last == [297, 298, 299]
+
+
+class Answers:
+    """A client whose subscription commands the test answers itself, in order."""
+
+    def __init__(self, fake: FakeBroker, client: AsyncClient) -> None:
+        self._fake = fake
+        self.client = client
+
+    async def sent(self, number: int) -> None:
+        """Wait until the broker has received so many commands."""
+        kinds = (commands.PauseSubscriptions, commands.ResumeSubscriptions, commands.SetRate)
+        async with asyncio.timeout(30):
+            await self._fake.until(
+                lambda: sum(isinstance(one, kinds) for one in self._fake.commands) == number
+            )
+
+    async def accept(self, tag: str, *ids: str) -> None:
+        for id in ids:
+            self._fake.peers[-1].reply(replies.Ack(ack="processed", of=tag, id=id))
+        await self._flushed()
+
+    async def reject(self, tag: str) -> None:
+        error = ClientError("not_steerable", "It can't be steered.")
+        self._fake.peers[-1].reply(replies.error_reply(error, of=tag))
+        await self._flushed()
+
+    async def _flushed(self) -> None:
+        """Wait until the client has read all replies so far."""
+        await self.client.publish("scratch", b"answered behind them")
+        await self.client.flush(30)
+
+
+@pytest.fixture
+async def answers() -> AsyncIterator[Answers]:
+    fake = FakeBroker()
+    await fake.start()
+    async with AsyncClient(fake.address, "me", request_timeout=30) as client:
+        yield Answers(fake, client)
+    await fake.stop()
+
+
+async def timed_out(call: Coroutine[object, object, None]) -> None:
+    """Give a call up, as its timeout does."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await call
+
+
+async def test_a_late_answer_does_not_count_for_the_next_request(answers: Answers) -> None:
+    one = await answers.client.subscribe("a", id="one")
+    await timed_out(one.pause())
+    assert not one.paused, "a request that nobody waits for changes nothing"
+    again = asyncio.create_task(one.pause())
+    await answers.sent(2)
+    await answers.accept("pause", "one")
+    assert not again.done(), "that was the first one's answer"
+    await answers.accept("pause", "one")
+    await again
+    assert one.paused
+
+
+async def test_a_late_rejection_does_not_fail_the_next_request(answers: Answers) -> None:
+    one = await answers.client.subscribe("a", id="one")
+    await timed_out(one.set_rate("10"))
+    again = asyncio.create_task(one.set_rate("20"))
+    await answers.sent(2)
+    await answers.reject("rate")
+    await answers.accept("rate", "one")
+    await again
+    assert one.rate == "20"
+
+
+async def test_a_late_acceptance_stores_the_options_unless_a_later_request_overrides_them(
+    answers: Answers,
+) -> None:
+    one = await answers.client.subscribe("a", id="one")
+    two = await answers.client.subscribe("b", id="two")
+    await timed_out(answers.client.set_rate([one, two], "10"))
+    assert (one.rate, two.rate) == (None, None)
+    later = asyncio.create_task(one.set_rate("20"))
+    await answers.sent(2)
+    await answers.accept("rate", "one", "two")
+    assert (one.rate, two.rate) == ("20", "10")
+    await answers.reject("rate")
+    with pytest.raises(ClientError):
+        await later
+    assert (one.rate, two.rate) == ("10", "10")
+
+
+async def test_of_two_requests_at_once_a_rejected_first_one_leaves_the_second(answers: Answers) -> None:
+    one = await answers.client.subscribe("a", id="one")
+    first = asyncio.create_task(one.set_rate("10"))
+    await answers.sent(1)
+    second = asyncio.create_task(one.set_rate("20"))
+    await answers.sent(2)
+    await answers.reject("rate")
+    with pytest.raises(ClientError):
+        await first
+    assert one.rate == "20"
+    await answers.accept("rate", "one")
+    await second
+    assert one.rate == "20"
+
+
+async def test_a_subscription_that_is_named_twice_is_restored_too(answers: Answers) -> None:
+    one = await answers.client.subscribe("a", id="one")
+    request = asyncio.create_task(answers.client.pause([one, one]))
+    await answers.sent(1)
+    await answers.reject("pause")
+    with pytest.raises(ClientError):
+        await request
+    assert not one.paused
+
+
+async def test_a_request_without_an_answer_in_time_is_not_repeated_by_the_next_connection(
+    answers: Answers,
+) -> None:
+    one = await answers.client.subscribe("a", id="one")
+    await timed_out(one.pause())
+    answers._fake.drop()
+    await until(lambda: answers.client.connections == 2 and answers.client.connected)
+    async with asyncio.timeout(30):
+        await answers._fake.until(
+            lambda: sum(isinstance(command, commands.Subscribe) for command in answers._fake.commands) == 2
+        )
+    last = [command for command in answers._fake.commands if isinstance(command, commands.Subscribe)][-1]
+    assert not last.paused
+    again = asyncio.create_task(one.pause())
+    await answers.sent(2)
+    await answers.accept("pause", "one")
+    await again

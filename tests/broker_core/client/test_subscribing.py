@@ -214,21 +214,21 @@ async def test_what_an_application_does_not_take_stays_at_the_broker_and_comes_w
     broker: FakeBroker,
 ) -> None:
     number, body = 200, "x" * 20_000
-    async with client(broker, max_held=100_000) as subscriber:
+    async with client(broker, max_unread_bytes=100_000) as subscriber:
         subscription = await subscriber.subscribe("a", bookmark=EPOCH)
         for _ in range(number):
             await publish(broker, body)
         await broker.until(lambda: len(broker.log) == number)
         first = await anext(aiter(subscription))
-        assert subscription._credit.held < 100_000 + 30_000
+        assert subscription._credit.unread_bytes < 100_000 + 30_000
         assert len(await take(aiter(subscription), number - 1)) == number - 1
-        assert first.body == body.encode() and subscription._credit.held == 0
+        assert first.body == body.encode() and subscription._credit.unread_bytes == 0
 
 
 async def test_a_subscription_that_nobody_reads_holds_up_neither_others_nor_acknowledgements(
     broker: FakeBroker,
 ) -> None:
-    async with client(broker, max_held=100_000) as both:
+    async with client(broker, max_unread_bytes=100_000) as both:
         unread = await both.subscribe("a", bookmark=EPOCH)
         other = await both.subscribe("b", bookmark=EPOCH)
         for _ in range(50):
@@ -238,7 +238,7 @@ async def test_a_subscription_that_nobody_reads_holds_up_neither_others_nor_ackn
         await both.flush()
         assert [message.body for message in await take(aiter(other), 1)] == [b"1"]
         waits = unread.received_messages
-        assert 0 < waits < 50 and unread._credit.held < 100_000 + 30_000
+        assert 0 < waits < 50 and unread._credit.unread_bytes < 100_000 + 30_000
         await unread.close()
         assert len([message async for message in unread]) == waits, "what has come can still be read"
 

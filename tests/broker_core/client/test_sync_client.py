@@ -22,7 +22,7 @@ from broker_core.client import (
     SyncGroups,
 )
 from broker_core.client.__main__ import main
-from broker_core.client.sync_client import MAX_LINE
+from broker_core.client.sync_client import MAX_QUEUED
 from broker_core.errors import ClientError, OperatorError, SluiceError
 from tests.broker_core.client.fake_broker import FakeBroker
 from tests.support.brokers import address_of, running_broker
@@ -237,7 +237,7 @@ def test_publishing_raises_for_good_once_the_client_has_given_up(broker: FakeBro
     threads = [threading.Thread(target=publish_on, args=(publisher,), daemon=True) for _ in range(3)]
 
     def fill() -> None:
-        for _ in range(MAX_LINE):
+        for _ in range(MAX_QUEUED):
             publisher.publish("a", b"x" * 1_000)
 
     on_the_loop(publisher, fill)
@@ -264,7 +264,7 @@ def test_it_offers_what_the_asyncio_clients_offer() -> None:
         "publish_numbered_batch",
         "wait_closed",
         "disconnect",
-        "keep_in_file",
+        "store_in_file",
         "store_messages",
         "unsent",
     }

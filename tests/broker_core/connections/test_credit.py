@@ -53,7 +53,7 @@ async def test_a_slow_handler_holds_up_neither_acknowledgements_nor_its_neighbou
     number = 60
     async with (
         running_broker(tmp_path) as broker,
-        AsyncClient(address_of(broker), "both", max_held=100_000) as both,
+        AsyncClient(address_of(broker), "both", max_unread_bytes=100_000) as both,
     ):
         slow = await both.subscribe(topic, bookmark=bookmark)
         quick = await both.subscribe("b", bookmark=NOW)
@@ -76,7 +76,7 @@ async def test_what_a_slow_handler_leaves_is_read_from_the_log_later_and_takes_n
 ) -> None:
     async with (
         running_broker(tmp_path) as broker,
-        AsyncClient(address_of(broker), "both", max_held=50_000) as both,
+        AsyncClient(address_of(broker), "both", max_unread_bytes=50_000) as both,
     ):
         slow = await both.subscribe("a", bookmark=NOW)
         backlog = broker.engine.roster.clients["both"].backlog
@@ -110,7 +110,7 @@ async def _with_threads(tmp_path: Path) -> None:
 
 def _threads(address: str) -> None:
     number = 60
-    with SyncClient(address, "both", max_held=100_000) as client:
+    with SyncClient(address, "both", max_unread_bytes=100_000) as client:
         slow, quick = client.subscribe("a", bookmark=EPOCH), client.subscribe("b", bookmark=EPOCH)
         may_go, got = threading.Event(), list[bytes]()
 

@@ -360,7 +360,7 @@ class AccountModel:
             found += len(target.conflating._conflator) + sum(
                 piece.batch.count for piece in target.conflating._pending_slices
             )
-            waiting: Any = getattr(target.serving, "_waiting", ())
+            waiting: Any = getattr(target.serving_replay, "_waiting", ())
             found += sum(piece.batch.count - piece.start for piece in waiting)
         return found
 

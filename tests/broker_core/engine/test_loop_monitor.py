@@ -30,7 +30,7 @@ from broker_core.engine.stalls import (
     make_entry,
 )
 from broker_core.protocols import commands
-from broker_core.stored_stalls import lasting_stall, read_stalls, stalls_path
+from broker_core.stored_stalls import find_lasting_stall, read_stalls, stalls_path
 
 BROKER = textwrap.dedent(
     """
@@ -149,7 +149,7 @@ async def test_a_loop_that_waits_in_a_call_is_reported_while_it_waits_with_stack
         assert lasting.doing.startswith("command Subscribe of board")
         assert "block_fifo" in lasting.stacks and "loop_monitor.py" in lasting.stacks
         assert lasting.lasted_ms >= 1_000 and lasting.pid == broker.process.pid
-        assert lasting_stall(broker.control) == lasting
+        assert find_lasting_stall(broker.control) == lasting
         await asyncio.sleep(2)
         with (tmp_path / "fifo").open("wb"):
             pass
@@ -157,7 +157,7 @@ async def test_a_loop_that_waits_in_a_call_is_reported_while_it_waits_with_stack
         assert (over.cause, over.doing) == (StallCause.LOOP_BLOCKED, lasting.doing)
         assert over.lasted_ms > lasting.lasted_ms and "block_fifo" in over.stacks
         assert abs(over.at - lasting.at) < 1_000
-        assert len(broker.stored()) == 1 and lasting_stall(broker.control) is None
+        assert len(broker.stored()) == 1 and find_lasting_stall(broker.control) is None
         await broker.close()
     finally:
         log = broker.end()
@@ -282,7 +282,7 @@ def test_a_stall_in_which_the_process_before_ended_stays_open() -> None:
 def test_what_was_done_is_said_newest_first() -> None:
     activity = LoopActivity()
     assert activity.describe() == ""
-    activity.latest, activity.chore = "chore", "tick"
+    activity.latest, activity.periodic_task = "periodic_task", "tick"
     activity.first, activity.last = 7, 9
     activity.command, activity.client = commands.Subscribe, "board"
     assert activity.describe() == "tick; command Subscribe of board; records 7 to 9"

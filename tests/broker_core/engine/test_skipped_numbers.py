@@ -8,8 +8,12 @@ import asyncio
 import errno
 from pathlib import Path
 
+import pytest
+
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
+from broker_core.journal.segment import HEADER_SIZE
+from broker_core.journal.segment_index import UNKNOWN_RECORDS
 from tests.support.brokers import address_of, ask, running_broker, until
 from tests.support.crash_copy import copy_live_directory
 from tests.support.failpoints import Failpoints, SyncGate
@@ -77,6 +81,36 @@ async def test_a_number_that_was_shown_names_no_other_record_and_its_interval_is
             ]
         first = skipped[1] + 1
         assert found == [(1, b"a1"), (2, b"a2"), (first, b"b1"), (first + 1, b"b2")]
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["damaged", "lost"])
+async def test_a_damaged_segment_header_makes_no_loss_of_skipped_numbers(tmp_path: Path, lost: bool) -> None:
+    await crashed(tmp_path / "home", tmp_path / "copy")
+    async with running_broker(tmp_path / "copy") as broker:
+        skipped = broker.engine.journal.recovery.skipped
+        assert skipped is not None
+        bob = await RawClient.connect(broker, "bob")
+        await bob.publish("t", [b"b1"], 1)
+        await bob.until("persisted")
+        path = broker.engine.journal.segments()[-1].path
+    with path.open("r+b") as file:
+        file.seek(0 if lost else 130)
+        file.write(bytes(HEADER_SIZE if lost else 8))
+    async with running_broker(tmp_path / "copy") as broker:
+        journal = broker.engine.journal
+        status = await ask(broker, "status")
+        resuming = await live_subscriber(broker, "resuming", "test-1|2|", upto="processed")
+        assert await resuming.deliveries(1) == [b"b1"]
+        notices = [one for one in resuming.heard if one.get("c") == "gap"]
+        if lost:
+            (notice,) = notices
+            assert (notice["from"], notice["to"]) == (f"test-1|{skipped[0]}|", f"test-1|{skipped[1]}|")
+            assert notice["why"].startswith("It isn't known whether these sequences ever had records")
+            (entry,) = status["recovery"]["quarantined"]
+            assert entry["why"] == UNKNOWN_RECORDS
+        else:
+            assert notices == [] and status["recovery"]["quarantined"] == []
+            assert journal.skipped() == [skipped] and journal.missing_ranges == []
 
 
 async def test_a_subscriber_that_comes_back_before_anything_is_stored_misses_nothing(tmp_path: Path) -> None:

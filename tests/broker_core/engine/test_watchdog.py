@@ -167,7 +167,7 @@ async def test_a_replay_that_does_not_move_and_one_whose_task_is_gone(
         other.send_command({"c": "subscribe", "id": "s", "topic": "a", "bookmark": "0", "managed": "kept"})
         assert await other.deliveries(1)
         target = one.broker.engine.roster.clients["other"].subscriptions["s"]
-        replay = target.serving
+        replay = target.serving_replay
         assert isinstance(replay, Replay) and replay.task is not None
         assert one.findings_after(SAMPLES + 3) == 1, "it follows what is new"
         replay.task.cancel()

@@ -69,6 +69,9 @@ color IS NOT NULL
 empty IS NOT NULL
 empty = ''
 version <> '1.1'
+version <> ('1.1')
+('1.10') = (version)
+version IN (('1.10'))
 color > 'blue'
 JMSType = 'order'
 $x = 1
@@ -106,6 +109,9 @@ flag > TRUE
 weight LIKE 1 IS NULL AND FALSE
 FALSE
 version = '1.1'
+version = ('1.1')
+(('1.1')) = version
+version IN (('1.1'))
 color = 'RED'
 color LIKE 'r'
 COLOR = 'red'

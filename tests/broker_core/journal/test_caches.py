@@ -126,7 +126,7 @@ def test_a_seek_reads_places_and_not_the_document(closed, tmp_path):
 
 
 def test_a_long_index_stores_only_some_positions(tmp_path, monkeypatch):
-    monkeypatch.setattr("broker_core.journal.index_sidecar.MAX_PLACES", 3)
+    monkeypatch.setattr("broker_core.journal.index_sidecar.MAX_POSITIONS", 3)
     journal = open_journal(tmp_path, JournalOptions(1024 * 1024, 1))
     index = journal_of_one(journal)
     assert len(index.entries()) > 10

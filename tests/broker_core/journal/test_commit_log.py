@@ -61,7 +61,7 @@ class ManualExecutor:
 
     def step(self, log: LocalCommitLog[str]) -> None:
         """The next step, if there is something to do: a write, or less."""
-        if log._found is not None or not log._to_write.empty():
+        if log._next_item is not None or not log._to_write.empty():
             self._step()
 
     def _end(self) -> None:
@@ -212,7 +212,7 @@ async def applied_in(bench: CommitLogScenario, owners: str) -> list[str]:
 async def test_a_group_that_keeps_the_loop_for_too_long_comes_out_over_several_turns(
     bench: CommitLogScenario,
 ) -> None:
-    slow_delivery(bench, commit_log.TURN_S)
+    slow_delivery(bench, commit_log.DELIVERY_SLICE_S)
     assert await applied_in(bench, "123") == ["123"], "what it will take isn't known yet"
     assert await applied_in(bench, "123") == ["1", "2", "3"]
     between: list[str | None] = []
@@ -223,7 +223,7 @@ async def test_a_group_that_keeps_the_loop_for_too_long_comes_out_over_several_t
         await asyncio.sleep(0)
         between += [owner for _, group in bench.events[-1:] for owner in group]
     assert between == ["4", "5"], "others have their turn in between"
-    slow_delivery(bench, -commit_log.TURN_S)  # it costs nothing any more
+    slow_delivery(bench, -commit_log.DELIVERY_SLICE_S)  # it costs nothing any more
     assert await applied_in(bench, "123456") == ["1", "23", "456"]
     assert [b.first_sequence for b, _ in bench.outlet.durable] == list(range(1, 29, 2))
 
@@ -231,13 +231,13 @@ async def test_a_group_that_keeps_the_loop_for_too_long_comes_out_over_several_t
 async def test_what_is_durable_and_not_handed_out_yet_comes_before_a_failure_behind_it(
     bench: CommitLogScenario, files: FileSystem
 ) -> None:
-    slow_delivery(bench, commit_log.TURN_S)
+    slow_delivery(bench, commit_log.DELIVERY_SLICE_S)
     await applied_in(bench, "12")
     bench.append("3", "4", "5")
     await run_iterations()
     bench.thread.write()
     bench.append("6")
-    bench.log._take()
+    bench.log._queue_gathered()
     with refusing(files, "pwritev", errno.ENOSPC):
         bench.thread.write()
     await bench.log.barrier()
@@ -279,7 +279,7 @@ async def test_what_is_raised_where_batches_come_out_early_breaks_the_log_before
     bench.thread.step(bench.log)
     await run_iterations()
     assert bench.events == [("broken", [])] and waiting.done() and bench.journal.durable_sequence == 0
-    assert bench.journal.failed is bench.outlet.error is not None
+    assert bench.journal.failure is bench.outlet.error is not None
 
 
 async def test_the_disk_writes_nothing_behind_a_failure_until_the_loop_has_heard_of_it(
@@ -315,7 +315,7 @@ async def test_whatever_is_raised_where_batches_come_out_breaks_the_log(bench: C
     assert bench.events == [("stamped", ["1"]), ("broken", [])]
     assert bench.outlet.error is not None and "put in by the test" in bench.outlet.error.sentence
     assert waiting.done(), "nobody waits for ever"
-    assert bench.journal.failed is bench.outlet.error
+    assert bench.journal.failure is bench.outlet.error
 
 
 async def test_a_failed_write_takes_what_gathered_behind_it_along_and_leaves_no_hole(
@@ -511,10 +511,10 @@ async def test_the_first_reason_of_a_broken_log_stays(bench: CommitLogScenario, 
     bench.append("1")
     with refusing(files, "fdatasync", errno.EIO):
         await bench.write()
-    first = bench.journal.failed
+    first = bench.journal.failure
     bench.append("2")
     await bench.write()
-    assert first is not None and bench.journal.failed is first
+    assert first is not None and bench.journal.failure is first
 
 
 async def test_a_failed_write_makes_room_too(

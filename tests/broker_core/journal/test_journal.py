@@ -13,7 +13,7 @@ from broker_core.batch import Batch
 from broker_core.errors import JournalError, OperatorError
 from broker_core.journal import preallocation
 from broker_core.journal.frontier_file import read_frontier
-from broker_core.journal.journal import REST_S, Journal, JournalOptions
+from broker_core.journal.journal import SPARE_STEP_PAUSE_S, Journal, JournalOptions
 from broker_core.journal.publisher_sequences import read_publisher_sequences
 from broker_core.journal.publishers import SessionNumber
 from broker_core.journal.segment import BatchPosition
@@ -193,7 +193,7 @@ def preparation_pauses(tmp_path, monkeypatch):
 def test_the_disk_is_left_to_others_between_two_steps_of_making_a_spare(preparation_pauses):
     journal, rested = preparation_pauses
     assert journal.preallocate() == 1
-    assert rested == [REST_S] * STEPS
+    assert rested == [SPARE_STEP_PAUSE_S] * STEPS
 
 
 def test_a_spare_file_needed_soon_is_made_without_pauses(preparation_pauses):
@@ -213,13 +213,13 @@ def test_closing_ends_the_making_of_a_spare_and_leaves_nothing_of_it(preparation
 def test_waiters_for_the_disk_are_notified_before_the_frontier_file_changes(journal):
     said = []
 
-    def heard():
+    def on_durable():
         said.append((journal.durable_sequence, read_frontier(journal.directory, INSTANCE)))
 
     for _ in range(2):
         journal.write([batch_for(journal, journal.next_sequence)])
-        journal.sync(heard)
-    journal.sync(heard)
+        journal.sync(on_durable)
+    journal.sync(on_durable)
     assert said == [(3, 0), (6, 3), (6, 6)], "also when there is nothing to do"
 
 

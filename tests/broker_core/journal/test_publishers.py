@@ -86,7 +86,7 @@ def test_what_is_found_behind_a_file_makes_what_was_there(
     for one in ascending[min(begins, ends) :]:
         found.note(*one)
     for name, sessions in found.items():
-        kept.note_all(name, sessions)
+        kept.merge_sessions(name, sessions)
     assert kept == whole
 
 

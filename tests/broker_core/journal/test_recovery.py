@@ -183,7 +183,7 @@ def test_a_damaged_segment_header_is_rewritten(tmp_path):
     path, _ = write_killed_journal(tmp_path)
     flip(path, 20)
     journal = open_journal(tmp_path)
-    assert "header was written anew" in journal.recovery.reason
+    assert "its header was restored" in journal.recovery.reason
     assert read_all(journal) == list(range(1, 61))
     assert path.with_name(f"{path.name}.header.0") in journal.recovery.set_aside
     journal.close()

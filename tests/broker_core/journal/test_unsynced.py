@@ -281,7 +281,7 @@ def test_it_is_noticed_without_a_record_too(tmp_path):
     (journal.directory / f"{INSTANCE}.lock").unlink()
     with pytest.raises(JournalError, match="journal_taken"):
         journal.check()
-    assert journal.failed is not None
+    assert journal.failure is not None
     journal.close()
 
 

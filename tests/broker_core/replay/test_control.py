@@ -44,7 +44,7 @@ async def test_a_subscription_that_starts_paused_delivers_nothing_until_it_is_re
         await until(lambda: len(reader.deliveries) == 200)
         assert reader.sequences_of() == list(range(1, 201))
         await until(lambda: reader.completed_ids() == ["s"])
-        await until(lambda: broker.engine.roster.clients["reader"].subscriptions["s"].serving is None)
+        await until(lambda: broker.engine.roster.clients["reader"].subscriptions["s"].serving_replay is None)
         assert not any(segment["pinned_by"] for segment in await ask(broker, "journals"))
         reader.close()
 
@@ -83,7 +83,7 @@ async def test_subscriptions_resumed_together_share_one_replay_in_the_order_of_t
             await reader.request(c="subscribe", id=topic, topic=topic, bookmark="0", paused=True)
         await reader.request(c="resume", ids=["a", "b", ">"])
         connection = broker.engine.roster.clients["reader"]
-        replays = {target.serving for target in connection.subscriptions.values()}
+        replays = {target.serving_replay for target in connection.subscriptions.values()}
         assert len(replays) == 1
         await until(lambda: len(reader.deliveries) == 300 + 300 + 900)
         order = [sequence for _, sequence, _ in reader.deliveries]

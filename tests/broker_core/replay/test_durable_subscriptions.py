@@ -145,7 +145,7 @@ async def test_the_subscription_of_one_that_another_member_deleted_moves_no_late
         await client.read_until("processed")
         kept = broker.engine.kept
         former = kept.durables["reader", "orders"]
-        kept.remove(former, tell=False)
+        kept.remove(former, publish=False)
         kept.add_replicated(msgspec.structs.replace(former, position=1, created_at=former.created_at + 1))
         await writer.publish_many("t", numbered_bodies(1, 5))
         await client.deliveries(5)

@@ -317,7 +317,7 @@ async def test_a_subscription_to_a_recreated_replay_moves_only_its_own_position(
         await until(lambda: broker.engine.managed.get("nightly").position > 600)
         kept = broker.engine.kept
         former = kept.replays["nightly"]
-        kept.remove(former, tell=False)
+        kept.remove(former, publish=False)
         made = msgspec.structs.replace(former, position=1, certain=0, created_at=former.created_at + 1)
         kept.add_replicated(made)
         broker.engine.managed.record_positions()

@@ -47,7 +47,7 @@ def subscription(stream: int) -> Subscription:
 def sequences(chunk: Any, stream: int = 1) -> list[int]:
     return [
         sequence
-        for piece in chunk.pieces
+        for piece in chunk.slices
         if piece.subscription.stream == stream
         for sequence in piece.batch.sequences().tolist()
     ]
@@ -131,14 +131,14 @@ async def test_large_batches_are_cut_until_the_client_has_taken_more_than_kernel
     pieces, taken = [], 0
     while taken < 2 * UNCUT_AFTER_BYTES:
         chunk = await first_chunk(ahead, host, targets)
-        pieces.append((taken, chunk.pieces[0].batch.count))
+        pieces.append((taken, chunk.slices[0].batch.count))
         taken += FIRST_CHUNK_BYTES
         ahead.size.grow()
         targets[0].cursor.next_sequence = chunk.following if chunk.following <= NEWEST else 1
     assert all((count < COUNT) == (taken < UNCUT_AFTER_BYTES) for taken, count in pieces[:-1])
     ahead.on_stalled()
     targets[0].cursor.next_sequence = 1
-    assert (await first_chunk(ahead, host, targets)).pieces[0].batch.count < COUNT
+    assert (await first_chunk(ahead, host, targets)).slices[0].batch.count < COUNT
 
 
 async def test_beside_live_traffic_nothing_is_read_ahead(journal: Journal) -> None:
@@ -155,14 +155,14 @@ async def test_large_chunks_that_were_read_ahead_are_let_go_when_messages_come(j
     ahead, targets = read_ahead_bytes(host), [target(1)]
     ahead.size.nbytes = 2 * MAX_CHUNK_BYTES_BESIDE_LIVE
     chunk = await first_chunk(ahead, host, targets)
-    assert sum(piece.batch.nbytes for piece in chunk.pieces) > MAX_CHUNK_BYTES_BESIDE_LIVE
+    assert sum(piece.batch.nbytes for piece in chunk.slices) > MAX_CHUNK_BYTES_BESIDE_LIVE
     ahead.schedule_next(targets, ReplaySpan(1), chunk.following)
     host.read()
     targets[0].cursor.next_sequence = chunk.following
     host.share.on_live_traffic()
     following = await first_chunk(ahead, host, targets)
     assert sequences(following)[0] == chunk.following
-    assert sum(piece.batch.nbytes for piece in following.pieces) <= MAX_CHUNK_BYTES_BESIDE_LIVE
+    assert sum(piece.batch.nbytes for piece in following.slices) <= MAX_CHUNK_BYTES_BESIDE_LIVE
 
 
 async def test_when_one_of_two_leaves_the_other_goes_on_where_it_is(journal: Journal) -> None:

@@ -353,7 +353,7 @@ async def test_persisted_acks_give_a_filter_that_rarely_matches_a_recent_resume_
         assert store.most_recent("rare") is None, "the message isn't done"
         subscription.done(message)
         assert sequence_of(store.most_recent("rare")) >= newest
-    acks = [target.told_upto for target in scenario.broker.engine.subscriptions._bookmarked]
+    acks = [target.reported_upto for target in scenario.broker.engine.subscriptions._bookmarked]
     assert acks == []
 
 

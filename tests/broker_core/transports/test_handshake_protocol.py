@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from broker_core.access.tls import server_context
+from broker_core.access.tls import make_server_context
 from broker_core.clock import SystemClock
 from broker_core.connections.admission import READS_PER_ITERATION, PendingConnections, PreLogonReadQueue
 from broker_core.transports.accept import Acceptor
@@ -70,7 +70,7 @@ class TlsServer:
         self.authority = Authority(directory)
         self.made: list[RecordingProtocol] = []
         self.pending_connections, self.door = PendingConnections(), PreLogonReadQueue(SystemClock())
-        context = server_context(self.authority.transport(), StepsContext)
+        context = make_server_context(self.authority.transport(), StepsContext)
         self.listener = Acceptor(
             lambda: RecordingProtocol(self.made), self.pending_connections, self.door, context
         )

@@ -56,7 +56,7 @@ async def test_messages_go_both_ways_in_order_and_more_than_buffers_hold(tmp_pat
     async with tls_broker(tmp_path / "home", authority.transport()) as (_, address):
         async with (
             AsyncClient(address, "c", tls=authority.certificate) as client,
-            AsyncClient(address, "slow", tls=str(authority.certificate), max_held=10_000) as slow,
+            AsyncClient(address, "slow", tls=str(authority.certificate), max_unread_bytes=10_000) as slow,
         ):
             subscription = await slow.subscribe("a", bookmark=EPOCH)
             bodies = [b"%06d" % number + b"x" * 50_000 for number in range(200)]

@@ -12,7 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from broker_core.access.credential_hashes import hash_token, verify_password
-from broker_core.config.transports import OF_SOME_KINDS
+from broker_core.config.transports import RESTRICTED_FIELDS
 from console.models import Action, AuditEvent, Instance, PolicyDraft
 from console.services import drafts, policies
 from console.services.actors import Actor
@@ -226,19 +226,19 @@ def test_limits_and_transports_are_edited_in_the_draft(browser: Client, draft: P
 @pytest.mark.parametrize(
     ("name", "fields"),
     [("tcp", set()), ("websocket", {"origins"}), ("stomp", {"resume", "max_body"}),
-        ("stomp-ws", set(OF_SOME_KINDS))],
+        ("stomp-ws", set(RESTRICTED_FIELDS))],
 )  # fmt: skip
 def test_a_transports_form_has_what_its_kind_has_and_the_draft_shows_what_was_said(
     browser: Client, draft: PolicyDraft, name: str, fields: set[str]
 ) -> None:
     form = browser.get(at(draft, f"transports/{name}/")).context["form"]
-    assert fields == set(OF_SOME_KINDS) & set(form.fields)
+    assert fields == set(RESTRICTED_FIELDS) & set(form.fields)
     said = {"origins": "https://desk.example", "resume": "last-acked", "max_body": "65536"}
     before = next(one for one in stored(draft)["transports"] if one["name"] == name)
     listener = {"host": "127.0.0.1", "port": before["port"], "enabled": "on", "authentication": "none"}
     assert send(browser, draft, f"transports/{name}/", **listener, **said).status_code == 302
     after = next(one for one in stored(draft)["transports"] if one["name"] == name)
-    assert {field for field in OF_SOME_KINDS if after.get(field) != before.get(field)} == fields
+    assert {field for field in RESTRICTED_FIELDS if after.get(field) != before.get(field)} == fields
     shown = {one["name"]: one["settings"] for one in browser.get(at(draft)).context["transports"]}
     words = {
         "origins": "origins https://desk.example",

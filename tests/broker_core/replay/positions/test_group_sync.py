@@ -78,7 +78,7 @@ def test_each_tells_what_has_changed_without_going_through_all_that_is_kept(tmp_
     a.kept.walks = b.kept.walks = 0
 
     durables[3].position, replay.paused, replay.steered_at = 20, False, 20
-    a.kept.on_client_left(durables[3])
+    a.kept.record_disconnect(durables[3])
     a.kept.mark_changed(replay)
     assert a.publish_counts() == (1, 1)
     b.common.apply_updates(a.said)

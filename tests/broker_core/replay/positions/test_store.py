@@ -23,8 +23,8 @@ from broker_core.replay.positions.file import (
     encode_entries,
     encode_positions,
     join_encoded,
+    load_applied_upto,
     load_positions,
-    load_upto,
 )
 from broker_core.replay.positions.store import PositionStore
 from broker_core.replay.span import NEVER
@@ -69,7 +69,7 @@ class InstanceDirectory:
         return PositionStore(self.path, self.pins.add, files)
 
     def pinned_from(self) -> dict[str, int]:
-        return {pin.owner: pin.sequence for pin in self.pins.all()}
+        return {pin.owner: pin.sequence for pin in self.pins.list_pins()}
 
     def stored(self) -> dict[str, int]:
         """Return the positions on disk by name."""
@@ -131,7 +131,7 @@ def test_a_flipped_bit_is_reported_or_harmless_and_no_update_is_skipped(
     """On a group's member, a `taken` that moved forward would skip updates of other members."""
     content = join_encoded(encode_entries([durable()]), {}, 4_711)
     home.path.write_bytes(content)
-    assert home.store().taken_upto == 4_711
+    assert home.store().applied_upto == 4_711
     anew = 0
     for bit in range(8 * len(content)):
         flipped = bytearray(content)
@@ -143,7 +143,7 @@ def test_a_flipped_bit_is_reported_or_harmless_and_no_update_is_skipped(
             assert problem.code == "bad_kept_positions"
             continue
         assert encode_positions(found) == encode_positions([durable()])
-        upto = load_upto(home.path)
+        upto = load_applied_upto(home.path)
         assert upto in (0, 4_711)
         anew += upto == 0
     assert anew, "what isn't believed doesn't keep the broker from starting"
@@ -201,7 +201,7 @@ async def test_a_position_that_was_told_to_be_saved_outlives_a_rename_that_a_pow
         assert home.stored() == {"orders": 8} if saved else home.stored()["orders"] in (7, 8)
         assert held <= home.stored()["orders"], "the log is there from where it goes on"
         told += saved
-        for pin in home.pins.all():
+        for pin in home.pins.list_pins():
             pin.release()
         if not cut:
             break
@@ -367,7 +367,8 @@ def test_a_position_reported_as_saved_is_found_after_a_restart(
                 await asyncio.sleep(0)
             on_disk = home.stored()
             assert all(
-                pin.sequence <= on_disk.get(pin.owner.split()[2], MAX_SEQUENCE) for pin in home.pins.all()
+                pin.sequence <= on_disk.get(pin.owner.split()[2], MAX_SEQUENCE)
+                for pin in home.pins.list_pins()
             )
         files.fail = lambda name: False
         while saving:
