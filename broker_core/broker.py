@@ -167,7 +167,9 @@ class Broker:
             member.on_shared_secret(self.engine.services.tokens.set_key)
             member.reached_at(self.addresses)
             names = NameNotices(self.engine.roster, self.engine.logons, member.now_ns, member.run_id)
-            member.exchange(NoticeExchange(names.wanted, names.send_all, names.next_message, names.receive))
+            member.exchange(
+                NoticeExchange(names.send_requested, names.send_all, names.next_message, names.receive)
+            )
         self.engine.on_broken = self._broken
         self.on_broken: Callable[[SluiceError], None] = abort_process
         """Called when the log accepts no more records. A program that embeds a broker may replace it."""

@@ -30,7 +30,7 @@ from broker_core.control.subscription_stats import (
     delivery_state,
 )
 from broker_core.delivery.account import NOTHING, DeliveryAccount, sum_volumes
-from broker_core.delivery.scheduling import TURN_NS
+from broker_core.delivery.scheduling import ITERATION_BUDGET_NS
 from broker_core.documents.clients import ClientEntry, DeliveryState, Health, SubscriptionEntry, VerdictEntry
 from broker_core.documents.instance import (
     DatabaseEntry,
@@ -170,7 +170,10 @@ class StatusCollector:
         """Update the rates, and start a pass over all clients."""
         engine, now = self._engine, self._engine.clock.monotonic_ms()
         self._delivered_total = sum_volumes(
-            (engine.roster.gone.delivered, *(one.backlog.delivered for one in self._clients.values()))
+            (
+                engine.roster.ended_account.delivered,
+                *(one.backlog.delivered for one in self._clients.values()),
+            )
         )
         totals = (now, engine.dispatch.messages_in, engine.dispatch.bytes_in, *self._delivered_total)
         self._interval_s = max(now - self._previous_totals[0], 1) / 1_000
@@ -243,7 +246,7 @@ class StatusCollector:
         None for a client with messages in flight, because ages in its entry grow.
         """
         account = connection.account
-        if connection.backlog.silent_since or account.owed.messages:
+        if connection.backlog.silent_since or account.outstanding.messages:
             return None
         return (
             connection,
@@ -410,7 +413,7 @@ class StatusCollector:
             revision=guard.revision_for(connection.name),
             unacked_messages=sum(one.unacked_messages for one in subscriptions),
             window_full_ms=window_full_ms(figures, now),
-            held_bytes=backlog.lanes.nbytes,
+            held_bytes=backlog.queues.nbytes,
             forecast=diagnosis.forecast,
             why_slow=_unrecorded_verdict(subscriptions) or diagnosis.why_slow,
             last_decision=self._engine.decisions.latest_for(connection.name),
@@ -453,7 +456,7 @@ class StatusCollector:
     ) -> SubscriptionEntry:
         """Build the entry of a subscription."""
         peer, id = target.peer, target.id
-        queue = peer.backlog.lanes.get(target.stream)
+        queue = peer.backlog.queues.get(target.stream)
         window = queue.window if queue is not None else None
         oldest, caught_up = self._lag_history.oldest_sample(peer.name, id), CatchUpEstimate()
         if figures.lag_messages:
@@ -551,7 +554,7 @@ class _TimeSlices:
     @property
     def is_over_budget(self) -> bool:
         """Whether this slice has used its CPU time."""
-        return (thread_cpu_seconds() - self._started_at_s) * 1e9 >= TURN_NS
+        return (thread_cpu_seconds() - self._started_at_s) * 1e9 >= ITERATION_BUDGET_NS
 
     async def yield_to_loop(self) -> None:
         """Pause, so that other tasks can run, and start the next slice."""
@@ -622,7 +625,7 @@ def _idle_subscription_mark(
     account, journaled, unjournaled = figures.account, figures.account.journaled, figures.account.unjournaled
     if figures.lag_messages or figures.window_full_since or figures.unacked or account.in_flight.messages:
         return None
-    queue = target.peer.backlog.lanes.get(target.stream)
+    queue = target.peer.backlog.queues.get(target.stream)
     window = queue.window if queue is not None else None
     return (
         target,
@@ -634,7 +637,7 @@ def _idle_subscription_mark(
         journaled.handed,
         unjournaled.handed,
         journaled.acknowledged + unjournaled.acknowledged,
-        *account.gone.items(),
+        *account.discarded.items(),
         target.rate,
         target.durable,
         target.lease_ms,
@@ -646,7 +649,7 @@ def _idle_subscription_mark(
 def _volume_fields(account: DeliveryAccount) -> dict[str, Any]:
     """Return the message and byte fields of an entry from an account."""
     matched, acknowledged, in_flight = account.matched, account.acknowledged, account.in_flight
-    waiting, lost = account.waiting, account.lost_volume
+    waiting = account.waiting
     return {
         "matched_messages": matched.messages,
         "matched_bytes": matched.nbytes,
@@ -656,10 +659,10 @@ def _volume_fields(account: DeliveryAccount) -> dict[str, Any]:
         "in_flight_bytes": in_flight.nbytes,
         "waiting_messages": waiting.messages,
         "waiting_bytes": waiting.nbytes,
-        "gone": {cause.value: what.messages for cause, what in account.gone.items()},
-        "gone_bytes": lost.nbytes,
+        "gone": {cause.value: what.messages for cause, what in account.discarded.items()},
+        "gone_bytes": account.discarded_volume.nbytes,
         "delivered_messages": account.delivered.messages,
-        "lost_messages": lost.messages,
+        "lost_messages": account.lost_volume.messages,
     }
 
 

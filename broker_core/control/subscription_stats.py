@@ -84,7 +84,7 @@ class SubscriptionStatsReader:
         self, connection: ConnectionView, target: ClientSubscription, oldest_at: int
     ) -> SubscriptionStats:
         """Read the statistics of a subscription."""
-        queue, account = connection.backlog.lanes.get(target.stream), target.account
+        queue, account = connection.backlog.queues.get(target.stream), target.account
         waiting = account.waiting
         unmatched = self._count_unmatched(target)
         lag = waiting.messages + unmatched
@@ -112,7 +112,7 @@ class SubscriptionStatsReader:
             return 0
         if cursor.span is not None:
             goal = min(goal, cursor.span.last)
-        return max(goal - max(cursor.next_sequence, target.account.matched_upto + 1) + 1, 0)
+        return max(goal - max(cursor.next_sequence, target.account.last_matched + 1) + 1, 0)
 
     def _accepted_at(self, target: ClientSubscription, lag: int) -> int:
         """Return when the record at the subscription's position in the log was accepted, ns.
@@ -146,7 +146,7 @@ def _oldest_by_stream(connection: ConnectionView) -> dict[int, int]:
     backlog, oldest_by_stream = connection.backlog, dict[int, int]()
     for entry in backlog.outbox:
         oldest_by_stream.setdefault(entry.stream, entry.accepted_at)
-    for stream, lane in backlog.lanes.filled.items():
+    for stream, lane in backlog.queues.nonempty.items():
         oldest_by_stream[stream] = min(oldest_by_stream.get(stream, lane.oldest_at), lane.oldest_at)
     if backlog.offline is not None:
         oldest = backlog.offline.chunk_oldest_at or backlog.offline.spool.oldest_at
@@ -166,8 +166,8 @@ def client_account(connection: ConnectionView, figures: Collection[SubscriptionS
 
 def is_paused(target: ClientSubscription) -> bool:
     """Return whether a subscription is paused by its client, an operator or a policy."""
-    lane = target.peer.backlog.lanes.get(target.stream)
-    return target.cursor.is_paused or (lane is not None and lane.paused)
+    queue = target.peer.backlog.queues.get(target.stream)
+    return target.cursor.is_paused or (queue is not None and queue.paused)
 
 
 def _live_delivery_state(target: ClientSubscription) -> DeliveryState:

@@ -110,7 +110,13 @@ class DeliveryStats(Document, frozen=True, kw_only=True):
     gone: Annotated[dict[str, int], Meta(description="Messages it will not get, by cause.")]
     gone_bytes: Annotated[int, Meta(description="Bytes of their bodies, of all causes.")]
     delivered_messages: Annotated[int, Meta(description="Handed over, whatever became of it then.")]
-    lost_messages: Annotated[int, Meta(description="In the loss ledger.")]
+    lost_messages: Annotated[
+        int,
+        Meta(
+            description="Of those in `gone`, the losses: discarded without a request of the client, and neither"
+            " kept in the log for it nor given to another consumer."
+        ),
+    ]
     unacked_messages: Annotated[int, Meta(description="Sent, and not acknowledged by the application.")]
 
 

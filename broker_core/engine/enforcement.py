@@ -30,7 +30,7 @@ from broker_core.config.rule_terms import (
 from broker_core.connections.connection_view import ConnectionView
 from broker_core.connections.ports import ConnectionServices
 from broker_core.delivery.account import DiscardCause, MessageVolume
-from broker_core.delivery.discards import NOTHING_OWED, UndeliveredSummary
+from broker_core.delivery.discards import NOTHING_UNDELIVERED, UndeliveredSummary
 from broker_core.delivery.keep_latest import keep_latest, simulate_keep_latest
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.spool.spool import Spool
@@ -268,7 +268,7 @@ class PolicyEnforcer:
     def _cancel_subscription(self, connection: ConnectionView, progress: DecisionInProgress) -> None:
         """End the subscription and notify the client; its other subscriptions continue."""
         connection.save_resume_points()
-        decision, total = progress.decision, NOTHING_OWED
+        decision, total = progress.decision, NOTHING_UNDELIVERED
         for target in _targets(connection, decision):
             ending = connection.end(target, DiscardCause.CANCELLED, decision.rule)
             total = total.plus(ending)
@@ -280,7 +280,7 @@ class PolicyEnforcer:
                     decision=progress.identity,
                     retry_after_ms=RETRY_AFTER_MS,
                     kept=ending.kept.messages,
-                    lost=ending.lost.messages,
+                    lost=ending.unrecoverable.messages,
                     bookmark=connection.resume_bookmark(ending),
                 )
             )
@@ -356,7 +356,7 @@ def pause_subscription(connection: ConnectionView, target: ClientSubscription, f
 
 def resume_subscription(connection: ConnectionView, target: ClientSubscription) -> None:
     """Resume sending to a paused subscription."""
-    queue = connection.backlog.lanes.get(target.stream)
+    queue = connection.backlog.queues.get(target.stream)
     if queue is not None and queue.paused:
         queue.paused = False
         connection.backlog.resume_sending()
@@ -391,7 +391,9 @@ def _counted_volume(connection: ConnectionView, target: ClientSubscription, sign
     if signal not in BACKLOG_SIGNALS:
         return waiting
     return (
-        account.owed if connection.backlog.has_ack_window(target.stream) else waiting.plus(account.in_flight)
+        account.outstanding
+        if connection.backlog.has_ack_window(target.stream)
+        else waiting.plus(account.in_flight)
     )
 
 
@@ -418,7 +420,7 @@ def _with_ending(connection: ConnectionView, decision: Decision, ending: Undeliv
     return replace(
         decision,
         kept=ending.kept.messages,
-        lost=ending.lost.messages,
+        lost=ending.unrecoverable.messages,
         resume_bookmark=connection.resume_bookmark(ending) or "",
     )
 

@@ -144,7 +144,7 @@ class Engine:
         self.managed = ManagedReplays(self.facilities, self.frontier, self.control, self.position_store)
         self.position_store.on_dropped = self._release
         self.owners = ClientNameOwners(journal.directory / f"{self.instance}.owners", journal.files)
-        self.owners.on_moved = journal.set_user_lookup(self.owners.user_of)
+        self.owners.on_owner_changed = journal.set_user_lookup(self.owners.user_of)
         self.maintenance = JournalMaintenance(journal, self.owners, self.spawn, self.on_log_broken)
         self.guard = SlowClientGuard(
             policy,
@@ -389,7 +389,7 @@ class Engine:
                 # Executed decisions must be in the last records, also while their notices are unanswered.
                 connection.notices.on_connection_lost()
                 connection.close("shutting_down", "The broker is being stopped.", retry_after_ms=2_000)
-        for connection in list(self.roster.parting):
+        for connection in list(self.roster.closing):
             with _logging_errors():
                 connection.notices.on_connection_lost()
         with _logging_errors():

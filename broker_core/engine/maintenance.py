@@ -73,12 +73,12 @@ class JournalMaintenance:
 
     async def save_owners(self) -> None:
         """Write the owners of client names to disk, if they have changed."""
-        if not self._owners.changed:
+        if not self._owners.is_changed:
             return
         try:
             await asyncio.to_thread(self._owners.write, self._owners.encode())
         except OSError as problem:
-            self._owners.changed = True  # the next second tries again
+            self._owners.is_changed = True  # the next second tries again
             log.warning("owners_not_kept", why=str(problem))
 
 

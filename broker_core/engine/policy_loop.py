@@ -204,7 +204,7 @@ class PolicyLoop:
         found = self._watched.get((connection, target.stream))
         if found is not None and found[1].has_rules:
             connection.backlog.ensure_queue(target.stream)
-            connection.backlog.touched.add(target.stream)
+            connection.backlog.changed_streams.add(target.stream)
             self.mark_changed(connection)
 
     # End of an event-loop iteration.
@@ -280,11 +280,11 @@ class PolicyLoop:
         use, backlog = self._usages.get(connection), connection.backlog
         if use is None or backlog.state is ClientState.CLOSED:
             return
-        if backlog.outbox.nbytes or backlog.lanes.filled:
+        if backlog.outbox.nbytes or backlog.queues.nonempty:
             self._fall_back_if_behind(connection, use)
         decisions += self._report_usage(connection)
-        if backlog.touched:
-            touched, backlog.touched = backlog.touched, set()
+        if backlog.changed_streams:
+            touched, backlog.changed_streams = backlog.changed_streams, set()
             for stream in touched:
                 decisions += self._judge_subscription(connection, use, stream)
 
@@ -293,7 +293,7 @@ class PolicyLoop:
     ) -> list[Decision]:
         """Return the decisions about a subscription with its own queue that has changed."""
         backlog, now = connection.backlog, self._clock.now_ns()
-        queue = backlog.lanes.get(stream)
+        queue = backlog.queues.get(stream)
         if queue is not None and queue.update_window_full(now, backlog.is_spooled(stream)):
             self._events.add(now, connection.name, "slow", backlog.state.value)
         view, watched = self._watched.get((connection, stream), (None, None))
@@ -320,7 +320,7 @@ class PolicyLoop:
         )
         waiting_streams = {
             stream
-            for stream, queue in backlog.lanes.filled.items()
+            for stream, queue in backlog.queues.nonempty.items()
             if queue.spent_since and now - queue.spent_since >= MAX_BLOCKED_NS
         }
         if not is_behind and not is_over_alarm and not waiting_streams:
@@ -426,7 +426,7 @@ class PolicyLoop:
         if (
             backlog.unwritable_since
             and not connection.sink.is_writable
-            and (backlog.outbox.nbytes or backlog.lanes.filled)
+            and (backlog.outbox.nbytes or backlog.queues.nonempty)
         ):
             self.mark_changed(connection)
         if self._is_full_check:

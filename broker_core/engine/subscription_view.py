@@ -30,7 +30,7 @@ class LiveSubscriptionView:
     @property
     def _queue(self) -> SubscriptionQueue | None:
         """The subscription's own queue; None while it has none."""
-        return self._backlog.lanes.get(self.target.stream)
+        return self._backlog.queues.get(self.target.stream)
 
     @property
     def _served_by_log(self) -> bool:
@@ -43,7 +43,7 @@ class LiveSubscriptionView:
     @property
     def _outstanding(self) -> MessageVolume:
         """Messages that wait or are in flight."""
-        return self._backlog.outstanding_of(self.target)
+        return self._backlog.get_outstanding(self.target)
 
     @property
     def backlog_bytes(self) -> int:
@@ -55,11 +55,11 @@ class LiveSubscriptionView:
 
     @property
     def outbox_bytes(self) -> int:
-        return self._backlog.waiting_of(self.target.stream)[1] if not self._served_by_log else 0
+        return self._backlog.get_queued(self.target.stream)[1] if not self._served_by_log else 0
 
     @property
     def outbox_messages(self) -> int:
-        return self._backlog.waiting_of(self.target.stream)[0] if not self._served_by_log else 0
+        return self._backlog.get_queued(self.target.stream)[0] if not self._served_by_log else 0
 
     @property
     def conflation_bytes(self) -> int:
@@ -71,7 +71,7 @@ class LiveSubscriptionView:
             return 0
         stream, spool = self.target.stream, self._backlog.spool
         spooled = spool is not None and (tally := spool.tallies.get(stream)) is not None and tally.messages
-        waits = self._backlog.oldest_at if spooled else self._backlog.waiting_of(stream)[2]
+        waits = self._backlog.oldest_at if spooled else self._backlog.get_queued(stream)[2]
         return min((at for at in (waits, self._unacked_at) if at), default=0)
 
     @property
@@ -81,7 +81,7 @@ class LiveSubscriptionView:
         if queue is not None and queue.window is not None:
             return queue.window.oldest_accepted_at
         return (
-            self._backlog.in_flight.oldest_of(self.target.stream)
+            self._backlog.in_flight.get_oldest(self.target.stream)
             if self.target.account.in_flight.messages
             else 0
         )
@@ -98,7 +98,7 @@ class LiveSubscriptionView:
     @property
     def acked_at(self) -> int:
         queue = self._queue
-        owed_since = queue.window.owed_since if queue is not None and queue.window is not None else 0
+        owed_since = queue.window.unacked_since if queue is not None and queue.window is not None else 0
         return max(self.last_ack_at, owed_since)
 
     @property
@@ -117,7 +117,7 @@ class LiveSubscriptionView:
             return 0
         account = self.target.account
         due = account.waiting.messages or (not self.prefetch and account.in_flight.messages)
-        return self._backlog.blocked_since_of(self.target.stream) if due else 0
+        return self._backlog.get_blocked_since(self.target.stream) if due else 0
 
     @property
     def paused(self) -> bool:

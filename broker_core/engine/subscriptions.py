@@ -81,7 +81,7 @@ class SubscriptionManager:
         stream = connection.last_stream
         at_end = needs_end(command, self.services, self._topics())
         if at_end or needs_preparation(command) or is_foreign_bookmark(command, self.services):
-            connection.preparing.add(command.id)
+            connection.preparing_ids.add(command.id)
             preparation = SubscribePreparation(
                 connection, self.services, command, stream, self._topics(), at_end
             )
@@ -91,9 +91,9 @@ class SubscriptionManager:
 
     def _check(self, connection: ConnectionView, command: commands.Subscribe) -> None:
         """Raise ClientError if a client may not start this subscription."""
-        if len(connection.subscriptions) + len(connection.preparing) >= MAX_SUBSCRIPTIONS:
+        if len(connection.subscriptions) + len(connection.preparing_ids) >= MAX_SUBSCRIPTIONS:
             raise _too_many_error(command)
-        self.services.quotas.check_subscription(connection, len(connection.preparing))
+        self.services.quotas.check_subscription(connection, len(connection.preparing_ids))
         if command.shared and self.services.publishing.following is not None:
             raise ClientError(
                 "not_in_a_group",
@@ -108,7 +108,7 @@ class SubscriptionManager:
                 "Leave credit out, or log on with a frame.",
                 field="credit",
             )
-        if command.id in connection.subscriptions or command.id in connection.preparing:
+        if command.id in connection.subscriptions or command.id in connection.preparing_ids:
             raise ClientError(
                 "bad_command",
                 f"There is a subscription {command.id!r} already.",
@@ -125,7 +125,7 @@ class SubscriptionManager:
         Raises:
             ClientError: An error of `_check` or `_create`.
         """
-        connection.preparing.discard(command.id)
+        connection.preparing_ids.discard(command.id)
         try:
             self._check(connection, command)
         except ClientError as error:
@@ -383,7 +383,7 @@ class SubscriptionManager:
 
         Call it when the subscription has read everything that was matched for it.
         """
-        missing, last = target.account.drop_log_only(), target.account.matched_upto
+        missing, last = target.account.drop_log_only(), target.account.last_matched
         if missing.messages:
             tally = DiscardTally()
             tally.add(missing.messages, missing.nbytes, last, last)

@@ -63,7 +63,7 @@ def _account_fields(account: DeliveryAccount) -> dict[str, Any]:
         "acknowledged_messages": account.acknowledged.messages,
         "in_flight_messages": account.in_flight.messages,
         "waiting_messages": account.waiting.messages,
-        "gone_messages": sum(what.messages for what in account.gone.values()),
+        "gone_messages": account.discarded_volume.messages,
     }
 
 
@@ -143,7 +143,7 @@ class SystemRecordBuffer:
 
     def add_losses(self, losses: list[LossInterval], instance: str) -> None:
         """Add intervals of messages that subscriptions will not get."""
-        self._losses += [encode_compact(loss.entry(instance)) for loss in losses]
+        self._losses += [encode_compact(loss.to_entry(instance)) for loss in losses]
 
     def add_traffic(self, entries: list[TrafficEntry]) -> None:
         """Add the traffic samples of one second."""
@@ -278,7 +278,7 @@ class TrafficRecorder:
                     nbytes += side.matched_bytes
                     acknowledged += side.acknowledged_bytes
                     if side is account.unjournaled:
-                        waiting, sent = side.lost_waiting.messages, side.lost_in_flight.messages
+                        waiting, sent = side.discarded_waiting.messages, side.discarded_in_flight.messages
                         unjournaled += side.matched - side.acknowledged - waiting - sent
         owed = backlog.outstanding
         topic = next(iter(subscriptions.values())).topic if len(subscriptions) == 1 else ""

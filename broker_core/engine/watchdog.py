@@ -27,7 +27,7 @@ from typing import Final
 import structlog
 
 from broker_core.connections.connection_view import ConnectionView
-from broker_core.delivery.account import account_parts
+from broker_core.delivery.account import list_account_volumes
 from broker_core.delivery.lifecycle import ClientState
 from broker_core.delivery.ports import InstanceResources
 from broker_core.replay.client_subscription import ClientSubscription
@@ -68,7 +68,7 @@ class Watchdog:
 
     def note_shared_work(self) -> None:
         """Record whether shared resources are at work. Call it before each slice of checks."""
-        if self._facilities.reader.pending or self._facilities.share.in_line:
+        if self._facilities.reader.pending or self._facilities.share.waiting_replays:
             self._worked_at = self._facilities.clock.monotonic_ms()
 
     def check_client(self, connection: ConnectionView) -> None:
@@ -107,7 +107,7 @@ def find_stall_reason(connection: ConnectionView) -> str:
     if connection.sink.is_writable:
         if backlog.outbox.nbytes:
             return "outbox"
-        for queue in backlog.lanes.filled.values():
+        for queue in backlog.queues.nonempty.values():
             if not (queue.paused or queue.is_window_full or queue.is_credit_spent):
                 return f"lane {queue.stream}"
         if backlog.offline is not None and backlog.offline.is_draining:
@@ -161,11 +161,11 @@ def dump_delivery_state(connection: ConnectionView) -> dict[str, object]:
             stream: {
                 "messages": queue.messages,
                 "paused": queue.paused,
-                "busy": queue.busy,
+                "busy": queue.is_conflating,
                 "room": queue.window.free_slots if queue.window is not None else None,
                 "credit": queue.credit - queue.sent_bytes if queue.credit is not None else None,
             }
-            for stream, queue in backlog.lanes.items()
+            for stream, queue in backlog.queues.items()
         },
         "spool": None
         if offline is None
@@ -177,7 +177,7 @@ def dump_delivery_state(connection: ConnectionView) -> dict[str, object]:
                 "served": target.serving_replay is not None,
                 "held_bytes": target.conflating.nbytes if target.conflating is not None else 0,
                 "matched": target.account.matched,
-                **dict(account_parts(target.account)),
+                **dict(list_account_volumes(target.account)),
             }
             for target in connection.subscriptions.values()
         },

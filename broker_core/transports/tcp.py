@@ -75,7 +75,7 @@ class TcpProtocol(TcpConnection):
             return
         if items:
             self._connection.receive(items)
-        self._to_the_door()
+        self._await_fair_read()
 
     def _give_up(self, error: ClientError) -> None:
         """Discard the unfinished frame now, and close the connection with an error in the next iteration."""

@@ -191,7 +191,7 @@ class SnapshotReporter:
         """Store new entries of the loss ledger."""
         ledger, instance = self._broker.engine.ledger, self._broker.engine.instance
         entered, number = ledger.intervals, min(ledger.intervals - self._lost, len(ledger.recent))
-        losses = [loss.entry(instance) for loss in list(ledger.recent)[len(ledger.recent) - number :]]
+        losses = [loss.to_entry(instance) for loss in list(ledger.recent)[len(ledger.recent) - number :]]
         await self._thread.run(record_losses, losses, instance, self._broker.member)
         self._count_dropped("losses", entered - self._lost - number)
         self._lost = entered

@@ -167,7 +167,7 @@ async def test_an_offlined_client_over_its_disk_share_gets_a_notice_and_is_disco
             )
         await until(lambda: "slow" not in broker.engine.roster.clients)
         # The record says whether the client was told: it comes with the answer, or at the deadline.
-        await until(lambda: not broker.engine.roster.parting)
+        await until(lambda: not broker.engine.roster.closing)
         decision = (await ask(broker, "decisions"))[-1]
         assert decision["reason"] == "slow_client_capacity"
         assert decision["observed"] > decision["limit"] == 1_000_000

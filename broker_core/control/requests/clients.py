@@ -160,7 +160,7 @@ class ClientRequests:
     async def losses(self, request: requests.ListLosses) -> list[LossEntry]:
         """Return the newest losses of all clients, or of one client, which may be disconnected."""
         found = (loss for loss in self._engine.ledger.recent if request.client in (None, loss.client))
-        return [loss.entry(self._engine.instance) for loss in found]
+        return [loss.to_entry(self._engine.instance) for loss in found]
 
     async def durables(self, request: requests.ListDurables) -> list[DurableEntry]:
         """Return the durable subscriptions, including those of disconnected clients."""
@@ -186,7 +186,7 @@ class ClientRequests:
             name=connection.name,
             reason=request.reason,
             kept=ending.kept.messages,
-            lost=ending.lost.messages,
+            lost=ending.unrecoverable.messages,
             bookmark=connection.resume_bookmark(ending) or "",
         )
 

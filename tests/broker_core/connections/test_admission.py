@@ -102,15 +102,15 @@ async def test_what_comes_behind_a_logon_that_is_checked_shares_the_budget(
             await RawClient.open(broker),
         )
         few.write(logon + 200 * tiny)
-        await until(lambda: 200 * ITEM_BYTES <= hall.held < 90_000)
-        before = hall.held
+        await until(lambda: 200 * ITEM_BYTES <= hall.buffered < 90_000)
+        before = hall.buffered
         many.write(logon + 200 * tiny)
         try:
             assert await many.reads_before_end(b"input_full")
-            assert hall.held == before, "of who was turned away nothing stays, whether or not it reads"
+            assert hall.buffered == before, "of who was turned away nothing stays, whether or not it reads"
         finally:
             may_end.set()
-        await until(lambda: hall.held == 0)
+        await until(lambda: hall.buffered == 0)
         few.close()
         many.close()
 
@@ -118,7 +118,7 @@ async def test_what_comes_behind_a_logon_that_is_checked_shares_the_budget(
 async def test_the_oldest_that_has_not_logged_on_makes_room_and_who_logs_on_comes_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "MAX_GUESTS", 3)
+    monkeypatch.setattr(admission, "MAX_PENDING", 3)
     async with running_broker(tmp_path) as broker:
         silent = [await RawClient.open(broker) for _ in range(5)]
         for told in silent[:2]:
@@ -135,8 +135,8 @@ async def test_the_oldest_that_has_not_logged_on_makes_room_and_who_logs_on_come
 
 
 def test_connections_asked_to_close_are_dropped_when_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "MAX_GUESTS", 2)
-    monkeypatch.setattr(admission, "MAX_LEAVING", 1)
+    monkeypatch.setattr(admission, "MAX_PENDING", 2)
+    monkeypatch.setattr(admission, "MAX_CLOSING", 1)
     hall, ended = PendingConnections(), []
 
     class FakePendingConnection:
@@ -163,7 +163,7 @@ def test_connections_asked_to_close_are_dropped_when_they_are_many(monkeypatch: 
     hall.mark_authenticated(lone)
     hall.remove_closing(first)
     hall.remove_closing(second)
-    assert hall.guests == 1
+    assert hall.pending == 1
 
 
 @pytest.mark.parametrize("sent", [b"", HALF_A_FRAME, b"\xff" * 100])
@@ -214,13 +214,13 @@ async def test_an_address_has_its_share_of_the_connections(
 
 def test_an_address_has_its_share_of_the_logons() -> None:
     room = PendingConnections()
-    for _ in range(admission.LOGONS_AT_ONCE):
+    for _ in range(admission.LOGON_BURST):
         room.check_logon_rate("10.0.0.1:5", 0)
     with pytest.raises(ClientError) as caught:
         room.check_logon_rate("10.0.0.1:6", 0)
     assert (caught.value.code, caught.value.details["retry_after_ms"]) == ("too_many_logons", 1_000)
     room.check_logon_rate("10.0.0.2:5", 0)
-    for _ in range(admission.LOGONS_A_SECOND):
+    for _ in range(admission.LOGONS_PER_SECOND):
         room.check_logon_rate("10.0.0.1:5", 1_000)
     with pytest.raises(ClientError):
         room.check_logon_rate("10.0.0.1:5", 1_000)

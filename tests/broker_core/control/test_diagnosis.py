@@ -32,7 +32,7 @@ async def test_one_that_does_not_acknowledge_is_said_to_acknowledge_slowly(tmp_p
         await raw.read_until("processed")
         await writer.publish_many("t", [b"x"] * 5)
         await writer.flush()
-        lane = broker.engine.roster.clients["slow"].backlog.lanes[1]
+        lane = broker.engine.roster.clients["slow"].backlog.queues[1]
         await until(lambda: lane.full_since and broker.engine.clock.now_ns() - lane.full_since > 5_000_000)
         entry = await ask(broker, "client", name="slow")
         assert entry["why_slow"]["cause"] == "slow_acks"

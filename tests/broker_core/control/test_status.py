@@ -20,7 +20,7 @@ from broker_core.control.status import (
     MAX_SUBSCRIPTIONS_PER_SLICE,
     PAUSE_FACTOR,
 )
-from broker_core.delivery.scheduling import TURN_NS
+from broker_core.delivery.scheduling import ITERATION_BUDGET_NS
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from broker_core.engine.enforcement import pause_subscription
@@ -179,10 +179,10 @@ async def test_after_a_slice_the_loop_is_free_for_longer_and_all_pauses_are_boun
     monkeypatch.setattr(status, "asyncio", SimpleNamespace(sleep=sleep))
     slices = status._TimeSlices()
     assert not slices.is_over_budget
-    spent += TURN_NS / 1e9
+    spent += ITERATION_BUDGET_NS / 1e9
     assert slices.is_over_budget
     await slices.yield_to_loop()
-    assert slept == [PAUSE_FACTOR * TURN_NS / 1e9] and not slices.is_over_budget
+    assert slept == [PAUSE_FACTOR * ITERATION_BUDGET_NS / 1e9] and not slices.is_over_budget
     for _ in range(1_000):
         spent += 0.01
         await slices.yield_to_loop()

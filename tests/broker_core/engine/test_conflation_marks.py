@@ -113,8 +113,8 @@ async def test_where_nothing_was_left_out_nothing_is_marked(tmp_path: Path) -> N
     async with slow_client(tmp_path, rule("conflate"), snapshot_key="/n") as there:
         await publish(there, range(11))
         await there.decided()
-        lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
-        await until(lambda: not lane.busy)
+        lane = there.broker.engine.roster.clients["slow"].backlog.queues[1]
+        await until(lambda: not lane.is_conflating)
         acknowledge(there, 2)
         assert await read(there.slow, 4) == [(number, NONE) for number in range(4)]
 

@@ -44,7 +44,9 @@ class WindowScenario:
         queued = connection.backlog.messages + (spool.messages if spool is not None else 0)
         return (
             account.matched.messages
-            == sum(one.messages for one in (account.acknowledged, account.in_flight, account.lost_volume))
+            == sum(
+                one.messages for one in (account.acknowledged, account.in_flight, account.discarded_volume)
+            )
             + queued
         )
 
@@ -166,7 +168,7 @@ async def test_a_paused_subscription_goes_on_after_its_time(tmp_path: Path) -> N
     async with slow_client(tmp_path, rule("pause", for_ms=300)) as there:
         await there.publish(1, 20)
         await there.slow.read_until("notice")
-        lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
+        lane = there.broker.engine.roster.clients["slow"].backlog.queues[1]
         assert lane.paused
         there.slow.send_command({"c": "ack", "id": "s", "upto": 2})
         await until(lambda: not lane.paused)
@@ -177,7 +179,7 @@ async def test_the_end_of_a_pause_ends_no_later_one(tmp_path: Path) -> None:
     async with slow_client(tmp_path, rule("pause", for_ms=300)) as there:
         await there.publish(1, 20)
         await there.slow.read_until("notice")
-        lane = there.broker.engine.roster.clients["slow"].backlog.lanes[1]
+        lane = there.broker.engine.roster.clients["slow"].backlog.queues[1]
         await ask(there.broker, "resume", name="slow")
         await ask(there.broker, "pause", name="slow")
         first = asyncio.get_running_loop().create_future()

@@ -35,7 +35,7 @@ async def test_names_that_the_disk_refuses_are_written_the_next_second(tmp_path:
         path = broker.engine.journal.directory / "test-1.owners"
         broker.engine.owners.claim("mine", "ann")
         await until(path.exists)
-        assert ClientNameOwners(path).names_of("mine") == "ann"
+        assert ClientNameOwners(path).owner_of("mine") == "ann"
         assert files.calls["rename .owners"] == 2, "the first was refused"
 
 

@@ -289,7 +289,7 @@ async def test_a_subscribe_whose_preparation_dies_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     async with three_subscribers(tmp_path) as clients:
-        monkeypatch.setattr(subscription_setup.SubscribePreparation, "_position", raise_injected)
+        monkeypatch.setattr(subscription_setup.SubscribePreparation, "_find_position", raise_injected)
         raw = await RawClient.connect(clients.broker, "reader")
         raw.send_command({"c": "subscribe", "id": "s", "topic": "a", **options})
         assert (await raw.read_until("closing"))["code"] == "internal_error"

@@ -104,7 +104,9 @@ async def run(directory: Path, steps: Sequence[list[int] | str], numbered: bool)
         await until(lambda: broker.engine.roster.clients["anna"].publishing.pending_batches == 0)
         for name in ("everything", "another", "odd"):
             account = broker.engine.roster.clients[name].backlog.account
-            assert account.owed.messages == account.in_flight.messages, "what was matched was handed over"
+            assert account.outstanding.messages == account.in_flight.messages, (
+                "what was matched was handed over"
+            )
 
 
 @settings(max_examples=60, deadline=None)

@@ -16,8 +16,8 @@ import uvloop
 from broker_core.broker import Broker
 from broker_core.client import AsyncClient
 from broker_core.connections.connection import Connection
-from broker_core.delivery.backlog import LUMP_BYTES
-from broker_core.delivery.sink import ENOUGH_BYTES
+from broker_core.delivery.backlog import COALESCE_BYTES
+from broker_core.delivery.sink import MIN_OBSERVED_BYTES
 from tests.support.brokers import address_of, running_broker, until
 from tests.support.stalled import StalledSubscriber
 
@@ -49,7 +49,7 @@ async def publish_until_idle(broker: Broker, connection: Connection, client: Asy
     resting = broker.engine.policy_loop._not_reading
     async with asyncio.timeout(20):
         while connection not in resting:
-            first = await publish_numbered(client, 1, first=first, size=ENOUGH_BYTES // 8)
+            first = await publish_numbered(client, 1, first=first, size=MIN_OBSERVED_BYTES // 8)
             await asyncio.sleep(0.005)
     return first
 
@@ -68,7 +68,7 @@ async def _check_chunked_writes(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
         told, others = SendCounter(connection, monkeypatch), SendCounter(healthy, monkeypatch)
         monkeypatch.setattr(broker.engine.policy_loop, "_check_idle_client", lambda _: None)
         await asyncio.sleep(0)
-        number = LUMP_BYTES // 1_000
+        number = COALESCE_BYTES // 1_000
         after = await publish_numbered(good, number // 2, first=first)
         assert (told.times, others.times) == (0, number // 2)
         waits = connection.backlog.account.waiting.messages
@@ -109,10 +109,10 @@ async def test_a_lump_is_handed_over_and_counted_by_policy_at_once(tmp_path: Pat
         use = broker.engine.guard.find_usage("stalled")
         assert use is not None
         for _ in range(40):  # more than its socket takes
-            await good.publish("a", b"x" * LUMP_BYTES)
+            await good.publish("a", b"x" * COALESCE_BYTES)
             await good.flush()
-            assert connection.backlog.nbytes - use.memory < LUMP_BYTES
-        assert use.memory > LUMP_BYTES
+            assert connection.backlog.nbytes - use.memory < COALESCE_BYTES
+        assert use.memory > COALESCE_BYTES
         assert (await stalled.read_numbers(1))[0] == 0
 
 

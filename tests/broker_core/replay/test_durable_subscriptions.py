@@ -39,7 +39,7 @@ async def test_what_came_while_the_client_was_away_is_delivered_when_it_returns(
             await writer.publish_many("t", numbered_bodies(1, 5))
             assert await take(subscription, 3) == numbered_bodies(1, 3)
             await until(
-                lambda: broker.engine.roster.clients["reader"].backlog.lanes[1].window.unacked_messages == 2
+                lambda: broker.engine.roster.clients["reader"].backlog.queues[1].window.unacked_messages == 2
             )
         await writer.publish_many("t", numbered_bodies(6, 5))
         await writer.flush()

@@ -85,7 +85,7 @@ async def test_what_a_client_had_not_read_when_it_died_comes_again(tmp_path: Pat
         first = await StalledSubscriber.connect(broker, "reader", "a", bookmark="0", managed="nightly")
         client = broker.engine.roster.clients["reader"]
         await until(
-            lambda: client.subscriptions["s"].cursor.next_sequence > 100 and not client.backlog.has_room, 60
+            lambda: client.subscriptions["s"].cursor.next_sequence > 100 and not client.backlog.is_drained, 60
         )
         broker.engine.tick()
         assert (await shown(broker))["position"] != "test-1|0|", "the kernels took it"

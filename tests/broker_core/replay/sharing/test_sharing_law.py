@@ -21,7 +21,7 @@ from broker_core.clock import SystemClock
 from broker_core.config import default_policy
 from broker_core.connections.connection import Connection
 from broker_core.connections.subscription_setup import reject_message
-from broker_core.delivery.account import account_parts, sum_volumes
+from broker_core.delivery.account import list_account_volumes, sum_volumes
 from broker_core.delivery.entries import OutboxEntry
 from broker_core.delivery.sink import UNKNOWN
 from broker_core.engine.engine import Engine
@@ -145,7 +145,7 @@ class SharingModel:
             while not connection.is_closed:  # others may stand in the line
                 await asyncio.sleep(0)
         account = connection.account
-        assert account.matched == sum_volumes(what for _, what in account_parts(account))
+        assert account.matched == sum_volumes(what for _, what in list_account_volumes(account))
         assert account.waiting.messages == account.in_flight.messages == 0
 
     def perform(self, operation: str, connection: Connection, socket: ConsumerSocket, number: int) -> None:
@@ -162,7 +162,7 @@ class SharingModel:
             else:
                 reject_message(connection, self.engine.services, connection.subscriptions["s"], chosen)
             account = connection.account
-            assert account.matched == sum_volumes(what for _, what in account_parts(account))
+            assert account.matched == sum_volumes(what for _, what in list_account_volumes(account))
             assert min(account.waiting.messages, account.in_flight.messages) >= 0
 
     def join(self, prefetch: int) -> None:

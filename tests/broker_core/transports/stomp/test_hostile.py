@@ -153,7 +153,7 @@ async def test_each_iteration_parses_only_the_frames_that_it_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The iteration's budget is over after each item: no further frame is parsed for it."""
-    monkeypatch.setattr(inbox, "TURN_NS", 1)
+    monkeypatch.setattr(inbox, "ITERATION_BUDGET_NS", 1)
     cut = 0
     most: list[int] = []
 

@@ -42,7 +42,7 @@ async def test_consumers_share_what_comes_and_get_what_others_give_back(tmp_path
                 again = await first.read()
                 assert (again.body, again.headers["redelivered"]) == (mine[0].body, "true")
                 accounts = [broker.engine.roster.clients[name].account for name in ("a", "b")]
-                assert accounts[0].gone[DiscardCause.RETURNED].messages == 1
+                assert accounts[0].discarded[DiscardCause.RETURNED].messages == 1
                 assert accounts[0].matched.messages == 3 and not accounts[0].lost_volume.messages
             await until(lambda: "a" not in broker.engine.roster.clients)
             for one in others:
