@@ -113,8 +113,8 @@ class DeliveryStats(Document, frozen=True, kw_only=True):
     lost_messages: Annotated[
         int,
         Meta(
-            description="Of those in `gone`, the losses: discarded without a request of the client, and neither"
-            " kept in the log for it nor given to another consumer."
+            description="Of those in `gone`, the losses: discarded without a request of the client, and"
+            " neither kept in the log for it nor given to another consumer."
         ),
     ]
     unacked_messages: Annotated[int, Meta(description="Sent, and not acknowledged by the application.")]

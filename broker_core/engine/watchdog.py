@@ -46,8 +46,8 @@ log = structlog.get_logger("sluice.watchdog")
 class _StallCandidate:
     """Client without movement since `since_ms` (monotonic ms).
 
-    `counters` has the counters of its deliveries at the first check; `checks` is the number of checks. `is_reported` is
-    whether the standstill was reported.
+    `counters` has the counters of its deliveries at the first check; `checks` is the number of checks.
+    `is_reported` is whether the standstill was reported.
     """
 
     counters: tuple[int, ...]
@@ -57,7 +57,10 @@ class _StallCandidate:
 
 
 class Watchdog:
-    """Checker of every client once a second. `standstills` counts the standstills since the start, each once."""
+    """Checker of every client once a second.
+
+    `standstills` counts the standstills since the start, each once.
+    """
 
     def __init__(self, facilities: InstanceResources, frontier: DurableFrontier) -> None:
         self._facilities = facilities

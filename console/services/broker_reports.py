@@ -125,7 +125,8 @@ def record_revision(
 def record_samples(instance: Instance, heard: _ReportCache, clients: Sequence[ClientEntry], slot: int) -> int:
     """Store a sample of each client, and return how many.
 
-    A client that was caught up at its last stored sample and still is gets one only every `CAUGHT_UP_SAMPLE_MS`.
+    A client that was caught up at its last stored sample and still is gets one only every
+    `CAUGHT_UP_SAMPLE_MS`.
 
     Args:
         instance: The broker's instance.

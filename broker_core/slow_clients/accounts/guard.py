@@ -89,7 +89,8 @@ class SlowClientGuard(ClientRegistry):
             host_memory: Memory of the host, bytes.
             ulimit: Memory limit of the process, bytes; None for unlimited.
             default_disk_path: Spool directory where the policy names none.
-            get_user_pinned_bytes: Returns the bytes of the log that the pins of a client's user retain, by client name.
+            get_user_pinned_bytes: Returns the bytes of the log that the pins of a client's user retain, by
+                client name.
             summon: Called before a client of a pool is chosen. It must call `resume_ticks` for each suspended
                 client that may be chosen.
         """

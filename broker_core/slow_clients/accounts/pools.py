@@ -76,8 +76,8 @@ class UsageRanking:
 
         Args:
             used: Returns a client's current use in bytes.
-            on_bounded: Receives each new bound of a client. The caller must `add` the client again when its use
-                exceeds the bound.
+            on_bounded: Receives each new bound of a client. The caller must `add` the client again when its
+                use exceeds the bound.
         """
         self._used = used
         self._on_bounded = on_bounded

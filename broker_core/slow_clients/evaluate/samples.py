@@ -82,7 +82,10 @@ def append_sample(series: TimeSeries | None, at: int, figures: Sequence[int]) ->
 
 
 def series_points(series: TimeSeries | None, figure: int, value: int, now_ns: int) -> list[tuple[int, int]]:
-    """Return (time, value) of one figure in all earlier rows, then its current value; `series` may be None."""
+    """Return (time, value) of one figure in all earlier rows, then its current value.
+
+    `series` may be None.
+    """
     points = series.points(figure) if series is not None else []
     return [*(point for point in points if point[0] < now_ns), (now_ns, value)]
 

@@ -70,7 +70,7 @@ def _live(client: ClientView, value: int) -> int:
 
 
 def _drain_rate(client: ClientView, rule: Rule, now_ns: int) -> int:
-    """Return the highest rate at which the client may have read over the rule's rate period, bytes per second.
+    """Return the highest rate, bytes/s, at which the client may have read over the rule's rate period.
 
     NOT_APPLICABLE unless messages have waited during the whole period. The age of the oldest message shows
     that: had the client read everything in between, the oldest would be younger. A client that gets messages

@@ -243,8 +243,8 @@ def _table(evidence: SlowEvidence) -> tuple[tuple[bool, SlowCause, str, tuple[st
             )
             if evidence.taken_rate or evidence.write_blocked_ms < BLOCKED_MS
             else (
-                f"A slow network, slow reading, or none: {blocked}, and {evidence.arrival_rate:,} bytes/s come "
-                "for it."
+                f"A slow network, slow reading, or none: {blocked}, and {evidence.arrival_rate:,} bytes/s "
+                "come for it."
             ),
             ("taken_rate", "arrival_rate", "unread_messages", "write_blocked_ms"),
         ),

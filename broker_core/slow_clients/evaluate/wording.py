@@ -46,7 +46,8 @@ def decision_sentence(decision: Decision, *, ahead: bool = False) -> str:
     With `ahead`, word it as a decision that a policy would make immediately.
     """
     error = _REASON_PREFIXES.get(decision.reason, "") if decision.action in FINAL_ACTIONS else ""
-    return f"{error}{_subject_phrase(decision)} {_action_phrase(decision, ahead=ahead)}: {_reason_phrase(decision)}. {_cost_sentence(decision)}"
+    action = f"{error}{_subject_phrase(decision)} {_action_phrase(decision, ahead=ahead)}"
+    return f"{action}: {_reason_phrase(decision)}. {_cost_sentence(decision)}"
 
 
 def _subject_phrase(decision: Decision) -> str:
@@ -82,7 +83,8 @@ def _reason_phrase(decision: Decision) -> str:
     observed, limit = format_quantity(decision.observed, unit), format_quantity(decision.limit, unit)
     subject = READINGS[decision.signal].subject.format(pool=decision.pool)
     if decision.shape is Shape.COUNT_IN_WINDOW:
-        return f"its {_SIGNAL_NOUNS[decision.signal]} passed the limit {observed}, reaching {decision.setting} ({limit})"
+        noun = _SIGNAL_NOUNS[decision.signal]
+        return f"its {noun} passed the limit {observed}, reaching {decision.setting} ({limit})"
     way = "under" if decision.shape is Shape.RATE_BELOW else "over"
     over = f"{subject} {observed}, {way} {decision.setting} ({limit})"
     if decision.hold_ms:

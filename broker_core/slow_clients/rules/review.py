@@ -281,7 +281,8 @@ def _check_xap(document: PolicyDocument, _: int | None) -> Iterator[PolicyFindin
             yield _warn(
                 f"xap {name}".strip(),
                 f"{found['retries']} looks don't fit into {found['latency']} ms: a client is looked at "
-                f"every {presets.MIN_CHECK_INTERVAL_MS} ms at most, and the worst case is {rules[0].worst_case_ms()} ms.",
+                f"every {presets.MIN_CHECK_INTERVAL_MS} ms at most, and the worst case is "
+                f"{rules[0].worst_case_ms()} ms.",
                 "Lower retries or raise latency.",
             )
 

@@ -52,9 +52,8 @@ def test_each_value_with_its_unit_and_where_it_comes_from() -> None:
         "default",
     )
     ruled_subscriptions = setting_values(found, "1")
-    assert ruled_subscriptions["qpid.depth"] == (100, "bytes", "qpid bulk.*") and ruled_subscriptions["chatty.limit"] == (
-        7, "messages", "rule chatty (topic bulk.>)"
-    )  # fmt: skip
+    assert ruled_subscriptions["qpid.depth"] == (100, "bytes", "qpid bulk.*")
+    assert ruled_subscriptions["chatty.limit"] == (7, "messages", "rule chatty (topic bulk.>)")
     assert not any(name.startswith(("amps", "behind", "xap")) for name in ruled_subscriptions), (
         "what its client has isn't repeated"
     )
