@@ -362,7 +362,7 @@ CODES: Final = MappingProxyType({
         _CLIENT,
     ),
     "narrowed": ErrorCode(
-        "A notice: you aren't entitled to all of the pattern, and get the rest; `topic`",
+        "A notice: you aren't entitled to all of the pattern, and get the rest; `topics`",
         _CLIENT,
     ),
     # Codes of the client library itself.

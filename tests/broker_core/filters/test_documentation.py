@@ -64,7 +64,7 @@ def test_a_topic_pattern_stands_for_what_the_page_says(line: str, answer: str) -
     ("words", "limit"),
     [
         ("characters of a filter", tokens.MAX_FILTER_TEXT),
-        ("parentheses, NOT and minus inside one another", parser.MAX_NESTING),
+        ("nested parentheses, NOT and minus", parser.MAX_NESTING),
         ("steps of one field", tokens.MAX_STEPS),
         ("LIKE patterns in a filter", parser.MAX_PATTERNS),
     ],
