@@ -16,13 +16,14 @@ from contextlib import contextmanager
 from broker_core.journal.files import FileSystem
 from broker_core.journal.reader_leases import ReaderLease, release_lease, remove_expired_leases, write_lease
 from sluice_spark.location import LogLocation
+from sluice_spark.log import LogSnapshot, examine_log
 
 TERM_S = 120.0
 RENEW_S = 20.0
 
 
 class LeaseHolder:
-    """A lease that its owner renews. `advance` releases records before a sequence."""
+    """Lease that its owner renews. `advance` releases records before a sequence."""
 
     def __init__(self, place: LogLocation, name: str, owner: str, sequence: int, term_s: float) -> None:
         self._place = place
@@ -39,10 +40,9 @@ class LeaseHolder:
             write_lease(FileSystem(), self._place.directory, self._place.instance, self._name, lease)
 
     def advance(self, sequence: int) -> None:
-        """Release the records before `sequence`. Raises OSError."""
-        if sequence > self._sequence:
-            self._sequence = sequence
-            self.renew()
+        """Release the records before `sequence`, with the next renewal."""
+        with self._lock:
+            self._sequence = max(self._sequence, sequence)
 
     def release(self) -> None:
         """Remove the lease. Raises OSError."""
@@ -94,3 +94,20 @@ def hold_lease(
             hold.release()
         except OSError as error:
             note(f"The lease on the log couldn't be dropped, and runs out by itself: {error}.")
+
+
+@contextmanager
+def pin_log(
+    place: LogLocation, what: str, note: Callable[[str], None], durable: int | None = None
+) -> Iterator[tuple[LogSnapshot, LeaseHolder]]:
+    """Pin a log for a job within the block: yield a snapshot of the log, and the lease that protects it.
+
+    The snapshot is taken after the lease was written, so no segment of it is removed within the block. The
+    lease covers all records until the caller releases those that it doesn't read (`LeaseHolder.advance`).
+    Parameters are those of `hold_lease` and `examine_log`. Raises OperatorError no_journal, other_log before
+    anything is written.
+    """
+    log = examine_log(place, durable)
+    with hold_lease(log.place, what, log.first, note) as lease:
+        # Segments may have been removed between the first snapshot and the lease.
+        yield examine_log(log.place, durable), lease

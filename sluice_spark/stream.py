@@ -76,6 +76,8 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset before the first requested record. Raises JournalError bookmark_gone."""
         with hide_tracebacks():
+            self._hold(self.request.start or self._log().first)
+            # Segments may have been removed before the lease was written.
             log = self._log()
             first, _ = sequence_bounds(log, self.request)
             for gap in log.gaps(self.request.start or 1, first) if not self.request.skip_gaps else []:

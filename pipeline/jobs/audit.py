@@ -33,9 +33,9 @@ from pipeline.transforms.lake import LakeFileName, missing_intervals, parse_file
 from pipeline.transforms.publisher_sequences import RUNS, find_problems, merge_runs, sequence_runs
 from sluice_spark.arrow_reader import ReadRequest, plan_log, read_span, sequence_bounds
 from sluice_spark.columns import COLUMNS
-from sluice_spark.lease import hold_lease
+from sluice_spark.lease import pin_log
 from sluice_spark.location import LogLocation
-from sluice_spark.log import REMOVED, LogSnapshot, examine_log
+from sluice_spark.log import REMOVED, LogSnapshot
 from sluice_spark.segments import SegmentSpan, open_segment, read_batches
 
 HELP = "check the log, its publishers' numbers and the lake: gaps, repeats, damage, order, checksums"
@@ -77,21 +77,21 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     Findings are the result, and raise nothing. With --strict they raise OperatorError audit_failed.
     """
     began = time.monotonic()
-    log = examine_log(settings.log)
-    check_bounds(log, arguments)
-    check_machine(settings)
-    # Gaps are findings here, so the workers must read on behind them.
-    request = ReadRequest(start=arguments.start, end=arguments.end, skip_gaps=True)
-    first, last = sequence_bounds(log, request)
-    spans = plan_log(log, request)
-    with (
-        hold_lease(log.place, "audit", first, reporter.note),
-        spark_context(settings, "audit") as context,
-        watch_tasks(context, partial(reporter.progress, what="tasks")),
-    ):
-        seen = map_items(context, spans, partial(scan_span, log.place), SEEN)
-        accounts = map_items(context, spans, partial(check_accounts, log.place), ACCOUNTS)
-        files = compare_lake(settings, log, first, last, reporter)
+    with pin_log(settings.log, "audit", reporter.note) as (log, lease):
+        check_bounds(log, arguments)
+        check_machine(settings)
+        # Gaps are findings here, so the workers must read on behind them.
+        request = ReadRequest(start=arguments.start, end=arguments.end, skip_gaps=True)
+        first, last = sequence_bounds(log, request)
+        spans = plan_log(log, request)
+        lease.advance(first)
+        with (
+            spark_context(settings, "audit") as context,
+            watch_tasks(context, partial(reporter.progress, what="tasks")),
+        ):
+            seen = map_items(context, spans, partial(scan_span, log.place), SEEN)
+            accounts = map_items(context, spans, partial(check_accounts, log.place), ACCOUNTS)
+            files = compare_lake(settings, log, first, last, reporter)
     runs = merge_runs(seen.filter(pc.equal(seen.column("kind"), "run")).select(RUNS.names))
     publishers, findings = find_problems(runs)
     damage = find_damage(log, seen, first, last)

@@ -16,6 +16,7 @@ import shutil
 import time
 from array import array
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -52,9 +53,8 @@ from pipeline.transforms.recording import Recording
 from pipeline.transforms.traces import ACTS, TRAFFIC, build_traces
 from sluice_spark.arrow_reader import ReadRequest, read_span
 from sluice_spark.columns import MOMENT
-from sluice_spark.lease import hold_lease
+from sluice_spark.lease import pin_log
 from sluice_spark.location import LogLocation
-from sluice_spark.log import examine_log
 from sluice_spark.options import read_bound
 from sluice_spark.segments import SegmentSpan
 
@@ -90,7 +90,6 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     policies = load_policies(settings, arguments)
     instance = settings.log.instance
     start, end = (read_bound(getattr(arguments, name), name, instance) for name in ("start", "end"))
-    log = examine_log(settings.log, arguments.durable)
     request = ReadRequest(
         columns=("body",),
         start=start.sequence,
@@ -100,16 +99,15 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         durable=arguments.durable,
         skip_gaps=arguments.skip_gaps,
     )
-    spans = plan_spans(log, request)
-    check_machine(settings)
     memory = arguments.host_memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     scratch = settings.lake / f".backtest-{uuid4().hex}"
     try:
-        with (
-            hold_lease(log.place, "backtest", log.first, reporter.note),
-            spark_context(settings, "backtest") as context,
-            watch_tasks(context, partial(reporter.progress, what="tasks")),
-        ):
+        with ExitStack() as stack:
+            log, _ = stack.enter_context(pin_log(settings.log, "backtest", reporter.note, arguments.durable))
+            spans = plan_spans(log, request)
+            check_machine(settings)
+            context = stack.enter_context(spark_context(settings, "backtest"))
+            stack.enter_context(watch_tasks(context, partial(reporter.progress, what="tasks")))
             scratch.mkdir(parents=True)
             keep = partial(store_samples, scratch, log.place, request)
             looks = map_items(context, list(enumerate(spans)), keep, _KEPT)

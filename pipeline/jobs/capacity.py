@@ -55,9 +55,9 @@ from pipeline.transforms.capacity import (
 )
 from sluice_spark.arrow_reader import ReadRequest, read_span
 from sluice_spark.columns import MOMENT
-from sluice_spark.lease import hold_lease
+from sluice_spark.lease import pin_log
 from sluice_spark.location import LogLocation
-from sluice_spark.log import LogSnapshot, examine_log
+from sluice_spark.log import LogSnapshot
 from sluice_spark.options import read_bound
 from sluice_spark.segments import SegmentSpan, open_segment, read_batches, sidecar_summary
 
@@ -88,7 +88,6 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     memory = arguments.host_memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = resolve_pools(document, memory, None, "/nowhere")
     start, end = (read_bound(getattr(arguments, name), name, instance) for name in ("start", "end"))
-    log = examine_log(settings.log, arguments.durable)
     request = ReadRequest(
         columns=("accepted_at", "topic", "header", "body"),
         start=start.sequence,
@@ -98,14 +97,14 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         durable=arguments.durable,
         skip_gaps=arguments.skip_gaps,
     )
-    spans = plan_spans(log, request)
-    check_machine(settings)
-    with (
-        hold_lease(log.place, "capacity", log.first, reporter.note),
-        spark_context(settings, "capacity") as context,
-        watch_tasks(context, partial(reporter.progress, what="tasks")),
-    ):
-        seen = map_items(context, spans, partial(scan_span, log.place, request), SEEN)
+    with pin_log(settings.log, "capacity", reporter.note, arguments.durable) as (log, _):
+        spans = plan_spans(log, request)
+        check_machine(settings)
+        with (
+            spark_context(settings, "capacity") as context,
+            watch_tasks(context, partial(reporter.progress, what="tasks")),
+        ):
+            seen = map_items(context, spans, partial(scan_span, log.place, request), SEEN)
     bounds_s = seen.filter(pc.equal(seen.column("kind"), "bounds"))
     first = (pc.min(bounds_s.column("slot")).as_py() or 0) / 1e6
     last = (pc.max(bounds_s.column("count")).as_py() or 0) / 1e6

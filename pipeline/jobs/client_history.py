@@ -31,8 +31,7 @@ from pipeline.transforms.lake import DAY_US, day_name
 from sluice_spark import journal
 from sluice_spark.arrow_reader import ReadRequest, plan_log
 from sluice_spark.columns import spark_ddl
-from sluice_spark.lease import hold_lease
-from sluice_spark.log import examine_log
+from sluice_spark.lease import pin_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,18 +67,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Compute the hours from the newest stored one on. Raises SluiceError if the journal is incomplete."""
     began = time.monotonic()
-    log = examine_log(settings.log, arguments.durable)
-    check_machine(settings)
-    with lock_lake(settings.client_history):
+    with (
+        pin_log(settings.log, "client-history", reporter.note, arguments.durable) as (log, lease),
+        lock_lake(settings.client_history),
+    ):
+        check_machine(settings)
         manifest = claim_directory(settings.client_history, log, [])
         newest = None if arguments.all else newest_hour(settings.client_history, settings.log.instance)
         request = request_from(newest, arguments)
-        if not plan_log(log, request):
+        spans = plan_log(log, request)
+        if not spans:
             reporter.note("There is nothing new in the journal.")
             return {"hours": 0, "clients": 0, "unreadable": 0, "files": 0, "seconds": 0.0}
+        lease.advance(spans[0].first)
         report = partial(reporter.progress, what="tasks")
         with (
-            hold_lease(log.place, "client-history", plan_log(log, request)[0].first, reporter.note),
             spark_session(settings, "client-history") as spark,
             watch_tasks(spark.sparkContext, report),
         ):

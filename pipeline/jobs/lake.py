@@ -42,9 +42,9 @@ from pipeline.transforms.lake import (
 from pipeline.transforms.typed_columns import PREFIX, Fields, infer_fields, typed_columns
 from pipeline.typed_schema import read_typed, write_typed
 from sluice_spark.arrow_reader import ReadRequest, plan_log, read_span
-from sluice_spark.lease import hold_lease
+from sluice_spark.lease import pin_log
 from sluice_spark.location import LogLocation
-from sluice_spark.log import REMOVED, LogGap, LogSnapshot, examine_log, gap_error
+from sluice_spark.log import REMOVED, LogGap, LogSnapshot, gap_error
 from sluice_spark.segments import SegmentSpan
 
 HELP = "write what is new in the journal to Parquet files, by day and sorted by topic and bookmark"
@@ -80,32 +80,30 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     Raises SluiceError if a span is incomplete; finished files remain.
     """
     began = time.monotonic()
-    log = examine_log(settings.log, arguments.durable)
-    check_bounds(log, arguments)
-    check_machine(settings)
-    with lock_lake(settings.records):
-        remove_leftovers(settings.records)
-        manifest = claim_records(settings, log)
-        work = plan_lake(settings, log, arguments)
-        if not work.spans:
-            reporter.note("The lake is up to date." if log.frontier else "The log holds no records yet.")
-            rows: list[dict[str, Any]] = []
-            type_bodies(settings, log, plan_log(log, ReadRequest(skip_gaps=True)), arguments, reporter)
-        else:
-            with hold_lease(log.place, "lake", work.spans[0].first, reporter.note):
-                # Take the snapshot again: the lease now protects the segments from removal.
-                log = examine_log(settings.log, log.frontier)
-                work = plan_lake(settings, log, arguments)
+    with pin_log(settings.log, "lake", reporter.note, arguments.durable) as (log, lease):
+        check_bounds(log, arguments)
+        check_machine(settings)
+        with lock_lake(settings.records):
+            remove_leftovers(settings.records)
+            manifest = claim_records(settings, log)
+            work = plan_lake(settings, log, arguments)
+            if not work.spans:
+                reporter.note("The lake is up to date." if log.frontier else "The log holds no records yet.")
+                rows: list[dict[str, Any]] = []
+                type_bodies(settings, log, plan_log(log, ReadRequest(skip_gaps=True)), arguments, reporter)
+            else:
+                lease.advance(work.spans[0].first)
                 write_manifest(settings.records, manifest)
                 type_bodies(settings, log, work.spans, arguments, reporter)
                 rows = write_spans(settings, log, work.spans, arguments.skip_gaps, reporter)
-        if arguments.skip_gaps:
-            work = replace(work, gaps=work.gaps + give_up(settings, log, work))
-        for gap in work.gaps[:NAMED]:
-            reporter.note(f"Not in the lake: {gap}.")
-        joined = compact_lake(settings, log, reporter) if arguments.compact else {}
-        write_manifest(settings.records, updated_manifest(manifest, settings, log, work.gaps))
-        version = update_delta(settings, arguments.delta)
+            lease.advance(log.frontier + 1)
+            if arguments.skip_gaps:
+                work = replace(work, gaps=work.gaps + give_up(settings, log, work))
+            for gap in work.gaps[:NAMED]:
+                reporter.note(f"Not in the lake: {gap}.")
+            joined = compact_lake(settings, log, reporter) if arguments.compact else {}
+            write_manifest(settings.records, updated_manifest(manifest, settings, log, work.gaps))
+            version = update_delta(settings, arguments.delta)
     gaps = [gap.as_dict() for gap in work.gaps]
     return summary(rows, time.monotonic() - began) | {
         "log": log.place.log,

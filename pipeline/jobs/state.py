@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -23,9 +24,8 @@ from pipeline.spark_session import check_machine, spark_context, watch_tasks
 from pipeline.spark_tasks import map_items
 from sluice_spark.arrow_reader import ReadRequest, plan_log, read_span, sequence_bounds
 from sluice_spark.columns import MOMENT
-from sluice_spark.lease import hold_lease
+from sluice_spark.lease import pin_log
 from sluice_spark.location import LogLocation
-from sluice_spark.log import examine_log
 from sluice_spark.options import RangeBound, read_bound
 from sluice_spark.segments import SegmentSpan
 
@@ -60,52 +60,38 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     instance = settings.log.instance
     at, since = (read_bound(getattr(arguments, name), name, instance) for name in ("at", "since"))
     topics = tuple(word.strip() for word in arguments.topics.split(",") if word.strip())
-    log = examine_log(settings.log, arguments.durable)
-    request = ReadRequest(
-        columns=_COLUMNS,
-        topics=topics,
-        start=1 if log.first == 1 else None,
-        end=at.sequence,
-        end_at=at.at,
-        skip_gaps=arguments.skip_gaps,
-        durable=arguments.durable,
-    )
-    # `start=1` above makes a removed record an error. A log that begins later is read from its beginning.
-    spans = plan_spans(log, request)
-    earlier = ReadRequest(
-        columns=_COLUMNS,
-        topics=topics,
-        end=since.sequence,
-        end_at=since.at,
-        skip_gaps=arguments.skip_gaps,
-        durable=arguments.durable,
-    )
-    if since != RangeBound():
-        sequence_bounds(log, earlier)
-        check_bounds_order(since, at, log)
-    check_machine(settings)
-    if log.first > 1:
-        reporter.note(
-            f"The log begins with record {log.first}: keys that were written before alone aren't "
-            "in the state."
+    with pin_log(settings.log, "state", reporter.note, arguments.durable) as (log, _):
+        request = ReadRequest(
+            columns=_COLUMNS,
+            topics=topics,
+            start=1 if log.first == 1 else None,
+            end=at.sequence,
+            end_at=at.at,
+            skip_gaps=arguments.skip_gaps,
+            durable=arguments.durable,
         )
-    work = partial(last_of_span, log.place, request, arguments.key)
-    with (
-        hold_lease(log.place, "state", log.first, reporter.note),
-        spark_context(settings, "state") as context,
-        watch_tasks(context, partial(reporter.progress, what="tasks")),
-    ):
-        now = latest_by_key(map_items(context, spans, work, STATE))
-        before: pa.Table | None = None
+        # `start=1` above makes a removed record an error. A log that begins later is read from its beginning.
+        spans = plan_spans(log, request)
+        earlier = replace(request, start=None, end=since.sequence, end_at=since.at)
         if since != RangeBound():
-            before = latest_by_key(
-                map_items(
-                    context,
-                    plan_log(log, earlier),
-                    partial(last_of_span, log.place, earlier, arguments.key),
-                    STATE,
-                )
+            sequence_bounds(log, earlier)
+            check_bounds_order(since, at, log)
+        check_machine(settings)
+        if log.first > 1:
+            reporter.note(
+                f"The log begins with record {log.first}: keys that were written before alone aren't "
+                "in the state."
             )
+        work = partial(last_of_span, log.place, request, arguments.key)
+        with (
+            spark_context(settings, "state") as context,
+            watch_tasks(context, partial(reporter.progress, what="tasks")),
+        ):
+            now = latest_by_key(map_items(context, spans, work, STATE))
+            before: pa.Table | None = None
+            if since != RangeBound():
+                work = partial(last_of_span, log.place, earlier, arguments.key)
+                before = latest_by_key(map_items(context, plan_log(log, earlier), work, STATE))
     told: dict[str, Any] = {
         "log": log.place.log,
         "keys": now.num_rows,
