@@ -30,7 +30,7 @@ format(\\"sluice\\"), batch and streaming"
 requires-python = ">=3.11"
 license = "Apache-2.0"
 license-files = ["LICENSE", "NOTICE"]
-# Of those that a bare executor lacks there are slower stand-ins; pyspark[sql] brings the other two.
+# pyspark[sql] installs numpy and pyarrow. On an executor without the others, sluice_spark.fallbacks replaces them.
 dependencies = ["numpy", "pyarrow", "fastcrc", "isal", "orjson", "msgspec", "google-re2"]
 
 [tool.setuptools]
