@@ -118,7 +118,7 @@ def _peer_entry(
         mode=log.confirmations.confirming.mode(name),
         downgraded_by=log.confirmations.confirming.downgraded_by(name),
         downgraded_at=log.confirmations.downgraded_at(name),
-        confirmed=log.confirmations.confirming.confirmed_sequence_of(name),
+        confirmed=log.confirmations.confirming.get_confirmed_sequence(name),
         unconfirmed_ms=log.confirmations.confirming.waited_ms(name, now),
     )
 

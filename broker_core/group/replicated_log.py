@@ -72,7 +72,7 @@ from broker_core.journal.commit_log import MAX_GROUP_BYTES, CommitListener, Owne
 from broker_core.journal.journal import Journal
 from broker_core.journal.publishers import Refusal
 from broker_core.journal.segment import BatchPosition
-from broker_core.sync_replication.sync_replication import STOOD_STILL_S, SyncReplication
+from broker_core.sync_replication.sync_replication import MAX_CHECK_PAUSE_S, SyncReplication
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -157,7 +157,7 @@ class ReplicatedLog(Generic[Owner]):
         """When the log service accepted that entry, ns by its clock; 0 before the first read."""
         self.members = PeerTable(settings, self.run_id)
         self.confirmations = confirmations
-        confirmations.unheard = self._list_unreachable
+        confirmations.list_unreachable = self._list_unreachable
         self.on_attached: Callable[[StreamInfo], None] = lambda _: None
         """Called when the log was found; set by the broker."""
         self._is_confirmed = False
@@ -243,7 +243,7 @@ class ReplicatedLog(Generic[Owner]):
         """Report the journals of other members that are proved equal to sync replication."""
         for name, peer in self.members.peers.items():
             if (
-                peer.proved_sequence > self.confirmations.confirming.confirmed_sequence_of(name)
+                peer.proved_sequence > self.confirmations.confirming.get_confirmed_sequence(name)
                 or peer.alike is None
             ):
                 self.confirmations.on_peer_confirmed(name, peer.proved_sequence)
@@ -663,7 +663,7 @@ class ReplicatedLog(Generic[Owner]):
             previous = now
             await asyncio.sleep(CHECK_INTERVAL_S)
             now, hold_s = self._clock.seconds(), self._settings.hold_s
-            if now - previous > STOOD_STILL_S:
+            if now - previous > MAX_CHECK_PAUSE_S:
                 # the process stood still: answers of the log service wait in the socket
                 self._progress_at = now
             oldest = self._pending.oldest_pending_time()
