@@ -25,8 +25,8 @@ RENEW_S = 20.0
 class LeaseHolder:
     """Lease that its owner renews. `advance` releases records before a sequence."""
 
-    def __init__(self, place: LogLocation, name: str, owner: str, sequence: int, term_s: float) -> None:
-        self._place = place
+    def __init__(self, location: LogLocation, name: str, owner: str, sequence: int, term_s: float) -> None:
+        self._location = location
         self._name = name
         self._owner = owner
         self._sequence = sequence
@@ -37,7 +37,7 @@ class LeaseHolder:
         """Write the lease with a new term. Raises OSError."""
         with self._lock:
             lease = ReaderLease(self._owner, self._sequence, time.time_ns() + self._term_ns)
-            write_lease(FileSystem(), self._place.directory, self._place.instance, self._name, lease)
+            write_lease(FileSystem(), self._location.directory, self._location.instance, self._name, lease)
 
     def advance(self, sequence: int) -> None:
         """Release the records before `sequence`, with the next renewal."""
@@ -47,12 +47,12 @@ class LeaseHolder:
     def release(self) -> None:
         """Remove the lease. Raises OSError."""
         with self._lock:
-            release_lease(self._place.directory, self._place.instance, self._name)
+            release_lease(self._location.directory, self._location.instance, self._name)
 
 
 @contextmanager
 def hold_lease(
-    place: LogLocation, what: str, sequence: int, note: Callable[[str], None], renew_s: float = RENEW_S
+    location: LogLocation, purpose: str, sequence: int, note: Callable[[str], None], renew_s: float = RENEW_S
 ) -> Iterator[LeaseHolder]:
     """Hold a lease from `sequence` on within the block. A thread renews it.
 
@@ -60,45 +60,45 @@ def hold_lease(
     remove records that the job still has to read, which raises a named error.
     """
     host = socket.gethostname()
-    hold = LeaseHolder(
-        place,
-        f"{what}.{host[:30]}.{os.getpid()}",
-        f"{what} on {host} (process {os.getpid()})",
+    holder = LeaseHolder(
+        location,
+        f"{purpose}.{host[:30]}.{os.getpid()}",
+        f"{purpose} on {host} (process {os.getpid()})",
         sequence,
         TERM_S,
     )
-    remove_expired_leases(place.directory, place.instance, time.time_ns())
+    remove_expired_leases(location.directory, location.instance, time.time_ns())
     try:
-        hold.renew()
+        holder.renew()
     except OSError as error:
         note(f"The log can't be held while it is read ({error}): don't remove segments meanwhile.")
-        yield hold
+        yield holder
         return
-    ended = threading.Event()
+    stopped = threading.Event()
 
-    def keep() -> None:
-        while not ended.wait(renew_s):
+    def renew_periodically() -> None:
+        while not stopped.wait(renew_s):
             try:
-                hold.renew()
+                holder.renew()
             except OSError as error:
                 note(f"The lease on the log couldn't be renewed: {error}.")
 
-    keeper = threading.Thread(target=keep, name="lease", daemon=True)
-    keeper.start()
+    thread = threading.Thread(target=renew_periodically, name="lease", daemon=True)
+    thread.start()
     try:
-        yield hold
+        yield holder
     finally:
-        ended.set()
-        keeper.join()
+        stopped.set()
+        thread.join()
         try:
-            hold.release()
+            holder.release()
         except OSError as error:
             note(f"The lease on the log couldn't be dropped, and runs out by itself: {error}.")
 
 
 @contextmanager
 def pin_log(
-    place: LogLocation, what: str, note: Callable[[str], None], durable: int | None = None
+    location: LogLocation, purpose: str, note: Callable[[str], None], durable: int | None = None
 ) -> Iterator[tuple[LogSnapshot, LeaseHolder]]:
     """Pin a log for a job within the block: yield a snapshot of the log, and the lease that protects it.
 
@@ -107,7 +107,7 @@ def pin_log(
     Parameters are those of `hold_lease` and `examine_log`. Raises OperatorError no_journal, other_log before
     anything is written.
     """
-    log = examine_log(place, durable)
-    with hold_lease(log.place, what, log.first, note) as lease:
+    log = examine_log(location, durable)
+    with hold_lease(log.location, purpose, log.first, note) as lease:
         # Segments may have been removed between the first snapshot and the lease.
-        yield examine_log(log.place, durable), lease
+        yield examine_log(log.location, durable), lease

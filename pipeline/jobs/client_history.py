@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Compute the hours from the newest stored one on. Raises SluiceError if the journal is incomplete."""
-    began = time.monotonic()
+    started_at = time.monotonic()
     with (
         pin_log(settings.log, "client-history", reporter.note, arguments.durable) as (log, lease),
         lock_lake(settings.client_history),
@@ -86,11 +86,13 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
             watch_tasks(spark.sparkContext, report),
         ):
             write_manifest(settings.client_history, manifest)
-            fresh = collect_hours(spark, settings, request)
-        files = write_hours(settings.client_history, settings.log.instance, fresh, newest)
-    named = fresh.filter(pc.is_valid(fresh.column("client")))
+            new_hours = collect_hours(spark, settings, request)
+        files = write_hours(settings.client_history, settings.log.instance, new_hours, newest)
+    named = new_hours.filter(pc.is_valid(new_hours.column("client")))
     report_hours(named, reporter)
-    unreadable = pc.sum(fresh.filter(pc.is_null(fresh.column("client"))).column("samples")).as_py() or 0
+    unreadable = (
+        pc.sum(new_hours.filter(pc.is_null(new_hours.column("client"))).column("samples")).as_py() or 0
+    )
     clients = pc.count_distinct(named.column("client")).as_py()
     if unreadable:
         reporter.note(f"{unreadable} events on {CLIENTS_TOPIC} couldn't be read and were left out.")
@@ -99,7 +101,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         "clients": clients,
         "unreadable": unreadable,
         "files": files,
-        "seconds": round(time.monotonic() - began, 3),
+        "seconds": round(time.monotonic() - started_at, 3),
     }
 
 
@@ -118,12 +120,12 @@ def collect_hours(spark: SparkSession, settings: JobSettings, request: ReadReque
     """Return the hours of all clients. A row without a client counts unreadable events."""
     from pyspark.sql import functions as F
 
-    place = settings.log
+    location = settings.log
     frame = journal(
         spark,
-        place.directory,
-        archive=place.archive,
-        instance=place.instance,
+        location.directory,
+        archive=location.archive,
+        instance=location.instance,
         columns=request.columns or (),
         topics=request.topics,
         start=None if request.start_at is None else format_moment(request.start_at),
@@ -131,11 +133,11 @@ def collect_hours(spark: SparkSession, settings: JobSettings, request: ReadReque
         gaps="note" if request.skip_gaps else "error",
     )
     event = F.from_json(F.col("body").cast("string"), EVENT).alias("event")
-    told = frame.select("sequence", event).select("sequence", "event.*")
-    told = told.withColumn("client", F.when(F.col("at").isNotNull(), F.col("client")))
-    told = told.withColumn("lag_ms", F.col("lag_ms").cast("bigint"))
+    events = frame.select("sequence", event).select("sequence", "event.*")
+    events = events.withColumn("client", F.when(F.col("at").isNotNull(), F.col("client")))
+    events = events.withColumn("lag_ms", F.col("lag_ms").cast("bigint"))
     return close_open_hours(
-        told.groupBy("client").applyInArrow(client_hours, spark_ddl(MADE)).toArrow().cast(MADE)
+        events.groupBy("client").applyInArrow(client_hours, spark_ddl(MADE)).toArrow().cast(MADE)
     )
 
 
@@ -151,7 +153,7 @@ def report_hours(hours: pa.Table, reporter: Reporter) -> None:
     """Report this run's hours by transport, and the clients with the most offlined time."""
     sums = [(name, "sum") for name in _SUMS]
     by_hour = hours.group_by(["transport", "hour"]).aggregate([("client", "count_distinct"), *sums])
-    by_hour = _renamed(by_hour).rename_columns({"client_count_distinct": "clients"})
+    by_hour = _rename_columns(by_hour).rename_columns({"client_count_distinct": "clients"})
     reporter.table(
         "transports",
         by_hour.sort_by([("hour", "ascending"), ("transport", "ascending")]),
@@ -162,7 +164,7 @@ def report_hours(hours: pa.Table, reporter: Reporter) -> None:
         ],
     )
     peaks = [(name, "max") for name in ("lag_messages_max", "lag_ms_max", "rate_max")]
-    worst = _renamed(hours.group_by(["client", "transport"]).aggregate([*sums, *peaks]))
+    worst = _rename_columns(hours.group_by(["client", "transport"]).aggregate([*sums, *peaks]))
     worst = worst.sort_by(
         [("offline_ms", "descending"), ("lag_ms_max", "descending"), ("client", "ascending")]
     )
@@ -174,7 +176,7 @@ def report_hours(hours: pa.Table, reporter: Reporter) -> None:
     )
 
 
-def _renamed(table: pa.Table) -> pa.Table:
+def _rename_columns(table: pa.Table) -> pa.Table:
     """Remove the aggregates' suffixes from column names."""
     return table.rename_columns(
         [name.removesuffix("_sum").replace("_max_max", "_max") for name in table.column_names]

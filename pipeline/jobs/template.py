@@ -28,13 +28,13 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     """Run the job. Tables go to the reporter; the console shows the returned values as the run's result."""
     from pyspark.sql import functions as F
 
-    place = settings.log
+    location = settings.log
     with spark_session(settings, "messages-by-minute", heavy=True) as spark:
         records = journal(
             spark,
-            place.directory,
-            archive=place.archive,
-            instance=place.instance,
+            location.directory,
+            archive=location.archive,
+            instance=location.instance,
             columns=("topic", "accepted_at"),
             topics=arguments.topics,
         )

@@ -68,7 +68,7 @@ def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tm
     assert (found["records"], found["unreadable"], found["lake_unlike"]) == (clean, 0, 0)
     log_now = examine_log(settings.log)
     read = [batch.nbytes for span in plan_log(log_now, ReadRequest())
-            for batch in read_batches(log_now.place, span, open_segment(log_now.place, span.segment))]  # fmt: skip
+            for batch in read_batches(log_now.location, span, open_segment(log_now.location, span.segment))]  # fmt: skip
     assert found["bytes"] == sum(read), (
         "what was read, and not what the file takes that is written in advance"
     )

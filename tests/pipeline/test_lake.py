@@ -73,7 +73,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
         rows = [
             {"error": None} | row
             for span in spans
-            for row in lake.try_write_span(log.place, settings.records, span, skip_gaps)
+            for row in lake.try_write_span(log.location, settings.records, span, skip_gaps)
         ]
         lake.raise_first(rows)
         return rows
@@ -97,7 +97,7 @@ def files_of(home: Path) -> list[str]:
 
 def tag(home: Path) -> str:
     """How the names of this log's files end; nothing while logs have no identity."""
-    return log_tag(examine_log(place_in(home)).place.log)
+    return log_tag(examine_log(place_in(home)).location.log)
 
 
 def lake_of(home: Path) -> pa.Table:

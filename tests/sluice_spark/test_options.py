@@ -86,13 +86,13 @@ def test_archive_and_instance_are_found_where_they_are_plain(tmp_path: Path) -> 
     fill(tmp_path, [1])
     place = place_in(tmp_path)
     assert place.archive is not None
-    assert read_options({"path": str(place.directory)}).place == place
+    assert read_options({"path": str(place.directory)}).location == place
     place.archive.rmdir()
-    assert read_options({"path": str(place.directory)}).place.archive is None
+    assert read_options({"path": str(place.directory)}).location.archive is None
     (place.directory / f"sluice-2.{1:020d}.journal").touch()
     with pytest.raises(SluiceError, match="holds the journals of sluice-1, sluice-2"):
         read_options({"path": str(place.directory)})
-    assert read_options({"path": str(place.directory), "instance": "sluice-2"}).place.instance == "sluice-2"
+    assert read_options({"path": str(place.directory), "instance": "sluice-2"}).location.instance == "sluice-2"
     assert INSTANCE == "sluice-1"
 
 
@@ -101,4 +101,4 @@ def test_what_is_prepared_for_a_swap_is_nobodys_journal(tmp_path: Path, action: 
     fill(tmp_path, [50] * 4)
     segment = sorted(place_in(tmp_path).directory.glob("*.journal"))[0]
     journal_target(tmp_path, segment, action).write_bytes(segment.read_bytes())
-    assert read_options({"path": str(place_in(tmp_path).directory)}).place.instance == INSTANCE
+    assert read_options({"path": str(place_in(tmp_path).directory)}).location.instance == INSTANCE
