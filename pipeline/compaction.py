@@ -148,7 +148,7 @@ def _merge_sorted(group: Sequence[SmallFile]) -> pa.Table:
             raise _damaged_file_error(one.path, str(error).splitlines()[0]) from error
         whole = table.num_rows == one.file.last - one.file.first + 1
         if not whole or noted != digest_of(table):
-            raise _damaged_file_error(one.path, "its records' number or checksum doesn't fit")
+            raise _damaged_file_error(one.path, "the number or checksum of its records is wrong")
         parts.append(table.replace_schema_metadata(None).sort_by("sequence"))
     return pa.concat_tables(parts).combine_chunks()
 
@@ -166,7 +166,7 @@ def _exchange(made: Path, day: Path) -> None:
                 "lake_unwritable",
                 f"The file system of {day.parent} can't exchange two directories in one step, "
                 "which compaction needs.",
-                "Have the lake on a file system of Linux itself (ext4, xfs, btrfs).",
+                "Put the lake on a native file system of Linux (ext4, xfs, btrfs).",
                 directory=str(day.parent),
             )
         raise OSError(number, os.strerror(number))
@@ -175,7 +175,7 @@ def _exchange(made: Path, day: Path) -> None:
 def _damaged_file_error(path: Path, why: str) -> OperatorError:
     return OperatorError(
         "lake_damaged",
-        f"{path.parent.name}/{path.name} isn't what was written: {why}.",
+        f"{path.parent.name}/{path.name} is damaged: {why}.",
         "Remove it; while the log still has its records, the next run of `lake` writes them again.",
         file=str(path),
     )

@@ -79,8 +79,8 @@ def update_delta_table(records: Path) -> int:
     except (DeltaError, OSError) as error:
         raise OperatorError(
             "lake_unwritable",
-            f"The Delta table of {records} can't be brought up to date: {str(error).splitlines()[0]}.",
-            "The files themselves are whole; run it again.",
+            f"The Delta table of {records} can't be updated: {str(error).splitlines()[0]}.",
+            "The lake's files are complete. Run the job again.",
             directory=str(records),
         ) from error
 

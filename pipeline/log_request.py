@@ -16,7 +16,9 @@ def check_bounds(log: LogSnapshot, arguments: argparse.Namespace) -> None:
     """Check the sequence bounds. Raises OperatorError bad_range if no record is within them."""
     first, last = sequence_bounds(log, ReadRequest(start=arguments.start, end=arguments.end))
     if last < first and log.segments:
-        raise _empty_range_error(log, f"it begins with record {log.first}, and up to {last} was asked for")
+        raise _empty_range_error(
+            log, f"the log begins with record {log.first}, and the range ends with {last}"
+        )
 
 
 def plan_spans(log: LogSnapshot, request: ReadRequest) -> list[SegmentSpan]:
@@ -27,11 +29,11 @@ def plan_spans(log: LogSnapshot, request: ReadRequest) -> list[SegmentSpan]:
         timed = request.start_at is not None or request.end_at is not None
         raise _empty_range_error(
             log,
-            "no record was accepted in the time that was asked for"
+            "no record was accepted in that time"
             if timed and log.segments
-            else f"it holds records {log.first} to {log.frontier}"
+            else f"the log has records {log.first} to {log.frontier}"
             if log.segments
-            else "it has no records yet",
+            else "the log has no records yet",
         )
     return spans
 
@@ -48,7 +50,7 @@ def check_bounds_order(since: RangeBound, at: RangeBound, log: LogSnapshot) -> N
 def _empty_range_error(log: LogSnapshot, reason: str) -> OperatorError:
     return OperatorError(
         "bad_range",
-        f"The range holds nothing of the log of {log.location.instance}: {reason}.",
+        f"The range has no records of the log of {log.location.instance}: {reason}.",
         "Give another range.",
         first=log.first,
         last=log.frontier,

@@ -43,7 +43,7 @@ def require_java(environment: Mapping[str, str] = os.environ) -> Path:
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
     if found is None or not os.access(found, os.X_OK):
         raise _no_java_error(
-            f"JAVA_HOME is {home}, and there is no java in it" if home else "there is no java on the PATH"
+            f"JAVA_HOME is {home}, which has no java" if home else "there is no java on the PATH"
         )
     try:
         told = subprocess.run(
@@ -109,8 +109,8 @@ def _not_started_error(master: str, error: Exception) -> OperatorError:
     return OperatorError(
         "spark_not_started",
         f"Spark can't be started on this machine: {problem}.",
-        "Java's own words stand above. See to memory, the temporary directory, and what SPARK_* "
-        "and JAVA_* variables say.",
+        "See Java's output above. Check memory, the temporary directory, and the SPARK_* "
+        "and JAVA_* variables.",
     )
 
 
@@ -129,7 +129,7 @@ def _no_java_error(why: str) -> OperatorError:
     return OperatorError(
         "java_missing",
         f"Spark needs Java {JAVA_NEEDED} or newer, and {why}.",
-        "Install it: apt install openjdk-17-jre-headless. All the rest of Sluice works without it.",
+        "Install it: apt install openjdk-17-jre-headless. The rest of Sluice works without Java.",
     )
 
 

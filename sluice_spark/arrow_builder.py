@@ -76,9 +76,7 @@ class DictionaryEntries(NamedTuple):
 
     def texts(self, indexes: Ints) -> pa.Array:
         """Return the texts of the entries at these indexes."""
-        return self.names.take(
-            pa.array(indexes if self.name_indexes is None else self.name_indexes[indexes])
-        )
+        return self.names.take(pa.array(indexes if self.name_indexes is None else self.name_indexes[indexes]))
 
 
 class ArrowBatchBuilder:

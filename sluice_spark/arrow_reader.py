@@ -184,9 +184,8 @@ def sequence_bounds(log: LogSnapshot, request: ReadRequest) -> tuple[int, int]:
         if bound is not None and bound > log.frontier:
             raise OperatorError(
                 "bad_range",
-                f"Record {bound} was asked for, and the log of {log.location.instance} ends with "
-                f"{log.frontier}.",
-                "Give a record that is there.",
+                f"Record {bound} doesn't exist: the log of {log.location.instance} ends with {log.frontier}.",
+                "Give an existing record.",
                 frontier=log.frontier,
             )
     return (

@@ -71,7 +71,7 @@ def hold_lease(
     try:
         holder.renew()
     except OSError as error:
-        note(f"The log can't be held while it is read ({error}): don't remove segments meanwhile.")
+        note(f"The job can't take a lease on the log ({error}). Don't remove segments until it has ended.")
         yield holder
         return
     stopped = threading.Event()
@@ -93,7 +93,7 @@ def hold_lease(
         try:
             holder.release()
         except OSError as error:
-            note(f"The lease on the log couldn't be dropped, and runs out by itself: {error}.")
+            note(f"The lease on the log couldn't be released. It expires automatically: {error}.")
 
 
 @contextmanager

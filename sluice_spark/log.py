@@ -57,7 +57,7 @@ class LogGap(NamedTuple):
             return f"{records} were removed" + (
                 f" {_format_time(self.removed_at)}" if self.removed_at else ""
             )
-        return f"{records} are missing, and nothing says that they were removed"
+        return f"{records} are missing, and there is no record of a removal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +168,9 @@ def other_log_error(instance: str, subject: str, found: str | None, expected: st
     """Return the error for two logs of one name."""
     return OperatorError(
         "other_log",
-        f"There are two logs of the name {instance}: {subject} {found or _UNREADABLE}, and "
-        f"{expected or 'another'} was expected.",
-        "They can't be mixed: use the journal that belongs to it, or write to another place.",
+        f"There are two logs of the name {instance}: {subject} {found or _UNREADABLE}, "
+        f"expected was {expected or 'another'}.",
+        "Use the journal that belongs to it, or write to another directory.",
         found=found,
         expected=expected,
     )
@@ -181,7 +181,7 @@ def gap_error(gap: LogGap, log: LogSnapshot) -> JournalError:
     return JournalError(
         "bookmark_gone",
         f"{str(gap)[:1].upper()}{str(gap)[1:]}.",
-        f"Bring their segments back, start at {gap.last + 1}, or allow gaps (--skip-gaps; gaps=note).",
+        f"Restore their segments, start at {gap.last + 1}, or allow gaps (--skip-gaps; gaps=note).",
         first=gap.first,
         last=gap.last,
         why=gap.why,

@@ -90,7 +90,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         )
     if "checkpointlocation" in unknown:
         raise _bad_setting_error(
-            "checkpointLocation is of what writes a stream.", f"Give it to writeStream. {READ_ONLY}"
+            "checkpointLocation is an option of the stream's writer.", f"Give it to writeStream. {READ_ONLY}"
         )
     if unknown:
         raise _bad_setting_error(
@@ -121,11 +121,11 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     reader = given.get("reader", "")
     if reader and not is_name(reader):
         raise _bad_setting_error(
-            f"{reader[:80]!r} can't be a reader's name.", "Take letters, digits, dots, dashes."
+            f"{reader[:80]!r} can't be a reader's name.", "Use letters, digits, dots and dashes."
         )
     hours = _parse_number(given, "lease_hours", 1) or 24
     if hours > MAX_LEASE_HOURS:
-        raise _bad_setting_error(f"lease_hours is {hours}.", f"Give {MAX_LEASE_HOURS} at most.")
+        raise _bad_setting_error(f"lease_hours is {hours}.", f"Give at most {MAX_LEASE_HOURS}.")
     limits = StreamLimits(
         _parse_number(given, "max_rows", 1), _parse_number(given, "max_bytes", 1), reader, hours * 3_600.0
     )
@@ -140,14 +140,16 @@ def check_batch_options(options: Mapping[str, str]) -> None:
     for name in options:
         if name.lower() in OF_STREAMS:
             raise _bad_setting_error(
-                f"The option {name} is of a stream, and this is a batch.",
-                "Leave it out, or use readStream. What a batch reads is bounded by start, end and topics.",
+                f"The option {name} is for streams only.",
+                "Leave it out, or use readStream. Limit a batch with start, end and topics.",
             )
 
 
 def _location(given: Mapping[str, str]) -> LogLocation:
     if not given.get("path"):
-        raise _bad_setting_error("No journal is named.", "Give its directory as path, in option() or load().")
+        raise _bad_setting_error(
+            "The option path is missing.", "Give the journal's directory in option() or load()."
+        )
     directory = Path(given["path"]).expanduser().absolute()
     if not directory.is_dir():
         raise OperatorError(
@@ -258,7 +260,7 @@ def _parse_iso(text: str, name: str) -> int:
         moment = datetime.fromisoformat(whole + rest[len(fraction) :])
     except ValueError:
         raise _bad_setting_error(
-            f"{name} is {text!r}, and there is no such time.", "Give one like 2026-11-21T13:45:00Z."
+            f"{name} is {text!r}, which isn't a valid time.", "Give one like 2026-11-21T13:45:00Z."
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -130,7 +130,7 @@ def open_segment(location: LogLocation, segment: int) -> SegmentSource:
     raise JournalError(
         "segment_missing",
         f"No file of segment {segment_name(location.instance, segment)} is in the journal or the archive.",
-        "Bring it back. If retention removed it, a new run says which records are gone.",
+        "Restore it. If retention removed it, run the job again: it names the removed records.",
         segment=segment,
     )
 
@@ -277,9 +277,9 @@ def _next_batch_offset(
 def _short_segment_error(location: LogLocation, span: SegmentSpan, first: int, last: int) -> JournalError:
     return JournalError(
         "journal_short",
-        f"Records {first} to {last} should be in segment "
-        f"{segment_name(location.instance, span.segment)} and aren't.",
-        "See `manage.py journal verify`; to go on without them, allow gaps (--skip-gaps; gaps=note).",
+        f"Records {first} to {last} are missing from segment "
+        f"{segment_name(location.instance, span.segment)}.",
+        "Run `manage.py journal verify`. To continue without them, allow gaps (--skip-gaps; gaps=note).",
         segment=span.segment,
         first=first,
         last=last,

@@ -76,11 +76,11 @@ class SluiceSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         with hide_tracebacks():
-            raise OperatorError("bad_setting", "Nothing can be written with the format sluice.", READ_ONLY)
+            raise OperatorError("bad_setting", "The format sluice is read-only.", READ_ONLY)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         with hide_tracebacks():
-            raise OperatorError("bad_setting", "Nothing can be written with the format sluice.", READ_ONLY)
+            raise OperatorError("bad_setting", "The format sluice is read-only.", READ_ONLY)
 
     def _check_schema(self, schema: StructType) -> None:
         """Check that a schema given by the user is the source's own. Raises OperatorError bad_columns.
@@ -91,8 +91,8 @@ class SluiceSource(DataSource):
         if asked != self.schema():
             raise OperatorError(
                 "bad_columns",
-                f"The schema that was given isn't the journal's, which is {self.schema()}.",
-                "Leave schema() out, and choose with the option columns.",
+                f"The given schema differs from the journal's: {self.schema()}.",
+                "Leave schema() out, and select columns with the option columns.",
             )
 
 

@@ -178,7 +178,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 self._make_lease(0).release()
             except OSError as error:
-                say(f"sluice: the lease couldn't be dropped: {error}", sys.stderr)
+                say(f"sluice: the lease on the log can't be released: {error}", sys.stderr)
 
     # Helpers.
 
@@ -205,7 +205,8 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if mine is None:
             raise OperatorError(
                 "other_origin",
-                f"The checkpoint is of {', '.join(offset)}, and this is the log of {self.location.instance}.",
+                f"The checkpoint belongs to {', '.join(offset)}, and this is the log of "
+                f"{self.location.instance}.",
                 "Use the checkpoint that belongs to it, or a new one.",
             )
         match parse_bookmark(str(mine["bookmark"])):
@@ -227,7 +228,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._make_lease(sequence).renew()
         except OSError as error:
-            say(f"sluice: the log can't be held: {error}", sys.stderr)
+            say(f"sluice: the lease on the log can't be renewed: {error}", sys.stderr)
 
 
 def _limit_by_bytes(log: LogSnapshot, first: int, last: int, nbytes: int) -> int:

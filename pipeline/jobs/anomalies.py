@@ -42,7 +42,7 @@ from sluice_spark.columns import MOMENT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HELP = "clients that don't behave as they used to, with the features that say so"
+HELP = "find clients with unusual behaviour, and the features that show it"
 MAX_GROUPS: Final = 4
 MAX_CLIENTS_FOUND: Final = 10_000
 MAX_PLOTTED: Final = 8
@@ -83,7 +83,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     started_at = time.monotonic()
     if not 0 < arguments.recent < 24 * arguments.days <= 24 * 400:
         raise OperatorError(
-            "bad_range", "The newest hours must be fewer than all.", "Give --recent and --days."
+            "bad_range", "--recent must be less than the hours of --days.", "Give --recent and --days."
         )
     hours = load_hours(settings, arguments.days)
     newest = pc.max(hours.column("hour").cast(pa.int64())).as_py() // HOUR_US
@@ -107,9 +107,9 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     ]
     report(judged, features, scores, groups, reporter)
     odd = len({row["client"] for row in judged})
-    reporter.note(f"{odd} of {len(clients) + len(silent)} clients don't behave as they used to.")
+    reporter.note(f"{odd} of {len(clients) + len(silent)} clients behave unusually.")
     if too_new:
-        reporter.note(f"{too_new} clients have fewer than {MIN_HOURS} earlier hours and aren't judged.")
+        reporter.note(f"{too_new} clients have fewer than {MIN_HOURS} earlier hours, too few to judge them.")
     return {
         "clients": len(clients),
         "odd_clients": odd,
@@ -129,7 +129,7 @@ def load_hours(settings: JobSettings, days: int) -> pa.Table:
     if not hours.num_rows:
         raise OperatorError(
             "no_history",
-            f"There are no hours of clients in {settings.client_history}.",
+            f"There is no hourly history of clients in {settings.client_history}.",
             "Run client-history first.",
         )
     return hours
@@ -263,7 +263,7 @@ def report(
     reporter.table(
         "odd",
         pa.Table.from_pylist(found[:MAX_CLIENTS_FOUND], schema=FOUND),
-        "Hours in which a client wasn't as it used to be",
+        "Unusual hours by client",
     )
     kinds = [
         ("feature", pa.string()),
@@ -273,7 +273,7 @@ def report(
     reporter.table(
         "features",
         pa.Table.from_pylist(features[:MAX_CLIENTS_FOUND], schema=pa.schema([*whose, *kinds])),
-        "What says so",
+        "Features of the unusual hours",
     )
     worst: dict[str, float] = {}
     for row in scores:
@@ -286,8 +286,8 @@ def report(
     reporter.table(
         "scores",
         pa.Table.from_pylist(shown, schema=pa.schema([*whose, ("score", pa.float64())])),
-        "Distance from what is usual, of the oddest clients",
-        [PlotSpec("Distance from what is usual", "hour", ("score",), by="client")],
+        "Anomaly scores of the most unusual clients",
+        [PlotSpec("Anomaly score", "hour", ("score",), by="client")],
     )
     columns: dict[str, Any] = {"group": [f"group {number + 1}" for number in range(len(centres))]}
     said = to_plain(centres)
@@ -300,5 +300,5 @@ def report(
         pa.table(
             columns, schema=pa.schema([("group", pa.string()), *((name, pa.float64()) for name in NAMES)])
         ),
-        "Kinds of clients, by what is usual of them",
+        "Groups of clients with similar behaviour",
     )

@@ -38,7 +38,7 @@ from sluice_spark.location import LogLocation
 from sluice_spark.log import REMOVED, LogSnapshot
 from sluice_spark.segments import SegmentSpan, open_segment, read_batches
 
-HELP = "check the log, its publishers' numbers and the lake: gaps, repeats, damage, order, checksums"
+HELP = "check the log, its publishers' sequences and the lake: gaps, repeats, damage, order, checksums"
 MAX_RUNS: Final = 200_000
 """Maximum runs of one span. A publisher with random sequences has one run for each record."""
 MAX_FINDINGS: Final = 10_000
@@ -99,26 +99,26 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         name: pc.sum(publishers.column(name)).as_py() or 0
         for name in ("records", "unnumbered", "missing", "repeated", "out_of_order")
     }
-    differing = [row for row in files if row["verdict"] not in ("the same", "not in the log any more")]
+    differing = [row for row in files if row["verdict"] not in ("the same", "no longer in the log")]
     unreadable = sum(row["records"] for row in damage if row["kind"] != REMOVED)
     reporter.table(
-        "damage", pa.Table.from_pylist(damage, schema=DAMAGE), "What of the log can't be read, or isn't there"
+        "damage", pa.Table.from_pylist(damage, schema=DAMAGE), "Unreadable and missing records of the log"
     )
     reporter.table(
         "publishers",
         publishers.sort_by([("missing", "descending"), ("records", "descending")]),
-        "Publishers and their numbers",
+        "Publishers and their sequences",
     )
     reporter.table(
-        "findings", findings.slice(0, MAX_FINDINGS), "Numbers that are missing, repeated or out of order"
+        "findings", findings.slice(0, MAX_FINDINGS), "Missing, repeated and out-of-order sequences"
     )
     wrong_accounts = accounts.filter(pc.is_valid(accounts.column("client")))
     reporter.table(
         "accounts",
         wrong_accounts.drop_columns(["checked"]).slice(0, MAX_FINDINGS),
-        "Accounts of clients that don't add up",
+        "Inconsistent client accounts",
     )
-    reporter.table("lake", pa.Table.from_pylist(files, schema=FILES), "The lake's files against the log")
+    reporter.table("lake", pa.Table.from_pylist(files, schema=FILES), "Lake files compared with the log")
     result = {
         "log": log.location.log,
         "first": first,
@@ -156,23 +156,23 @@ def audit_sentence(result: dict[str, Any]) -> str:
     problems = [
         f"{result[name]:,} {words}"
         for name, words in (
-            ("unreadable", "records can't be read or are missing"),
-            ("repeated", "records are there more than once"),
-            ("out_of_order", "records came out of their publisher's order"),
+            ("unreadable", "records are unreadable or missing"),
+            ("repeated", "records are repeated"),
+            ("out_of_order", "records are out of their publisher's order"),
             ("lake_unlike", "files of the lake differ from the log"),
-            ("accounts_wrong", "accounts of clients don't add up"),
+            ("accounts_wrong", "client accounts are inconsistent"),
         )
         if result[name]
     ]
     missing = result["numbers_missing"]
     missing_sentence = (
-        f" {missing:,} numbers of publishers aren't in the log: unjournaled, refused, or lost."
+        f" {missing:,} publisher sequences aren't in the log: unjournaled, refused or lost."
         if missing
         else ""
     )
     return (
         f"{result['records']:,} records of {result['publishers']:,} publishers: "
-        f"{'; '.join(problems) or 'all is well'}.{missing_sentence}"
+        f"{'; '.join(problems) or 'no problems'}.{missing_sentence}"
     )
 
 
@@ -288,16 +288,16 @@ def compare_lake(
         )
     if covered_intervals(settings.records, instance):
         return rows
-    reporter.note("There is no lake yet to compare with.")
+    reporter.note("There is no lake to compare with.")
     return rows
 
 
 def _compare_file(log: LogSnapshot, file: LakeFileName, path: Any) -> str:
     """Return the result of comparing a lake file with the log's records."""
     if log.gaps(file.first, file.last):
-        return "not in the log any more"
+        return "no longer in the log"
     if file.last > log.frontier:
-        return "holds records that the log doesn't have"
+        return "has records that the log lacks"
     log_digest = RecordDigest()
     try:
         for span in plan_log(log, ReadRequest(start=file.first, end=file.last)):
@@ -312,5 +312,5 @@ def _compare_file(log: LogSnapshot, file: LakeFileName, path: Any) -> str:
     except (pa.ArrowException, OSError, KeyError) as error:
         return f"can't be read: {str(error).splitlines()[0]}"[:300]
     if stored_digest != file_digest:
-        return "isn't what was written"
+        return "damaged since it was written"
     return "the same" if file_digest == log_digest.text() else "differs from the log"

@@ -59,7 +59,7 @@ from sluice_spark.options import read_bound
 from sluice_spark.segments import SegmentSpan
 
 HELP = (
-    "try other policies on the recorded traffic: who would have been warned, offlined, disconnected, and when"
+    "run other policies on recorded traffic: which clients they would warn, offline or disconnect, and when"
 )
 POLICIES: Final = "policies"
 """Directory of the lake where policies are found by name."""
@@ -126,7 +126,9 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         shutil.rmtree(scratch, ignore_errors=True)
     outcomes = [json.loads(row["told"]) for row in results.sort_by("policy").to_pylist()]
     if left_out:
-        reporter.note(f"{left_out:,} looks weren't recorded, for there were too many slow clients at once.")
+        reporter.note(
+            f"{left_out:,} samples weren't recorded, because too many clients were slow at the same time."
+        )
     return build_tables(
         [name for name, _ in policies], outcomes, names, decisions, arguments.save, reporter
     ) | {
@@ -152,7 +154,7 @@ def load_policies(settings: JobSettings, arguments: argparse.Namespace) -> list[
     )
     if not 0 < len(policies) <= MAX_POLICIES:
         raise OperatorError(
-            "bad_setting", f"{len(policies)} policies are too few or too many.", f"Give 1 to {MAX_POLICIES}."
+            "bad_setting", f"{len(policies)} policies were given.", f"Give 1 to {MAX_POLICIES}."
         )
     for _, document in policies:
         PolicyDocument.from_dict(document)
@@ -220,7 +222,7 @@ def _apply_settings(document: dict[str, Any], combination: tuple[tuple[str, Any]
             raise OperatorError(
                 "bad_setting",
                 f"The policy has no setting {setting[:80]!r}.",
-                "Name it as the exported file does.",
+                "Use the names of the exported file.",
             )
         node[int(last) if isinstance(node, list) else last] = value
     return changed
@@ -388,17 +390,17 @@ def build_tables(
     reporter.table(
         "policies",
         table,
-        "What each policy would have done",
+        "Effects of each policy",
         [PlotSpec("Clients offlined or disconnected", "policy", ("offlined", "disconnected"), "bars")],
     )
     reporter.table(
         "acts",
         _number_decisions(all_decisions),
-        "Every decision, as recorded and under each policy",
+        "Recorded decisions and decisions of each policy",
         [PlotSpec("Decisions so far", "at", ("so_far",), by="policy")],
     )
     if pools:
-        reporter.table("pools", pa.Table.from_pylist(pools), "Peaks of the pools")
+        reporter.table("pools", pa.Table.from_pylist(pools), "Peak usage of the pools")
     clients = pc.count_distinct(sample_names).as_py()
     result = {
         "policies": len(names),
@@ -408,9 +410,9 @@ def build_tables(
     }
     for row in policies:
         if row["not_judged"]:
-            reporter.note(f"Of {row['policy']} isn't judged: {row['not_judged']}.")
+            reporter.note(f"The back-test of {row['policy']} leaves out {row['not_judged']}.")
     if not len(sample_names):
-        reporter.note("Nothing of slow clients is recorded there: no policy had anything to act on.")
+        reporter.note("The range has no samples of slow clients, so no policy made a decision.")
     if save:
         saving = sorted(
             (row for row in policies if row["saves"]), key=lambda row: (row["peak_memory"], row["peak_disk"])
@@ -418,11 +420,11 @@ def build_tables(
         result |= {"saves": saving[0]["policy"] if saving else None, "of_them_save": len(saving)}
         reporter.note(
             (
-                f"{saving[0]['policy']} is the cheapest of {len(saving)} that do nothing hard to "
-                f"{save}: peak memory {saving[0]['peak_memory']:,} bytes."
+                f"{saving[0]['policy']} is the cheapest of {len(saving)} policies without disruptive actions "
+                f"on {save}: peak memory {saving[0]['peak_memory']:,} bytes."
             )
             if saving
-            else f"None of them saves {save}."
+            else f"No policy saves {save}."
         )
     return result
 

@@ -61,10 +61,7 @@ from sluice_spark.log import LogSnapshot
 from sluice_spark.options import read_bound
 from sluice_spark.segments import SegmentSpan, open_segment, read_batches, sidecar_summary
 
-HELP = (
-    "growth by topic, what the pools need, how far back readers reach, days to each limit, "
-    "recommended settings"
-)
+HELP = "report growth by topic, pool usage, reader lag, days until each limit and recommended settings"
 MAX_TOPICS: Final = 20_000
 """Maximum rows (topic and hour) of one span. Smaller ones are summed as others."""
 MAX_READERS: Final = 1_000
@@ -343,12 +340,12 @@ def build_tables(
         ),
         "Recommended settings",
     )
-    reporter.table("disks", _disks(disks), "Disks, and how long they last")
-    reporter.table("pools", pa.Table.from_pylist(pools, schema=_POOLS), "What clients took of the pools")
+    reporter.table("disks", _disks(disks), "Disks: usage, growth and days until full")
+    reporter.table("pools", pa.Table.from_pylist(pools, schema=_POOLS), "Pool usage by clients")
     reporter.table(
         "use",
         _pool_use_plots(use),
-        "Pools over time, the peak of each minute",
+        "Peak pool usage by minute",
         [
             PlotSpec("Memory of the pools", "minute", ("memory",), by="pool", unit="bytes"),
             PlotSpec("Disk of the pools", "minute", ("disk",), by="pool", unit="bytes"),
@@ -357,8 +354,8 @@ def build_tables(
     reporter.table(
         "readers",
         pa.Table.from_pylist(reach[:MAX_READERS], schema=_READERS),
-        "How far back clients reached",
-        [PlotSpec("Reaches back", "client", ("reaches_back_s",), "bars", unit="s")],
+        "Oldest record read by each client",
+        [PlotSpec("Age of the oldest record read", "client", ("reaches_back_s",), "bars", unit="s")],
     )
     reporter.table(
         "topics",
@@ -373,9 +370,7 @@ def build_tables(
         [PlotSpec("Bytes by hour", "hour", ("bytes",), by="topic", unit="bytes")],
     )
     if seconds < ENOUGH_S:
-        reporter.note(
-            f"The log covers {seconds} s of what was asked for: too little to say what comes in a day."
-        )
+        reporter.note(f"The log covers {seconds} s of the range: too little to estimate the growth of a day.")
     for row in found:
         reporter.note(f"{row['setting']}: {row['recommended']} (now {row['now']}). {row['why']}")
     return {

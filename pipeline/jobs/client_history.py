@@ -36,7 +36,7 @@ from sluice_spark.lease import pin_log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HELP = "write each client's lag, rates, states and decisions by hour, for the console's long ranges"
+HELP = "write lag, rates, states and decisions of each client by hour, for the console's long time ranges"
 HOUR_US = HOUR_MS * 1_000
 LEAD_MS = 60_000
 """Time before the first hour from which a run reads, to learn which clients entered that hour offlined."""
@@ -77,7 +77,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         request = request_from(newest, arguments)
         spans = plan_log(log, request)
         if not spans:
-            reporter.note("There is nothing new in the journal.")
+            reporter.note("The journal has no new records.")
             return {"hours": 0, "clients": 0, "unreadable": 0, "files": 0, "seconds": 0.0}
         lease.advance(spans[0].first)
         report = partial(reporter.progress, what="tasks")
@@ -95,7 +95,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     )
     clients = pc.count_distinct(named.column("client")).as_py()
     if unreadable:
-        reporter.note(f"{unreadable} events on {CLIENTS_TOPIC} couldn't be read and were left out.")
+        reporter.note(f"{unreadable} events on {CLIENTS_TOPIC} couldn't be read and were skipped.")
     return {
         "hours": named.num_rows,
         "clients": clients,
@@ -159,8 +159,8 @@ def report_hours(hours: pa.Table, reporter: Reporter) -> None:
         by_hour.sort_by([("hour", "ascending"), ("transport", "ascending")]),
         "By transport and hour",
         [
-            PlotSpec("Messages handed over", "hour", ("delivered_messages",), by="transport"),
-            PlotSpec("Time offlined, of all clients", "hour", ("offline_ms",), by="transport", unit="ms"),
+            PlotSpec("Delivered messages", "hour", ("delivered_messages",), by="transport"),
+            PlotSpec("Time offlined, all clients", "hour", ("offline_ms",), by="transport", unit="ms"),
         ],
     )
     peaks = [(name, "max") for name in ("lag_messages_max", "lag_ms_max", "rate_max")]
@@ -171,7 +171,7 @@ def report_hours(hours: pa.Table, reporter: Reporter) -> None:
     reporter.table(
         "clients",
         worst.slice(0, WORST),
-        "The clients that fared worst",
+        "Clients with the most problems",
         [PlotSpec("Time offlined", "client", ("offline_ms",), "bars", unit="ms")],
     )
 

@@ -47,7 +47,7 @@ from sluice_spark.location import LogLocation
 from sluice_spark.log import REMOVED, LogGap, LogSnapshot, gap_error
 from sluice_spark.segments import SegmentSpan
 
-HELP = "write what is new in the journal to Parquet files, by day and sorted by topic and bookmark"
+HELP = "write new records of the journal to Parquet files by day, sorted by topic and bookmark"
 MAX_FILE_BYTES = 96 * 1024 * 1024
 """Arrow bytes that are sorted together into one file, half a segment of the usual size.
 
@@ -88,7 +88,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
             manifest = claim_records(settings, log)
             plan = plan_lake(settings, log, arguments)
             if not plan.spans:
-                reporter.note("The lake is up to date." if log.frontier else "The log holds no records yet.")
+                reporter.note("The lake is up to date." if log.frontier else "The log has no records yet.")
                 rows: list[dict[str, Any]] = []
                 type_bodies(settings, log, plan_log(log, ReadRequest(skip_gaps=True)), arguments, reporter)
             else:
@@ -130,7 +130,7 @@ def type_bodies(
         return
     fields = infer_fields(sample_bodies(log, spans), stored)
     if not fields:
-        reporter.note("No body is a JSON object yet: ask for typed columns again.")
+        reporter.note("No body is a JSON object yet. Run the job with --typed again later.")
     elif fields != stored:
         write_typed(settings.records, fields)
         new_columns = [
@@ -167,7 +167,9 @@ def report_types(settings: JobSettings, rows: list[dict[str, Any]], reporter: Re
     unfit, not_json = (sum(row[name] or 0 for row in rows) for name in ("unfit", "not_json"))
     new = sorted({name for row in rows for name in (row["new_fields"] or "").split()})
     if new:
-        reporter.note(f"No column is of {', '.join(new[:MAX_NAMED])}: --evolve adds them for what comes.")
+        reporter.note(
+            f"Fields without a column: {', '.join(new[:MAX_NAMED])}. --evolve adds columns for new records."
+        )
     return {
         "typed_columns": len(fields),
         "unfit_values": unfit,
@@ -188,7 +190,7 @@ def compact_lake(settings: JobSettings, log: LogSnapshot, reporter: Reporter) ->
         settings.records, log.location.instance, write, partial(reporter.progress, what="days joined")
     )
     if before:
-        reporter.note(f"{before:,} small files became {after:,}.")
+        reporter.note(f"Compacted {before:,} small files to {after:,}.")
     return {"files_joined": before, "files_made": after}
 
 

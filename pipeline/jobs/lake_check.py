@@ -24,7 +24,7 @@ from pipeline.transforms.lake import LakeFileName, missing_intervals, parse_file
 from sluice_spark.columns import COLUMNS
 from sluice_spark.log import LogSnapshot, examine_log
 
-HELP = "check the lake's files by counts and checksums, and say how far it has all that the log holds"
+HELP = "check counts and checksums of the lake's files, and report how much of the log the lake has"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,11 +79,11 @@ def check_file(log: LogSnapshot, file: LakeFileName, path: Path, *, quick: bool)
         parquet = pq.ParquetFile(path)
         rows, metadata = parquet.metadata.num_rows, file_metadata(parquet)
         if rows != file.last - file.first + 1 or metadata["records"] != str(rows):
-            raise _damaged_file_error(path, f"it holds {rows} records")
+            raise _damaged_file_error(path, f"it has {rows} records")
         if metadata["log"] != log.location.log:
-            raise _damaged_file_error(path, f"it is of the log {metadata['log']}")
+            raise _damaged_file_error(path, f"it belongs to log {metadata['log']}")
         if not quick and digest_of(parquet.read(list(COLUMNS))) != metadata["digest"]:
-            raise _damaged_file_error(path, "its records' checksum doesn't fit")
+            raise _damaged_file_error(path, "the checksum of its records is wrong")
     except (pa.ArrowException, OSError, KeyError) as error:
         raise _damaged_file_error(path, str(error).splitlines()[0]) from error
     return int(rows)
@@ -92,7 +92,7 @@ def check_file(log: LogSnapshot, file: LakeFileName, path: Path, *, quick: bool)
 def _damaged_file_error(path: Path, why: str) -> OperatorError:
     return OperatorError(
         "lake_damaged",
-        f"{path.parent.name}/{path.name} isn't what was written: {why}.",
+        f"{path.parent.name}/{path.name} is damaged: {why}.",
         "Remove it; while the log still has its records, the next run of `lake` writes them again.",
         file=str(path),
     )

@@ -27,13 +27,17 @@ from pipeline.jobs.anomalies import load_hours
 from pipeline.plots import PlotSpec
 from pipeline.run_record import FOLDER, StoredRun, narrow_plot_name
 
-HELP = "a week on one page: clients, decisions, capacity, anomalies, audit; as one file of HTML"
+HELP = "write a report of some days as one HTML file: clients, decisions, capacity, anomalies, audit"
 DAY_US: Final = 86_400_000_000
 MAX_ROWS_SHOWN: Final = 15
 JOB_SECTIONS: Final = (
-    ("anomalies", "Clients that don't behave as they used to", ("odd", "scores")),
-    ("capacity", "What will be too small, and when", ("advice", "disks", "pools", "use", "topics", "growth")),
-    ("audit", "Whether the log is whole", ("damage", "findings")),
+    ("anomalies", "Clients with unusual behaviour", ("odd", "scores")),
+    (
+        "capacity",
+        "Capacity limits and recommended settings",
+        ("advice", "disks", "pools", "use", "topics", "growth"),
+    ),
+    ("audit", "Completeness of the log", ("damage", "findings")),
 )
 """Jobs whose newest run is included, with the title and the tables to show."""
 
@@ -47,7 +51,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     """Write the report. Raises OperatorError no_history without hourly history, bad_range."""
     started_at = time.monotonic()
     if not 0 < arguments.days <= 92:
-        raise OperatorError("bad_range", "A report is of 1 to 92 days.", "Give --days.")
+        raise OperatorError("bad_range", "A report covers 1 to 92 days.", "Give --days.")
     hours = load_hours(settings, arguments.days + 1)
     micros = hours.column("hour").cast(pa.int64())
     end = pc.max(micros).as_py() + 3_600_000_000
@@ -61,9 +65,7 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     reporter.page(page.to_html())
     missing = [job for job, *_ in JOB_SECTIONS if job not in included]
     if missing:
-        reporter.note(
-            f"Of the time there is no run of {', '.join(missing)}: have them run before the report."
-        )
+        reporter.note(f"There is no run of {', '.join(missing)} in these days. Run them before the report.")
     return {
         **facts,
         "days": arguments.days,
@@ -103,22 +105,22 @@ def _add_clients(page: HtmlPage, hours: pa.Table, reporter: Reporter) -> None:
     )
     page.add_section("Clients")
     for plot, table in (
-        (PlotSpec("Messages handed over by hour", "hour", ("delivered_messages",), by="transport"), by_hour),
+        (PlotSpec("Delivered messages by hour", "hour", ("delivered_messages",), by="transport"), by_hour),
         (PlotSpec("Decisions by hour", "hour", ("warned", "offlined", "disconnected")), decided),
         (
             PlotSpec(
-                "Time offlined by hour, of all clients", "hour", ("offline_ms",), by="transport", unit="ms"
+                "Time offlined by hour, all clients", "hour", ("offline_ms",), by="transport", unit="ms"
             ),
             by_hour,
         ),
     ):
         page.add_plot(plot, table)
-    page.add_table("The clients that fared worst", worst, MAX_ROWS_SHOWN)
+    page.add_table("Clients with the most problems", worst, MAX_ROWS_SHOWN)
     reporter.table(
         "hours",
         by_hour,
         "By transport and hour",
-        [PlotSpec("Messages handed over by hour", "hour", ("delivered_messages",), by="transport")],
+        [PlotSpec("Delivered messages by hour", "hour", ("delivered_messages",), by="transport")],
     )
     reporter.table("clients", worst, "Clients")
 

@@ -29,7 +29,7 @@ from sluice_spark.location import LogLocation
 from sluice_spark.options import RangeBound, read_bound
 from sluice_spark.segments import SegmentSpan
 
-HELP = "the last record of every key at a moment, and what changed between two"
+HELP = "report the last record of each key at a time, or the changes between two times"
 MAX_KEYS: Final = 1_000_000
 STATE: Final = pa.schema(
     [
@@ -79,8 +79,8 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         check_machine(settings)
         if log.first > 1:
             reporter.note(
-                f"The log begins with record {log.first}: keys that were written before alone aren't "
-                "in the state."
+                f"The log begins with record {log.first}. Keys that were last written before "
+                "it aren't in the state."
             )
         work = partial(last_of_span, log.location, request, arguments.key)
         with (
@@ -98,10 +98,10 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         "at": arguments.at or f"{instance}|{log.frontier}|",
     }
     if before is None:
-        reporter.table("state", now, f"The last record of every key at {result['at']}")
+        reporter.table("state", now, f"Last record of each key at {result['at']}")
     else:
         changes = diff_states(before, now)
-        reporter.table("changes", changes, f"What changed from {arguments.since} to {result['at']}")
+        reporter.table("changes", changes, f"Changes from {arguments.since} to {result['at']}")
         kinds = changes.column("change").to_pylist()
         result |= {
             "since": arguments.since,

@@ -58,7 +58,7 @@ def history() -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_who_turns_is_found_with_what_says_so_and_who_was_always_so_is_not(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
-    with pytest.raises(OperatorError, match="no hours of clients"):
+    with pytest.raises(OperatorError, match="no hourly history of clients"):
         anomalies.run(settings, ARGUMENTS, Told())
     assert not settings.lake.exists()
     write_hours(settings.client_history, INSTANCE, pa.Table.from_pylist(history(), schema=CLIENT_HOURS), None)

@@ -339,7 +339,7 @@ def test_a_beginning_that_nobody_removed_raises_for_everybody(tmp_path: Path) ->
     place = place_in(tmp_path)
     first, second, *_ = sorted(place.directory.glob("*.journal"))
     second.unlink()
-    with pytest.raises(JournalError, match="are missing, and nothing says that they were removed"):
+    with pytest.raises(JournalError, match="are missing, and there is no record of a removal"):
         plan_read(place, ReadRequest())
     first.unlink()
     with pytest.raises(JournalError, match="are missing") as caught:

@@ -45,7 +45,7 @@ def test_a_bound_is_a_number_a_bookmark_or_a_time(tmp_path: Path, text: str, bou
         ({"start": "other|5|"}, "other_origin: other.5. was accepted by other"),
         ({"end": "[1:2]"}, "bad_setting: end: "),
         ({"start": "sluice-1|1|,sluice-1|2|"}, "bad_setting: start is"),
-        ({"start": "2026-13-01"}, "bad_setting: start is '2026-13-01', and there is no such time"),
+        ({"start": "2026-13-01"}, "bad_setting: start is '2026-13-01', which isn't a valid time"),
         ({"gaps": "ignore"}, "bad_setting: gaps is 'ignore'"),
         ({"topic": "a"}, "bad_setting: There is no option 'topic'"),
         ({"topics": "a..b"}, "bad_pattern"),
@@ -58,7 +58,7 @@ def test_a_bound_is_a_number_a_bookmark_or_a_time(tmp_path: Path, text: str, bou
         ({"reader": "a/b"}, "bad_setting: 'a/b' can't be a reader's name"),
         ({"lease_hours": "1000"}, "bad_setting: lease_hours is 1000"),
         ({"path": "/nowhere"}, "no_journal: There is no journal directory /nowhere"),
-        ({"path": ""}, "bad_setting: No journal is named"),
+        ({"path": ""}, "bad_setting: The option path is missing"),
         ({"start": "5", "end": "4"}, "bad_range"),
     ],
 )
