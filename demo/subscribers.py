@@ -101,7 +101,7 @@ async def _repeat_forever(
     while True:
         try:
             async with AsyncClient(
-                address, name, max_held=BUFFER_BYTES, on_notice=_print_notice(name)
+                address, name, max_unread_bytes=BUFFER_BYTES, on_notice=_print_notice(name)
             ) as client:
                 await behaviour(client)
         except SluiceError as error:

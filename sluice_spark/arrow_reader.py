@@ -317,7 +317,7 @@ def _find_hint(
     if names:
         mask = topic_index.topic_mask(name.decode() for name in names)
     elif not topics.matches_all:
-        topics_of_segment = list(filter(topics.matches, topic_index.topic_ranges()))
+        topics_of_segment = list(filter(topics.matches, topic_index.known_topics()))
         mask = topic_index.topic_mask(topics_of_segment)
         if topic_index.topics is not None and len(topics_of_segment) <= MAX_NAMES:
             names = frozenset(topic.encode() for topic in topics_of_segment)

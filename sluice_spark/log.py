@@ -22,6 +22,7 @@ from broker_core.sequence_set import SequenceSet
 from sluice_spark.location import LogLocation
 from sluice_spark.log_identity import read_log_id
 from sluice_spark.segments import (
+    are_skips_unknown,
     durable_sequence,
     first_sequences,
     open_segment,
@@ -29,7 +30,7 @@ from sluice_spark.segments import (
     skipped_before,
 )
 
-REMOVED, MISSING = "removed", "missing"
+REMOVED, MISSING, UNKNOWN = "removed", "missing", "unknown"
 _MAX_NAMED_INSTANCES = 5
 
 
@@ -57,12 +58,14 @@ class LogGap(NamedTuple):
             return f"{records} were removed" + (
                 f" {_format_time(self.removed_at)}" if self.removed_at else ""
             )
+        if self.why == UNKNOWN:
+            return f"it isn't known whether {records} existed: the segment header that said so was damaged"
         return f"{records} are missing, and there is no record of a removal"
 
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
-    """State of a log at one moment. `place.log` is its identity."""
+    """State of a log at one moment. `location.log` is its identity."""
 
     location: LogLocation
     segments: tuple[int, ...]
@@ -105,7 +108,8 @@ class LogSnapshot:
         for segment, following in pairwise(self.segments):
             known = sidecar_summary(self.location, segment)
             if known is not None and known.last_sequence + 1 < following:
-                yield LogGap(known.last_sequence + 1, following - 1, MISSING)
+                why = UNKNOWN if are_skips_unknown(self.location, following) else MISSING
+                yield LogGap(known.last_sequence + 1, following - 1, why)
 
     def segment_end(self, number: int) -> int:
         """Return the last sequence that a segment (by index) may have.

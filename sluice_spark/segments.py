@@ -28,7 +28,7 @@ from broker_core.journal.segment import (
 )
 from broker_core.journal.segment_index import IndexedRange, SegmentIndex
 from broker_core.journal.segment_reader import (
-    CUT,
+    TRUNCATED,
     ZEROS,
     SegmentSource,
     find_next_batch,
@@ -143,6 +143,14 @@ def skipped_before(location: LogLocation, segment: int) -> int:
         return 0
 
 
+def are_skips_unknown(location: LogLocation, segment: int) -> bool:
+    """Return whether missing numbers before a segment may have been skipped: its header is or was damaged."""
+    try:
+        return read_header(open_segment(location, segment)).skips_unknown
+    except JournalError:
+        return True
+
+
 def open_index(location: LogLocation, segment: int, source: SegmentSource) -> SegmentIndex | None:
     """Return the segment's sidecar; None without one, or if it belongs to another file.
 
@@ -238,7 +246,7 @@ def read_batches(
             break
         offset = scanned.stopped_at
         if scanned.problem is not None:
-            if scanned.problem not in (ZEROS, CUT) and not skip_gaps:
+            if scanned.problem not in (ZEROS, TRUNCATED) and not skip_gaps:
                 raise damaged_segment_error(source.file.path, offset, scanned.problem)
             next_offset = _next_batch_offset(location, source, offset, expected) if skip_gaps else None
             if next_offset is None:

@@ -29,13 +29,14 @@ The oldest are retained, so that the comparison reaches them.
 class MemberStatus(msgspec.Struct, frozen=True):
     """Status message of a member.
 
-    `entry`: newest entry that it has applied; `sequence` and `chain`: its newest record and hash (hex, ""
-    if unknown) there; `behind`: entries that it lacks; `at`: when the log service accepted that entry, ns
-    by its clock; `addresses`: where clients connect to it, by transport.
+    `generation`: of the log; `entry`: newest entry that it has applied; `sequence` and `chain`: its newest
+    record and hash (hex, "" if unknown) there; `behind`: entries that it lacks; `at`: when the log service
+    accepted that entry, ns by its clock; `addresses`: where clients connect to it, by transport.
     """
 
     member: str
     run: str
+    generation: int
     entry: int
     sequence: int
     chain: str
@@ -72,7 +73,13 @@ class PeerTable:
         self.peers: dict[str, PeerMember] = {}
 
     def encode_status(
-        self, entry: int, behind: int, chain: HashChain, accepted_at: int, addresses: dict[str, str]
+        self,
+        generation: int,
+        entry: int,
+        behind: int,
+        chain: HashChain,
+        accepted_at: int,
+        addresses: dict[str, str],
     ) -> bytes:
         """Encode the status message of this member."""
         state = chain.find_state(entry)
@@ -81,6 +88,7 @@ class PeerTable:
             MemberStatus(
                 self._settings.member,
                 self._run,
+                generation,
                 entry,
                 sequence,
                 value.hex(),
@@ -89,6 +97,14 @@ class PeerTable:
                 addresses,
             )
         )
+
+    def newest_applied(self) -> dict[int, tuple[int, str]]:
+        """Return the newest entry that another member has applied, and that member, by generation."""
+        newest: dict[int, tuple[int, str]] = {}
+        for name, peer in self.peers.items():
+            status = peer.status
+            newest[status.generation] = max(newest.get(status.generation, (0, "")), (status.entry, name))
+        return newest
 
     def addresses(self, transport: str) -> list[str]:
         """Return the addresses of the other members for a transport, as they reported them."""

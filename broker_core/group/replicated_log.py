@@ -61,11 +61,14 @@ from broker_core.group.hash_chain import HashChain, chain_path, load_chain, writ
 from broker_core.group.member_status import PeerTable
 from broker_core.group.settings import GroupSettings
 from broker_core.group.state_machine import (
+    START_POSITION,
     JournalEnd,
     LogPosition,
     LogStateMachine,
     applied_position,
+    is_batch_of_entry,
     journal_end,
+    newest_batch,
     not_group_journal_error,
 )
 from broker_core.journal.commit_log import MAX_GROUP_BYTES, CommitListener, Owner, PendingBatch
@@ -263,7 +266,7 @@ class ReplicatedLog(Generic[Owner]):
         )  # 2 s: a second cancellation must not cut off a write to the journal
         self._fail_pending([], _no_quorum_error("the broker is being stopped"))
         await self._log_service.close()
-        if self._journal.failed is None:
+        if self._journal.failure is None:
             with suppress(OSError):
                 self._store_chain()
         self._thread.shutdown(wait=True)
@@ -291,7 +294,7 @@ class ReplicatedLog(Generic[Owner]):
                 self._mark_troubled(problem)
                 await asyncio.sleep(min(TROUBLE_RETRY_INTERVAL_S, self._settings.hold_s))
             except JournalError as problem:
-                if self._journal.failed is not None:
+                if self._journal.failure is not None:
                     raise
                 # No space: the waiting batches have failed, and the same entries are applied again.
                 log.warning("group_waits_for_room", why=problem.sentence)
@@ -305,7 +308,8 @@ class ReplicatedLog(Generic[Owner]):
         state_machine = LogStateMachine(self._journal, stream.generation, position, self.chain)
         self.applied_entry, self._newest_entry = state_machine.applied_entry, stream.last
         await self._log_service.read_from(state_machine.applied_entry + 1)
-        await self._log_service.publish_status(self._encode_status())
+        first = await self._check_newest_entry(stream, position)
+        await self._log_service.publish_status(self._encode_status(stream.generation))
         if (trouble := self.members.find_divergence()) is not None:
             raise trouble
         self._mark_attached(stream)
@@ -316,7 +320,7 @@ class ReplicatedLog(Generic[Owner]):
         await wait_first_failure(
             self._send_statuses(),
             self._send_entries(),
-            self._read_entries(state_machine),
+            self._read_entries(state_machine, first),
             self._confirm_caught_up(),
             self._send_notices(),
         )
@@ -355,6 +359,9 @@ class ReplicatedLog(Generic[Owner]):
         self, end: JournalEnd, *, elsewhere: bool = False
     ) -> tuple[StreamInfo, LogPosition]:
         """Attach, and check the log against the journal."""
+        newest_applied = (
+            self.members.newest_applied()
+        )  # read before the log, so that the log can only be newer
         try:
             may_create = self._may_begin and not end.sequence
             stream = await self._log_service.attach(
@@ -366,7 +373,12 @@ class ReplicatedLog(Generic[Owner]):
                 raise not_group_journal_error(end.sequence) from None
             raise
         position = applied_position(end, stream, self.chain.value)
-        self._check_reach(stream, position.entry)
+        try:
+            self._check_reach(stream, position.entry, newest_applied.get(stream.generation, (0, "")))
+        except OperatorError as problem:
+            if problem.code == "engine_lost" and stream.last < position.entry:
+                await self._report_loss(stream, position)
+            raise
         return stream, position
 
     def _check_identity(self, stream: StreamInfo) -> None:
@@ -384,12 +396,57 @@ class ReplicatedLog(Generic[Owner]):
                 journal=str(self._journal.identity),
             )
 
-    def _check_reach(self, stream: StreamInfo, applied: int) -> None:
-        """Check that the log has what this member applied, and what it needs next.
+    async def _check_newest_entry(self, stream: StreamInfo, position: LogPosition) -> Sequence[LogEntry]:
+        """Read the entry of the journal's newest batch, and return it with the entries after it.
 
-        Raises OperatorError engine_lost or member_behind.
+        Raises:
+            OperatorError: engine_lost, if the log has another entry there.
+        """
+        newest = None if position == START_POSITION else newest_batch(self._journal)
+        if newest is None:
+            return ()
+        entries = await self._log_service.next_entry(1)
+        if entries[0].number != position.entry or is_batch_of_entry(newest, entries[0]):
+            return entries
+        await self._report_loss(stream, position)
+        raise OperatorError(
+            "engine_lost",
+            f"Entry {position.entry} of the engine's log of {self._journal.instance} isn't the one that this"
+            f" member applied as record {newest.last_sequence}.",
+            "The engine lost entries that its quorum had, and took others. Nothing is acknowledged. See"
+            " `engine_lost` in docs/group.md.",
+            engine=stream.last,
+            applied=position.entry,
+        )
+
+    async def _report_loss(self, stream: StreamInfo, position: LogPosition) -> None:
+        """Send the newest applied entry to the other members, so that they can compare it with the log."""
+        self.chain.mark_entry_applied(position.entry)
+        addresses = self.addresses()
+        status = self.members.encode_status(stream.generation, position.entry, 0, self.chain, 0, addresses)
+        with suppress(LogServiceUnavailableError):
+            await self._log_service.publish_status(status)
+
+    def _check_reach(self, stream: StreamInfo, applied: int, newest_applied: tuple[int, str]) -> None:
+        """Check that the log has what the members applied, and what this member needs next.
+
+        `newest_applied`: the newest entry that another member has applied, and that member.
+
+        Raises:
+            OperatorError: engine_lost or member_behind.
         """
         instance = self._journal.instance
+        entry, member = newest_applied
+        if stream.last < entry > applied:
+            raise OperatorError(
+                "engine_lost",
+                f"The engine's log of {instance} ends with entry {stream.last}, and member {member} has"
+                f" applied {entry}.",
+                "The engine lost entries that its quorum had. Nothing is acknowledged. See `engine_lost` in"
+                " docs/group.md.",
+                engine=stream.last,
+                applied=entry,
+            )
         if stream.last < applied:
             raise OperatorError(
                 "engine_lost",
@@ -488,10 +545,10 @@ class ReplicatedLog(Generic[Owner]):
 
     # Reading and applying.
 
-    async def _read_entries(self, state_machine: LogStateMachine) -> None:
-        """Read entries and apply them."""
+    async def _read_entries(self, state_machine: LogStateMachine, first: Sequence[LogEntry]) -> None:
+        """Apply the entries in `first`, then read and apply all that follow."""
         while True:
-            entries = await self._log_service.next_entry(MAX_GROUP_BYTES)
+            entries, first = first or await self._log_service.next_entry(MAX_GROUP_BYTES), ()
             trouble = self.members.find_divergence()
             if trouble is not None:
                 raise trouble
@@ -597,20 +654,32 @@ class ReplicatedLog(Generic[Owner]):
     # Status messages and notices.
 
     async def _send_statuses(self) -> None:
-        """Send status messages, and check the log service's state after every SAMPLES of them."""
+        """Send status messages, and check the log service's state after every STATUSES_PER_CHECK of them."""
+        newest_applied: dict[int, tuple[int, str]] = {}
         while True:
             if self.stream is not None:
-                self._update_stream(await self._log_service.stream_info())
+                info = await self._log_service.stream_info()
+                if info.last < newest_applied.get(info.generation, (0, ""))[0]:
+                    raise LogServiceUnavailableError("another member has applied more than the log has")
+                self._update_stream(info)
+            # For the next check: a server that leads may have an entry some moments after one that follows.
+            newest_applied = self.members.newest_applied()
             next_check = self._clock.seconds() + STATUSES_PER_CHECK * STATUS_INTERVAL_S
             while self._clock.seconds() < next_check:
                 self._synced_event.clear()
-                await self._log_service.publish_status(self._encode_status())
+                generation = self.stream.generation if self.stream is not None else 0
+                await self._log_service.publish_status(self._encode_status(generation))
                 await self._wait_next_status()
 
-    def _encode_status(self) -> bytes:
+    def _encode_status(self, generation: int) -> bytes:
         """Return the status message of this member."""
         return self.members.encode_status(
-            self.applied_entry, self.entries_behind, self.chain, self.applied_entry_at, self.addresses()
+            generation,
+            self.applied_entry,
+            self.entries_behind,
+            self.chain,
+            self.applied_entry_at,
+            self.addresses(),
         )
 
     async def _wait_next_status(self) -> None:
@@ -699,7 +768,7 @@ class ReplicatedLog(Generic[Owner]):
             error = JournalError(
                 "journal_failed", f"The log failed unforeseen: {problem!r}.", "See the broker's log."
             )
-        self._journal.failed = self._journal.failed or error
+        self._journal.failure = self._journal.failure or error
         self._fail_pending([], error)
         self._outlet.on_log_broken(error)
 

@@ -28,11 +28,16 @@ from broker_core.batch import Batch
 from broker_core.errors import JournalError, OperatorError
 from broker_core.group.engine_log import LogServiceUnavailableError, SharedLog, StreamInfo, StreamOrigin
 from broker_core.group.hash_chain import DIGEST, HashChain, chain_path, load_chain, read_chain, write_chain
-from broker_core.group.state_machine import JournalEnd, applied_position, journal_end
+from broker_core.group.state_machine import (
+    JournalEnd,
+    applied_position,
+    is_batch_of_entry,
+    journal_end,
+)
 from broker_core.journal.files import FileSystem, journal_error, lock_directory, replace_durably
 from broker_core.journal.frontier_file import KnownLog
 from broker_core.journal.journal import Journal
-from broker_core.journal.segment import HEADER_SIZE, find_segment_files
+from broker_core.journal.segment import HEADER_SIZE, SegmentFile, find_segment_files
 from broker_core.journal.segment_reader import iter_batches, open_source, read_header
 from broker_core.journal.tools.inspect import segment_files, verify_segments
 
@@ -127,21 +132,50 @@ def read_extent(directories: SegmentDirectories, instance: str) -> JournalExtent
     Raises OperatorError no_journal; JournalError.
     """
     files = segment_files(directories.journal, instance, directories.archive)
+    found = _find_newest_batch(files)
+    if found is None:
+        return None
+    file, newest = found
+    end = JournalEnd.from_newest_batch(newest)
+    log = read_header(open_source(file.path)).log
+    return JournalExtent(str(log), files[0].first_sequence, end.sequence, end.position.entry, end.generation)
+
+
+def _find_newest_batch(files: list[SegmentFile]) -> tuple[SegmentFile, Batch] | None:
+    """Return the newest batch of a journal and its segment; None when there are no records."""
     for file in reversed(files):
         newest: Batch | None = None
         for walked in iter_batches(file.path, HEADER_SIZE):
             newest = walked.batches[-1] if walked.batches else newest
         if newest is not None:
-            end = JournalEnd.from_newest_batch(newest)
-            log = read_header(open_source(file.path)).log
-            return JournalExtent(
-                str(log),
-                files[0].first_sequence,
-                end.sequence,
-                end.position.entry,
-                end.generation,
-            )
+            return file, newest
     return None
+
+
+async def has_other_entries(
+    log_service: SharedLog, stream: StreamInfo | None, directories: SegmentDirectories, instance: str
+) -> bool:
+    """Return whether the log has another entry in the place of the one that a journal's newest batch is of.
+
+    Raises OperatorError engine_away, wrong_stream.
+    """
+    newest = _find_newest_batch(segment_files(directories.journal, instance, directories.archive))
+    if stream is None or newest is None:
+        return False
+    end = JournalEnd.from_newest_batch(newest[1])
+    if end.generation != stream.generation or not stream.first <= end.position.entry <= stream.last:
+        return False
+    try:
+        await log_service.attach(None)
+        await log_service.read_from(end.position.entry)
+        entries = await log_service.next_entry(1)
+    except LogServiceUnavailableError as problem:
+        raise OperatorError(
+            "engine_away", f"The log can't be read: {problem}.", "Nothing was done. Start the engines."
+        ) from None
+    finally:
+        await log_service.close()
+    return not is_batch_of_entry(newest[1], entries[0])
 
 
 # init
@@ -218,11 +252,12 @@ def plan_init(
     stream: StreamInfo | None,
     *,
     replace: bool = False,
+    other_entries: bool = False,
 ) -> ReseedPlan:
     """Plan a new log that begins with this member's journal.
 
-    `replace`: also if the log service has a log, unless that log is complete and this journal's own. Raises
-    OperatorError log_exists, no_journal.
+    `replace`: also if the log service has a log, unless that log is complete and this journal's own.
+    `other_entries`: as `has_other_entries` returns. Raises OperatorError log_exists, no_journal.
     """
     own = read_extent(directories, instance)
     if own is None:
@@ -233,7 +268,8 @@ def plan_init(
         )
     steps = []
     if stream is not None:
-        _check_replaceable(own, stream)
+        if not other_entries:
+            _check_replaceable(own, stream)
         description = f"log {stream.log}, generation {stream.generation}, with {stream.last} entries"
         if not replace:
             raise OperatorError(

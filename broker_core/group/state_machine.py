@@ -16,6 +16,7 @@ shows how far it has applied the log, whatever a crash left of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -71,15 +72,40 @@ class JournalEnd(NamedTuple):
         return cls(newest.last_sequence, newest.header.epoch, decode_position(position))
 
 
+def newest_batch(journal: Journal) -> Batch | None:
+    """Return a journal's newest batch; None where it has none, or none that can be read."""
+    last = journal.next_sequence - 1
+    found = journal.read(last, 1, last) if last else []
+    return found[-1] if found and found[-1].last_sequence == last else None
+
+
 def journal_end(journal: Journal) -> JournalEnd:
     """Return the end of a journal."""
-    last = journal.next_sequence - 1
-    if last == 0:
-        return JournalEnd(0, 0, START_POSITION)
-    found = journal.read(last, 1, last)
-    if not found or found[-1].last_sequence != last:
-        return JournalEnd(last, 0, START_POSITION)
-    return JournalEnd.from_newest_batch(found[-1])
+    newest = newest_batch(journal)
+    if newest is None:
+        return JournalEnd(journal.next_sequence - 1, 0, START_POSITION)
+    return JournalEnd.from_newest_batch(newest)
+
+
+def is_batch_of_entry(newest: Batch, entry: LogEntry) -> bool:
+    """Return whether a journal's newest batch was made of this entry of the log.
+
+    A log that lost its end may have other entries there by now.
+    """
+    try:
+        found = next(
+            islice(decode_batches(entry), decode_position(newest.header.log_position).batch, None), None
+        )
+    except ClientError:
+        return False
+    if found is None or found.publisher_name != newest.publisher_name:
+        return False
+    if found.count > newest.count:  # the other rows were stored already
+        rows = np.nonzero(found.publisher_sequences() >= newest.first_publisher_sequence)[0]
+        if len(rows) != newest.count:
+            return False
+        found = found.select(rows, explicit=False)
+    return found.header.payload_crc == newest.header.payload_crc
 
 
 def applied_position(end: JournalEnd, log: StreamInfo, chain: bytes | None) -> LogPosition:

@@ -169,10 +169,10 @@ class LinkPublishStore(MemoryPublishStore):
 
     def discard(self, first: int, last: int) -> None:
         super().discard(first, last)
-        self._update_stored(self.oldest() - 1 if self._kept else self.last_sequence)
+        self._update_stored(self.oldest_sequence() - 1 if self._entries else self.last_sequence)
 
-    def discard_upto(self, last: int) -> None:
-        super().discard_upto(last)
+    def discard_through(self, last: int) -> None:
+        super().discard_through(last)
         self._update_stored(last)
 
     def _update_stored(self, sequence: int) -> None:
@@ -194,6 +194,9 @@ class SiteLink:
         self._error: SluiceError | None = None
         self._instance = ""
         self._connected_at = 0
+        self._newest_carried = engine.frontier.durable
+        """Newest record of the log when nothing was carried any more: the destination has no newer one."""
+        self._may_carry = False
         self._carried = self._gaps = 0
         self._local: LocalEndpoint | None = None
         self._remote: AsyncClient | None = None
@@ -277,10 +280,9 @@ class SiteLink:
             )
             await self._subscribe_local(local, self._store.stored)
             failures: list[asyncio.Future[SluiceError]] = [self._refusal, local.failure, disconnected]
-            events: list[asyncio.Future[Any]] = [local.following, *failures]
-            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+            following: list[asyncio.Future[Any]] = [local.following, *failures]
+            await asyncio.wait(following, return_when=asyncio.FIRST_COMPLETED)
             if local.following.done():
-                self._check_log(self._store.stored)
                 self._note_carried(self._store.stored)
                 self._mark_forwarding()
                 await asyncio.wait(failures, return_when=asyncio.FIRST_COMPLETED)
@@ -312,17 +314,28 @@ class SiteLink:
         self._instance = instance
 
     def _check_log(self, stored: int) -> None:
-        """Check that the destination has no record that this log lacks. Raises OperatorError link_gap."""
-        newest = self._engine.frontier.durable
-        if stored > newest:
+        """Check that the destination has no record that this log lacks.
+
+        The record's number alone cannot show that, because the log may have passed it since. So the
+        destination may have no more than the log had when the link last carried a record.
+
+        Raises:
+            OperatorError: link_gap.
+        """
+        limit = self._engine.frontier.durable
+        if self._engine.frontier.end is None:
+            limit = self._newest_carried
+            with suppress(OperatorError):
+                limit = self._engine.managed.get(self._client).carried_limit or limit
+        if stored > limit:
             raise OperatorError(
                 "link_gap",
-                f"{self._instance} has records of {self._engine.instance} up to {stored}, and "
-                f"this log ends with {newest}.",
-                "It is another log under the same name: give this instance a name of its own, or "
-                "restore its log.",
+                f"{self._instance} has records of {self._engine.instance} up to {stored},"
+                f" and this log had {limit} when it was last carried.",
+                "It is another log under the same name, or an older copy: give this instance a name of its"
+                " own, or restore its log.",
                 there=stored,
-                here=newest,
+                here=limit,
             )
 
     async def _subscribe_local(self, local: LocalEndpoint, stored: int) -> None:
@@ -335,6 +348,10 @@ class SiteLink:
         settings, managed = self.settings, self._engine.managed
         if await self._engine.frontier.confirm() is None:
             raise make_behind_error(self._engine.instance)  # another member may have moved the position
+        self._check_log(stored)
+        with suppress(OperatorError):
+            await managed.lift_carried_limit(self._client)
+        self._may_carry = True
         bookmark = EPOCH_TEXT if settings.begin == "oldest" else NOW_TEXT
         with suppress(OperatorError):
             replay = managed.get(self._client)
@@ -372,6 +389,13 @@ class SiteLink:
         self._engine.events.add(now, BROKER_NAME, "link_set_back", sentence)
         return DestinationSetBack(now, had, has)
 
+    def _limit_carried(self) -> None:
+        self._may_carry = False
+        self._newest_carried = self._engine.frontier.durable
+        if self._engine.frontier.end is None:
+            with suppress(OperatorError):
+                self._engine.managed.limit_carried(self._client, self._newest_carried)
+
     def _note_carried(self, sequence: int) -> None:
         with suppress(OperatorError):
             self._engine.managed.note_carried(self._client, sequence)
@@ -387,6 +411,8 @@ class SiteLink:
         if self._local is not None:
             self._gaps += self._local.gaps
             self._local.close_local()
+            if self._may_carry:
+                self._limit_carried()
         self._local = self._remote = None
         if self._store is not None and self._state == "carrying":
             self._note_carried(self._store.stored)

@@ -22,6 +22,10 @@ class SiteLinkManager:
         self._engine, self._secrets = engine, secrets
         self._links: dict[str, SiteLink] = {}
         engine.confirmations.list_links = self._list_confirmed
+        if engine.frontier.end is None:  # before anything is published
+            for replay in engine.managed.list_entries():
+                if replay.client == replay.name and replay.name.startswith(LINK_PREFIX):
+                    engine.managed.limit_carried(replay.name, engine.frontier.durable)
 
     def _list_confirmed(self) -> Iterator[tuple[str, int]]:
         for link in list(self._links.values()):

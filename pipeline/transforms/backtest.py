@@ -227,13 +227,13 @@ class PolicyBacktest:
         for number in self._window.begins:
             if number >= self._next_trace:
                 client = SimulatedClient.create(number, self._traces[number])
-                pool = self._numbers[self._backtest_guard.guard.pool_of(client.trace.key.transport).name]
+                pool = self._numbers[self._backtest_guard.guard.pool_for(client.trace.key.transport).name]
                 max_usage[:, pool] += client.max_usage(self._window.get_trace_window(number))
         return max_usage
 
     def _has_pool_state(self) -> bool:
         """Whether the rules of some pool have state."""
-        return any(pool.holds for pool in self._pools)
+        return any(pool.rule_states for pool in self._pools)
 
     def _list_recorded_idle(self) -> Iterator[SimulatedClient]:
         """Yield idle clients with anything recorded in the window, in the order of their traces."""
@@ -331,7 +331,7 @@ class PolicyBacktest:
             use = session.use
             if (
                 session.quiet_steps < QUIET_STEPS
-                or use.closing
+                or use.is_closing
                 or use.rule_states
                 or (session.quiet_limits.uses_rates and use.history)
             ):
@@ -378,7 +378,7 @@ class PolicyBacktest:
 
     def _adjust_pools(self, changes: Iterable[tuple[int, int]]) -> None:
         for pool, (memory, disk) in zip(self._pools, changes, strict=False):
-            pool.adjust_resting_usage(memory, disk)
+            pool.adjust_suspended_usage(memory, disk)
 
     def _activate_largest(self, pool: Pool, signal: Signal, usage: int) -> None:
         """Activate the idle clients that use most of a pool.
@@ -401,7 +401,7 @@ class PolicyBacktest:
             return
         step, number = queue.get_step(index), queue.numbers[index]
         pool, memory, disk = queue.remove(index)
-        self._pools[pool].adjust_resting_usage(-memory, -disk)
+        self._pools[pool].adjust_suspended_usage(-memory, -disk)
         self._activate(self._backtest_guard.present[number], step)
         if step < queue.step:
             heappush(self._pending_moves, number)

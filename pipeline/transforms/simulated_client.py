@@ -116,7 +116,7 @@ class QuietLimits(NamedTuple):
 def quiet_limits(use: ClientUsage) -> QuietLimits:
     """Return the quiet limits by the rules of a client and its subscriptions, in any mode."""
     levels, spool_age, uses_rates = [UNLIMITED] * len(LEVELS), UNLIMITED, False
-    for rule in chain(use.rules, *(narrow.rules for narrow in use.narrow.values())):
+    for rule in chain(use.rules, *(subscription.rules for subscription in use.ruled_subscriptions.values())):
         level = LEVELS.get(rule.signal)
         if level is not None and rule.shape is not Shape.RATE_BELOW:
             levels[level] = min(levels[level], quiet_limit(rule))

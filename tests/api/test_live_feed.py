@@ -125,7 +125,8 @@ async def test_a_large_snapshot_waits_in_redis_for_whoever_is_told_of_it(
             change = await socket.receive_json_from(timeout=5)
             assert (change["at"], len(change["changed"]), change["removed"]) == (at, 400, ["one", "two"])
         async with feed(cookie, "?view=clients&limit=1&sort=-lag_messages") as socket:
-            # A tab that comes now gets the one that is there: the broker isn't asked for all its clients again.
+            # A tab that comes now gets the one that is there: the broker isn't asked for all its clients
+            # again.
             held = await socket.receive_json_from(timeout=5)
             assert (held["at"], held["total"], held["order"]) == (at, 400, ["crowd-0399"])
         link.flushdb()
@@ -284,7 +285,7 @@ async def test_what_a_broker_s_reporter_tells_is_what_the_feed_takes(cookie: str
         while await socket.receive_nothing(
             timeout=0.2
         ):  # the socket joins the group a moment after it was let in
-            await reporter.report(broker.statistics.snapshot())
+            await reporter.report(broker.statistics.collect_snapshot())
         first = await socket.receive_json_from(timeout=5)
         assert (first["type"], [one["name"] for one in first["clients"]]) == ("snapshot", ["board"])
         assert msgspec.convert(first["status"], InstanceStatus).instance == settings.SLUICE_INSTANCE

@@ -20,12 +20,12 @@ from sluice_spark.stream import JournalStream
 from tests.pipeline.support import (
     INSTANCE,
     NOON,
-    Told,
+    FakeReporter,
     append,
     event,
-    numbered,
-    opened,
-    place_in,
+    journal_location,
+    numbered_messages,
+    open_journal,
     settings_in,
 )
 
@@ -44,10 +44,10 @@ JOBS: dict[Any, dict[str, Any]] = {
 
 
 def write_segments(home: Path) -> tuple[list[int], int]:
-    """Write records and samples in several segments; return the segments' first sequences and the last one."""
-    with opened(home) as log:
+    """Write several segments; return the first sequence of each, and the last of all."""
+    with open_journal(home) as log:
         for number in range(24):
-            append(log, numbered(60, log.next_sequence), at=NOON + number)
+            append(log, numbered_messages(60, log.next_sequence), at=NOON + number)
             sample = event("ann", (NOON + number) // 1_000_000, "sample")
             append(log, [("$SLUICE.clients", sample)], publisher="$SLUICE", at=NOON + number)
         log.finish_sealed()
@@ -63,7 +63,7 @@ def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def remove_and_write(*arguments: Any) -> None:
         if not written:
-            with opened(tmp_path) as log:
+            with open_journal(tmp_path) as log:
                 log.remove([log.segments()[0].name], NOON)
         write_lease(*arguments)
         written.append(arguments[-1].sequence)
@@ -81,16 +81,16 @@ def test_a_job_plans_only_what_its_lease_protects(
     settings = settings_in(tmp_path)
     (settings.lake / "policies").mkdir(parents=True)
     (settings.lake / "policies" / "plain.json").write_text(json.dumps(default_policy(INSTANCE).to_dict()))
-    result = job.run(settings, argparse.Namespace(**JOBS[job]), Told())
+    result = job.run(settings, argparse.Namespace(**JOBS[job]), FakeReporter())
     assert leases[0] <= segments[1]
-    assert not leases_path(place_in(tmp_path).directory, INSTANCE).exists()
+    assert not leases_path(journal_location(tmp_path).directory, INSTANCE).exists()
     assert result.get("first", segments[1]) == segments[1]
     assert result.get("records", last - segments[1] + 1) == last - segments[1] + 1
 
 
 def test_a_stream_starts_with_what_its_lease_protects(tmp_path: Path, leases: list[int]) -> None:
     segments, _ = write_segments(tmp_path)
-    stream = JournalStream(place_in(tmp_path), ReadRequest(), StreamLimits())
+    stream = JournalStream(journal_location(tmp_path), ReadRequest(), StreamLimits())
     offset = stream.initialOffset()
     assert offset[INSTANCE]["bookmark"] == f"{INSTANCE}|{segments[1] - 1}|"
     assert leases[-1] == segments[1]
@@ -103,7 +103,7 @@ def test_a_lease_releases_what_its_job_does_not_read(
 ) -> None:
     segments, _ = write_segments(tmp_path)
     notes: list[str] = []
-    with sluice_spark.lease.pin_log(place_in(tmp_path), "lake", notes.append) as (log, lease):
+    with sluice_spark.lease.pin_log(journal_location(tmp_path), "lake", notes.append) as (log, lease):
         assert log.first == segments[1]
         lease.advance(sequence)
         lease.renew()

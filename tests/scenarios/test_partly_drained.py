@@ -1,4 +1,7 @@
-"""A client that drains a part of its spool and stops again: what has left is given back to its pool, the rest waits, nothing comes twice."""
+"""A client that drains part of its spool and stops again.
+
+Sent entries are returned to its pool, the rest waits, and no record is sent twice.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ PART = 64 * 1024
 
 
 def in_step(broker: Broker) -> bool:
-    """The guard knows of the one client what its spool takes, and its pool knows the same."""
-    use, backlog = broker.engine.guard.usage_of("slow"), broker.engine.roster.clients["slow"].backlog
+    """Return whether guard and pool have the spool's real size."""
+    use, backlog = broker.engine.guard.find_usage("slow"), broker.engine.roster.clients["slow"].backlog
     assert use is not None
     return use.disk == backlog.spool_bytes == use.pool.disk_used
 
@@ -48,7 +51,7 @@ async def test_what_has_left_a_spool_is_its_pools_again_while_the_rest_waits_for
 
         await publish(RECORDS)
         client = broker.engine.roster.clients["slow"]
-        use = broker.engine.guard.usage_of("slow")
+        use = broker.engine.guard.find_usage("slow")
         assert use is not None
         await until(lambda: client.account.matched.messages == RECORDS and in_step(broker))
         assert client.backlog.state is ClientState.OFFLINED and use.disk > 10 * PART

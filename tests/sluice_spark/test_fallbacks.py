@@ -1,4 +1,4 @@
-"""Fallbacks for packages that an executor may lack return the same results as the packages."""
+"""Fallbacks for packages that an executor may lack give equal results."""
 
 from __future__ import annotations
 

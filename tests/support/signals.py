@@ -1,4 +1,4 @@
-"""Clients and subscriptions as plain values, for the judge."""
+"""Clients and subscriptions as plain values, for tests of the rule evaluation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from broker_core.slow_clients.evaluate.signals import (
     BacklogCounts,
     BacklogView,
     ClientSample,
-    Holds,
     PoolSignals,
+    RuleStates,
     SubscriptionView,
 )
 from broker_core.slow_clients.rules.rulebook import RuleBook
@@ -27,7 +27,7 @@ from broker_core.slow_clients.rules.scopes import RuleSubject
 
 @dataclass(slots=True)
 class SubscriptionSignals:
-    """See `SubscriptionView`."""
+    """A subscription's figures as plain values; a `SubscriptionView`."""
 
     id: str
     topic: str
@@ -54,7 +54,7 @@ class SubscriptionSignals:
 
 @dataclass(frozen=True, slots=True)
 class ClientSignals:
-    """One client at one moment, and its own backlog. See `ClientView` and `Backlog`."""
+    """A client's figures at one time, with its own backlog; a `ClientView` and a `Backlog`."""
 
     name: str
     transport: str
@@ -79,7 +79,7 @@ class ClientSignals:
     owed_bytes: int = 0
     behind_since: int = 0
     subscriptions: tuple[SubscriptionView, ...] = ()
-    rule_states: Holds = field(default_factory=dict)
+    rule_states: RuleStates = field(default_factory=dict)
     connection_number: int = 0
     pinned_bytes: int = 0
     user_pinned_bytes: int = 0
@@ -101,7 +101,7 @@ class ClientSignals:
         )
 
     def acked_at(self, until_ns: int) -> AckedMark | None:
-        known = [AckedMark(sample.at, sample.taken_bytes) for sample in self.samples]
+        known = [AckedMark(sample.at, sample.acked_bytes) for sample in self.samples]
         return max((mark for mark in known if mark.at <= until_ns), default=None)
 
     def recent_samples(self, now_ns: int) -> tuple[ClientSample, ...]:
@@ -111,15 +111,15 @@ class ClientSignals:
 def evaluate(
     rules: RuleBook, clients: Iterable[ClientSignals | ClientUsage], pools: Iterable[PoolSignals], now_ns: int
 ) -> JudgeResult:
-    """What the rules of a book say about these clients now."""
-    return judge([_ruled(rules, client) for client in clients], rules.pool_rules, list(pools), now_ns)
+    """Evaluate the rules of a book for these clients and pools at one time."""
+    return judge([_with_rules(rules, client) for client in clients], rules.pool_rules, list(pools), now_ns)
 
 
-def _ruled(rules: RuleBook, client: ClientSignals | ClientUsage) -> ClientUnderRules:
+def _with_rules(rules: RuleBook, client: ClientSignals | ClientUsage) -> ClientUnderRules:
     of_client = RuleSubject(client.transport, client.user, client.name)
     narrow = []
     for one in client.subscriptions:
         subject = of_client._replace(topic=one.topic, subscription=one.id, name=one.name)
-        if found := rules.rules_of_subscription(subject, durable=one.durable, prefetch=one.prefetch):
+        if found := rules.subscription_rules_for(subject, durable=one.durable, prefetch=one.prefetch):
             narrow.append(RuledSubscriptionView(one, found))
-    return ClientUnderRules(client, rules.rules_of_client(of_client), narrow)
+    return ClientUnderRules(client, rules.client_rules_for(of_client), narrow)

@@ -1,4 +1,6 @@
-"""The entries of clients: made a slice at a time, kept while a client rests, and a page of ten thousand in time."""
+"""Client entries of the status: built in slices, reused while a client is idle, paged for ten thousand
+clients.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,23 @@ import pytest
 from bench.clients import crowd, page
 from broker_core.broker import Broker
 from broker_core.control import status
-from broker_core.control.status import MADE_ANEW_EVERY, MAX_REST_S, RESTS, SLICE, SUBSCRIPTIONS_A_TURN
+from broker_core.control.status import (
+    IDLE_REBUILD_PASSES,
+    MAX_CLIENTS_PER_SLICE,
+    MAX_PAUSE_S,
+    MAX_SUBSCRIPTIONS_PER_SLICE,
+    PAUSE_FACTOR,
+)
 from broker_core.delivery.scheduling import TURN_NS
 from broker_core.documents.clients import ClientEntry
 from broker_core.documents.instance import Snapshot
 from broker_core.engine.enforcement import pause_subscription
 from tests.support.brokers import running_broker, until
-from tests.support.calls import counted
+from tests.support.call_counts import counting_calls
 
 AGES = {
-    "lag_ms", "seconds_behind", "caught_up_in_s", "health", "write_blocked_ms", "forecast", "why_slow", "subscriptions",
+    "lag_ms", "seconds_behind", "caught_up_in_s", "health", "write_blocked_ms", "forecast", "why_slow",
+    "subscriptions",
 }  # fmt: skip
 
 
@@ -28,25 +37,25 @@ def by_name(clients: list[ClientEntry]) -> dict[str, ClientEntry]:
     return {one.name: one for one in clients}
 
 
-def still(broker: Broker) -> None:
-    """The broker's own ticks are over: what is called here alone makes seconds."""
+def stop_ticks(broker: Broker) -> None:
+    """Stop the broker's own ticks, so that only the test's calls make a second pass."""
     assert broker._ticking is not None
     broker._ticking.cancel()
 
 
-async def test_client_at_rest_keeps_its_entry_and_has_it_made_anew_in_its_turn(tmp_path: Path) -> None:
+async def test_an_idle_client_keeps_its_entry_until_its_next_refresh(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        still(broker)
+        stop_ticks(broker)
         crowd(broker, 1, 0)
         await broker.statistics.sample_second()
-        made = [(await broker.statistics.sample_second()).clients[0] for _ in range(2 * MADE_ANEW_EVERY)]
+        made = [(await broker.statistics.sample_second()).clients[0] for _ in range(2 * IDLE_REBUILD_PASSES)]
     assert len({id(one) for one in made}) <= 3
     assert all(one == made[0] for one in made)
 
 
 async def test_client_of_which_anything_changes_is_as_one_looked_at_now(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        still(broker)
+        stop_ticks(broker)
         crowd(broker, 3, 1)
         rested, behind = (
             broker.engine.roster.clients["client-00001"],
@@ -63,7 +72,7 @@ async def test_client_of_which_anything_changes_is_as_one_looked_at_now(tmp_path
             change()
             await asyncio.sleep(0.1)
             second = by_name((await broker.statistics.sample_second()).clients)
-            for name, fresh in by_name(broker.statistics.clients()).items():
+            for name, fresh in by_name(broker.statistics.list_clients()).items():
                 for key in set(fresh.__struct_fields__) - AGES:
                     assert getattr(second[name], key) == getattr(fresh, key), key
         assert second["client-00000"].lag_messages == 1
@@ -72,19 +81,21 @@ async def test_client_of_which_anything_changes_is_as_one_looked_at_now(tmp_path
 
 async def test_client_that_leaves_between_two_slices_is_in_no_snapshot(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
-        still(broker)
-        crowd(broker, 3 * SLICE, 0)
+        stop_ticks(broker)
+        crowd(broker, 3 * MAX_CLIENTS_PER_SLICE, 0)
         making = asyncio.create_task(broker.statistics.sample_second())
         await asyncio.sleep(0)
-        gone = [f"client-{number:05d}" for number in (0, SLICE + 1, 3 * SLICE - 1)]
+        gone = [
+            f"client-{number:05d}" for number in (0, MAX_CLIENTS_PER_SLICE + 1, 3 * MAX_CLIENTS_PER_SLICE - 1)
+        ]
         for name in gone:
             broker.engine.roster.clients[name].close("operator_disconnect", "gone")
         await until(lambda: not set(gone) & set(broker.engine.roster.clients))
         made = by_name((await making).clients)
-        assert len(made) == 3 * SLICE - len(gone)
+        assert len(made) == 3 * MAX_CLIENTS_PER_SLICE - len(gone)
         assert not set(gone) & set(made)
         await broker.statistics.sample_second()
-        assert not set(gone) & (set(broker.statistics._kept) | set(broker.statistics._looks))
+        assert not set(gone) & (set(broker.statistics._entries) | set(broker.statistics._sample_keys))
 
 
 async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
@@ -97,8 +108,8 @@ async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
             await asyncio.sleep(0)
 
     async with running_broker(tmp_path) as broker:
-        still(broker)
-        crowd(broker, 5 * SLICE, 0)
+        stop_ticks(broker)
+        crowd(broker, 5 * MAX_CLIENTS_PER_SLICE, 0)
         counting = asyncio.create_task(count())
         await asyncio.sleep(0)
         before = turns
@@ -107,10 +118,10 @@ async def test_loop_has_a_turn_after_each_slice(tmp_path: Path) -> None:
     assert turns - before >= 4
 
 
-async def test_of_a_client_s_many_subscriptions_some_are_looked_at_in_each_turn(tmp_path: Path) -> None:
-    number = 5 * SUBSCRIPTIONS_A_TURN
+async def test_each_pass_checks_some_of_a_clients_many_subscriptions(tmp_path: Path) -> None:
+    number = 5 * MAX_SUBSCRIPTIONS_PER_SLICE
     async with running_broker(tmp_path) as broker:
-        still(broker)
+        stop_ticks(broker)
         crowd(broker, 1, 0)
         client = broker.engine.roster.clients["client-00000"]
         client.receive(f'{{"c":"subscribe","id":"m{n}","topic":"many.{n}"}}' for n in range(number))
@@ -135,27 +146,28 @@ async def test_of_a_client_s_many_subscriptions_some_are_looked_at_in_each_turn(
         assert entry.subscriptions == after.subscriptions
 
 
-async def test_a_page_of_ten_thousand_clients_costs_the_broker_less_than_making_them_anew(
+async def test_a_page_of_ten_thousand_clients_costs_less_than_building_all_entries(
     tmp_path: Path,
 ) -> None:
-    async with running_broker(tmp_path, on_tick=_nothing) as broker:
+    async with running_broker(tmp_path, on_tick=_ignore_snapshot) as broker:
         crowd(broker, 10_000, 50)
         await until(lambda: len(broker.statistics._recent) == 10_000)
         spent = []
         for turn in range(5):
-            with counted() as number:
+            with counting_calls() as number:
                 found = await page(broker, sort="-lag_ms", search="client-0", offset=turn * 100, limit=100)
             spent.append(number())
             assert (found["total"], len(found["clients"])) == (10_000, 100)
-    # The least: a second's work may fall into the others. Each client is looked at a few times, not described anew.
+    # The least: a second's work may fall into the others. Each client is looked at a few times, not described
+    # anew.
     assert min(spent) < 10 * 10_000
 
 
-async def _nothing(snapshot: Snapshot) -> None:
-    """Somebody who takes snapshots."""
+async def _ignore_snapshot(snapshot: Snapshot) -> None:
+    """Ignore a snapshot."""
 
 
-async def test_after_a_slice_others_have_the_loop_for_longer_and_all_rests_are_bounded(
+async def test_after_a_slice_the_loop_is_free_for_longer_and_all_pauses_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spent, slept = 0.0, list[float]()
@@ -170,8 +182,8 @@ async def test_after_a_slice_others_have_the_loop_for_longer_and_all_rests_are_b
     spent += TURN_NS / 1e9
     assert slices.is_over_budget
     await slices.yield_to_loop()
-    assert slept == [RESTS * TURN_NS / 1e9] and not slices.is_over_budget
+    assert slept == [PAUSE_FACTOR * TURN_NS / 1e9] and not slices.is_over_budget
     for _ in range(1_000):
         spent += 0.01
         await slices.yield_to_loop()
-    assert sum(slept) == pytest.approx(MAX_REST_S) and slept[-1] == 0
+    assert sum(slept) == pytest.approx(MAX_PAUSE_S) and slept[-1] == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker_core.slow_clients.accounts.pools import Pool
 from broker_core.slow_clients.rules.rule import PoolLimits
-from tests.support.slow_clients import SECOND, START, Still, guard, policy
+from tests.support.broker_simulation import SECOND, START, FixedBacklog, make_guard, policy
 
 
 def test_it_is_looked_at_once_a_second_however_many_parts_a_tick_has() -> None:
@@ -12,16 +12,16 @@ def test_it_is_looked_at_once_a_second_however_many_parts_a_tick_has() -> None:
     for part in range(3 * 40):
         pool.memory_used, pool.memory_leaving = part, part // 4
         pool.prepare_ranking(START + part * SECOND // 40)
-    assert list(pool.looks.newest(10)) == [
+    assert list(pool.samples.newest(10)) == [
         *(START, 0, 0),
         *(START + SECOND, 30, 0),
         *(START + 2 * SECOND, 60, 0),
     ]
 
 
-def test_whoever_has_left_counts_no_more_and_is_never_chosen() -> None:
-    made = guard(policy())
-    uses = [made.register(name, "tcp", Still()) for name in ("a", "b")]
+def test_a_disconnected_client_does_not_count_and_is_never_chosen() -> None:
+    made = make_guard(policy())
+    uses = [made.register(name, "tcp", FixedBacklog()) for name in ("a", "b")]
     pool = uses[0].pool
     for use, size in zip(uses, (200, 100), strict=True):
         made.on_queued(use, size, START)

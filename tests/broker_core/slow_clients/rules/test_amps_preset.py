@@ -1,4 +1,4 @@
-"""AMPS's settings: defaults, which transports share a pool, and the rules they become."""
+"""AMPS settings: defaults, transports that share a pool, and the rules compiled from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker_core.config.rule_terms import DecisionReason, EnforcementMode, Polic
 from broker_core.slow_clients.rules.presets import client_rules, pool_rules, resolve_pools
 from broker_core.slow_clients.rules.rule import INSTANCE, ClientLimits, Rule, client_limits
 from broker_core.slow_clients.rules.scopes import RuleSubject
-from tests.support.slow_clients import policy, rule_book
+from tests.support.broker_simulation import policy, rule_book
 
 GIB = 1 << 30
 
@@ -53,7 +53,7 @@ def test_transports_share_the_instances_pool() -> None:
     assert pools["a"].name == "instance"
 
 
-def test_a_differing_value_makes_an_own_pool_that_keeps_the_rest() -> None:
+def test_a_differing_value_makes_a_separate_pool_with_the_other_values() -> None:
     document = policy(
         {"message_memory_limit": 1_000, "message_disk_limit": 5_000},
         transports={"a": {"pool": {"message_memory_limit": 9_000}}, "b": {}},
@@ -107,5 +107,5 @@ def test_pool_rules_exist_once_for_each_pool() -> None:
 def test_limits_for_the_hot_path_are_those_judged_at_enqueue() -> None:
     document = policy({"message_memory_limit": 1_000, "message_disk_limit": 4_000}, age_ms=9)
     book = rule_book(document)
-    assert client_limits(book.rules_of_client(RuleSubject("tcp"))) == ClientLimits(500, 2_000)
-    assert client_limits(book.rules_of_client(RuleSubject("unheard-of"))) == ClientLimits(500, 2_000)
+    assert client_limits(book.client_rules_for(RuleSubject("tcp"))) == ClientLimits(500, 2_000)
+    assert client_limits(book.client_rules_for(RuleSubject("unheard-of"))) == ClientLimits(500, 2_000)

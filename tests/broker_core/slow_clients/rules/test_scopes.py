@@ -1,4 +1,4 @@
-"""Scopes: what matches, what is more specific, and field-by-field layers with their origins."""
+"""Scopes: matching, specificity, and field-by-field layers with their origins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from broker_core.slow_clients.rules.scopes import (
     sort_by_specificity,
     topic_pattern_covers,
 )
-from tests.support.slow_clients import policy, rule_book
+from tests.support.broker_simulation import policy, rule_book
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,8 @@ def test_a_pattern_covers_a_subscription_when_it_names_all_its_topics(
 @pytest.mark.parametrize(
     ("pattern", "name", "expected"),
     [
-        ("ops", "ops", True), ("ops", "ops-1", False), ("ops-*", "ops-1", True), ("*", "", True), ("*-gw", "eu-gw", True),
+        ("ops", "ops", True), ("ops", "ops-1", False), ("ops-*", "ops-1", True), ("*", "", True),
+        ("*-gw", "eu-gw", True),
         ("a*a", "a", False), ("a*a", "aa", True), ("a*b*c", "axxbyyc", True), ("a*b*c", "acb", False),
     ],
 )  # fmt: skip
@@ -86,14 +87,16 @@ def test_everything_that_is_set_must_match() -> None:
 
 def test_from_the_instance_to_the_subscription() -> None:
     ordered = [
-        Scope(), Scope(topic=">"), Scope(topic="a.>"), Scope(topic="a.*"), Scope(topic="a.b"), Scope(transport="t"),
-        Scope(transport="t", topic="a.b"), Scope(user="u"), Scope(client="a*"), Scope(client="ab*"), Scope(client="ab"),
+        Scope(), Scope(topic=">"), Scope(topic="a.>"), Scope(topic="a.*"), Scope(topic="a.b"),
+        Scope(transport="t"),
+        Scope(transport="t", topic="a.b"), Scope(user="u"), Scope(client="a*"), Scope(client="ab*"),
+        Scope(client="ab"),
         Scope(subscription="s"),
     ]  # fmt: skip
     assert sorted(ordered, key=specificity) == ordered
 
 
-def test_of_equally_specific_entries_the_later_counts() -> None:
+def test_the_later_of_equally_specific_entries_counts() -> None:
     one, other = SettingsLayer("1", Scope(topic="a.*"), {}), SettingsLayer("2", Scope(topic="*.b"), {})
     assert [layer.origin for layer in sort_by_specificity([other, one])] == ["2", "1"]
 
@@ -122,7 +125,7 @@ def test_the_most_specific_wins_field_by_field() -> None:
     ])  # fmt: skip
 
     def old(*subject: str) -> list[tuple[int, str]]:
-        rules = made.rules_of_client(RuleSubject(*subject))
+        rules = made.client_rules_for(RuleSubject(*subject))
         return [(rule.limit, rule.ladder[0].action.value) for rule in rules if rule.name == "old"]
 
     assert old("ws") == [(5_000, "disconnect")]
@@ -151,11 +154,11 @@ def test_each_value_knows_where_it_comes_from() -> None:
 
 def test_a_rule_with_a_topic_anywhere_is_measured_per_subscription_everywhere() -> None:
     made = book(rules=[OLD, {"name": "old", "scope": {"topic": "bulk.>"}, "limit": 60_000}])
-    assert all(rule.name != "old" for rule in made.rules_of_client(RuleSubject("tcp")))
+    assert all(rule.name != "old" for rule in made.client_rules_for(RuleSubject("tcp")))
     limits = {
         topic: [
             rule.limit
-            for rule in made.rules_of_subscription(
+            for rule in made.subscription_rules_for(
                 RuleSubject("tcp", client="c", topic=topic, subscription="1")
             )
         ]
@@ -166,10 +169,10 @@ def test_a_rule_with_a_topic_anywhere_is_measured_per_subscription_everywhere() 
 
 def test_clients_of_the_same_settings_share_their_rules() -> None:
     made = book(rules=[OLD, {"name": "old", "scope": {"client": "a*"}, "limit": 7}])
-    assert made.rules_of_client(RuleSubject("ws", client="b1")) is made.rules_of_client(
+    assert made.client_rules_for(RuleSubject("ws", client="b1")) is made.client_rules_for(
         RuleSubject("ws", client="b2")
     )
-    assert made.rules_of_client(RuleSubject("ws", client="a1")) is not made.rules_of_client(
+    assert made.client_rules_for(RuleSubject("ws", client="a1")) is not made.client_rules_for(
         RuleSubject("ws", client="b1")
     )
 
@@ -182,13 +185,17 @@ def test_a_percent_is_of_the_pool_of_the_clients_transport() -> None:
         "percent": 10,
         "ladder": [{"action": "warn"}],
     }
-    made = rule_book(policy(
-        {"message_memory_limit": 1_000}, transports={"a": {}, "b": {"pool": {"message_memory_limit": 5_000}}}, rules=[half],
-    ))  # fmt: skip
+    made = rule_book(
+        policy(
+            {"message_memory_limit": 1_000},
+            transports={"a": {}, "b": {"pool": {"message_memory_limit": 5_000}}},
+            rules=[half],
+        )
+    )
     limits = [
         rule.limit
         for name in ("a", "b")
-        for rule in made.rules_of_client(RuleSubject(name))
+        for rule in made.client_rules_for(RuleSubject(name))
         if rule.name == "half"
     ]
     assert limits == [100, 500]
@@ -217,11 +224,16 @@ TOPICS = st.sampled_from(
     ]
 )
 SCOPES = st.builds(
-    Scope, st.sampled_from(["", "tcp", "ws"]), TOPICS, st.sampled_from(["", "ann"]), st.sampled_from(["", "t*", "t-1"]),
+    Scope,
+    st.sampled_from(["", "tcp", "ws"]),
+    TOPICS,
+    st.sampled_from(["", "ann"]),
+    st.sampled_from(["", "t*", "t-1"]),
     st.sampled_from(["", "s1", "book"]),
-)  # fmt: skip
+)
 SUBJECTS = st.builds(
-    RuleSubject, st.sampled_from(["tcp", "ws"]), st.sampled_from(["ann", "bob"]), st.sampled_from(["t-1", "t-2", "x"]),
+    RuleSubject, st.sampled_from(["tcp", "ws"]), st.sampled_from(["ann", "bob"]),
+    st.sampled_from(["t-1", "t-2", "x"]),
     TOPICS, st.sampled_from(["s1", "s2"]), st.sampled_from(["", "book"]),
 )  # fmt: skip
 
@@ -249,17 +261,18 @@ def test_the_rule_in_force_is_its_entries_laid_over_each_other_by_hand(
         "mode": "shadow",
         "ladder": [{"action": "notify"}],
     }
-    rules = [whole, *({"name": "own", "scope": asdict(scope), "limit": limit, **({"mode": mode} if mode else {})}
+    rules = [whole,
+        *({"name": "own", "scope": asdict(scope), "limit": limit, **({"mode": mode} if mode else {})}
                       for scope, limit, mode in entries if scope != Scope())]  # fmt: skip
     made = rule_book(policy(transports={"tcp": {}, "ws": {}}, rules=rules))
     limit, mode = 100, "shadow"
     for scope, its, own in sorted(entries, key=lambda entry: specificity(entry[0])):
         if scope != Scope() and scope_matches(scope, subject):
             limit, mode = its, own or mode
-    narrow = any(scope.per_subscription for scope, *_ in entries)
-    if narrow and not subject.topic:
+    ruled_subscriptions = any(scope.per_subscription for scope, *_ in entries)
+    if ruled_subscriptions and not subject.topic:
         return
-    found = made.rules_of_subscription(subject) if narrow else made.rules_of_client(subject)
+    found = made.subscription_rules_for(subject) if ruled_subscriptions else made.client_rules_for(subject)
     assert [(rule.limit, rule.mode.value) for rule in found if rule.name == "own"] == (
         [(limit, mode)] if mode != "off" else []
     )
@@ -273,7 +286,7 @@ def test_an_entry_for_a_topic_completes_those_for_its_parts() -> None:
     ])  # fmt: skip
 
     def old(transport: str, topic: str) -> list[tuple[int, str]]:
-        rules = made.rules_of_subscription(RuleSubject(transport, client="c", topic=topic, subscription="1"))
+        rules = made.subscription_rules_for(RuleSubject(transport, client="c", topic=topic, subscription="1"))
         return [(rule.limit, rule.mode.value) for rule in rules]
 
     assert old("tcp", "bulk.z") == [(5_000, "enforce")]
@@ -282,10 +295,9 @@ def test_an_entry_for_a_topic_completes_those_for_its_parts() -> None:
     assert old("tcp", "prices.x") == []
 
 
-def test_entries_that_contradict_each_other_for_whom_both_are_about_make_no_rule_there_and_that_is_said_before() -> (
-    None
-):
-    slow = {"name": "own", "scope": {"user": "ann"}, "signal": "drain_rate", "shape": "rate_below", "window_ms": 500, "limit": 9,
+def test_contradicting_entries_of_one_client_make_no_rule_and_a_review_reports_them() -> None:
+    slow = {"name": "own", "scope": {"user": "ann"}, "signal": "drain_rate", "shape": "rate_below",
+        "window_ms": 500, "limit": 9,
             "ladder": [{"action": "notify"}]}  # fmt: skip
     other = {**OLD, "name": "own", "scope": {"client": "t*"}}
     document = policy(rules=[slow, other])
@@ -293,7 +305,7 @@ def test_entries_that_contradict_each_other_for_whom_both_are_about_make_no_rule
     shapes = {
         subject: [
             rule.shape.value
-            for rule in made.rules_of_client(RuleSubject("tcp", *subject))
+            for rule in made.client_rules_for(RuleSubject("tcp", *subject))
             if rule.name == "own"
         ]
         for subject in (("ann", "x"), ("bob", "t-1"), ("ann", "t-1"))
@@ -301,6 +313,7 @@ def test_entries_that_contradict_each_other_for_whom_both_are_about_make_no_rule
     assert shapes == {("ann", "x"): ["rate_below"], ("bob", "t-1"): ["hard"], ("ann", "t-1"): []}
     (finding,) = [one for one in review_policy(document) if one.where.startswith("rule own")]
     assert finding.sentence == (
-        "For whom both entries are about, rate_below and drain_rate belong together: there the rule doesn't act."
+        "For whom both entries are about, rate_below and drain_rate belong together: "
+        "there the rule doesn't act."
     )
     assert not review_policy(policy(rules=[slow, {**other, "shape": "hard"}]))
