@@ -168,7 +168,7 @@ class Broker:
             member.set_address_source(self.addresses)
             names = NameNotices(self.engine.roster, self.engine.logons, member.now_ns, member.run_id)
             member.set_notices(
-                NoticeExchange(names.wanted, names.send_all, names.next_message, names.receive)
+                NoticeExchange(names.send_requested, names.send_all, names.next_message, names.receive)
             )
         self.engine.on_broken = self._broken
         self.on_broken: Callable[[SluiceError], None] = abort_process

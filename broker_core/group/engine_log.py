@@ -113,7 +113,7 @@ class NoticeExchange:
     See `connections.name_notices`.
     """
 
-    work_event: asyncio.Event
+    send_requested: asyncio.Event
     """Set while there is something to send."""
     send_all: Callable[[], None]
     """Queue all valid messages again, because the log was just found."""

@@ -699,7 +699,7 @@ class ReplicatedLog(Generic[Owner]):
             return
         notices.send_all()
         while True:
-            await notices.work_event.wait()
+            await notices.send_requested.wait()
             await asyncio.sleep(NOTICE_BATCH_INTERVAL_S)
             while (message := notices.next_message()) is not None:
                 await self._log_service.publish_status(message)
