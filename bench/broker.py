@@ -60,7 +60,7 @@ async def main(
     )
     paths = BrokerPaths.in_home(home, instance)
     member = create_member(read_settings(instance, name, engines.split(",") if engines else ()))
-    known = await member.identity(paths.journal, paths.archive) if member is not None else None
+    known = await member.find_log_identity(paths.journal, paths.archive) if member is not None else None
     broker = Broker(policy, paths, WebSocketListener, known, member=member)
     await broker.start()
     tune_interpreter()

@@ -155,7 +155,7 @@ class Broker:
         make_log: CommitLogFactory = LocalCommitLog
         if member is not None:
             member.set_sync_replication(confirmations)
-            make_log = member.log
+            make_log = member.create_log
         self.engine = Engine(
             journal, policy, paths.spool, host_memory(), memory_ulimit(), clock, make_log, confirmations
         )
@@ -165,9 +165,9 @@ class Broker:
         if member is not None:
             self.engine.start_position_sync(member)
             member.on_shared_secret(self.engine.services.tokens.set_key)
-            member.reached_at(self.addresses)
+            member.set_address_source(self.addresses)
             names = NameNotices(self.engine.roster, self.engine.logons, member.now_ns, member.run_id)
-            member.exchange(
+            member.set_notices(
                 NoticeExchange(names.send_requested, names.send_all, names.next_message, names.receive)
             )
         self.engine.on_broken = self._broken

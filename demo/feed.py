@@ -17,9 +17,9 @@ from demo.flights import Flights, load
 from demo.pace import Pace, Rate, Speed
 
 NAME = "demo-feed"
-TURN_S = 0.02
-MOST_A_TURN = 2000
-REPORT_S = 10.0
+PUBLISH_INTERVAL_S = 0.02
+MAX_PER_INTERVAL = 2000
+REPORT_INTERVAL_S = 10.0
 
 
 async def run(address: str, store_path: Path, *, rate: float | None, speed: float | None) -> None:
@@ -47,12 +47,12 @@ async def publish(client: AsyncClient, flights: Flights, pace: Pace, sent: int) 
     reported = time.monotonic()
     while sent < len(flights):
         now = time.monotonic()
-        until = min(pace.due(now, sent), len(flights), sent + MOST_A_TURN)
+        until = min(pace.due_count(now, sent), len(flights), sent + MAX_PER_INTERVAL)
         for number in range(sent, until):
             await client.publish(*flights.topic_and_message(number))
         sent = max(sent, until)
-        if now - reported >= REPORT_S:
+        if now - reported >= REPORT_INTERVAL_S:
             reported = now
             _, newest = flights.topic_and_message(max(sent - 1, 0))
             say(f"{sent:,} flights published; newest: {newest.decode()}")
-        await asyncio.sleep(TURN_S)
+        await asyncio.sleep(PUBLISH_INTERVAL_S)

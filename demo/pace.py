@@ -6,13 +6,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Protocol
 
-MOST_OWED_S = 1.0  # after an outage the feed continues at its pace, without sending everything that it missed
+MAX_BACKLOG_S = 1.0
+"""Maximum backlog of the feed. After an outage it continues at its pace, without sending what it missed."""
 
 
 class Pace(Protocol):
     """Schedule of the feed."""
 
-    def due(self, now: float, sent: int) -> int:
+    def due_count(self, now: float, sent: int) -> int:
         """Return the number of messages due at `now`, when `sent` are published."""
 
 
@@ -24,13 +25,13 @@ class Rate:
         self._first = first
         self._start = start
 
-    def due(self, now: float, sent: int) -> int:
-        """See `Pace.due`."""
+    def due_count(self, now: float, sent: int) -> int:
+        """See `Pace.due_count`."""
         due = self._first + int((now - self._start) * self._rate)
-        owed = max(1, int(self._rate * MOST_OWED_S))
-        if due - sent > owed:
-            self._start += (due - sent - owed) / self._rate
-            due = sent + owed
+        max_backlog = max(1, int(self._rate * MAX_BACKLOG_S))
+        if due - sent > max_backlog:
+            self._start += (due - sent - max_backlog) / self._rate
+            due = sent + max_backlog
         return due
 
 
@@ -42,12 +43,12 @@ class Speed:
         self._moments = moments
         self._first_moment = moments[first] if first < len(moments) else 0
         self._start = start
-        self._asked = start
+        self._checked_at = start
 
-    def due(self, now: float, sent: int) -> int:
-        """See `Pace.due`."""
-        idle = now - self._asked
-        if idle > MOST_OWED_S:
-            self._start += idle - MOST_OWED_S
-        self._asked = now
+    def due_count(self, now: float, sent: int) -> int:
+        """See `Pace.due_count`."""
+        idle = now - self._checked_at
+        if idle > MAX_BACKLOG_S:
+            self._start += idle - MAX_BACKLOG_S
+        self._checked_at = now
         return bisect_right(self._moments, self._first_moment + (now - self._start) * self._speed)

@@ -16,21 +16,21 @@ from broker_core.safe_text import say
 
 TOPIC = "flights.>"
 DELAYED = "/dep_delay > 60"
-REPORT_S = 10.0
-AGAIN_S = 5.0
+REPORT_INTERVAL_S = 10.0
+RETRY_DELAY_S = 5.0
 REPLAY_PAUSE_S = 30.0
-HELD_BYTES = 64 * 1024
+BUFFER_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
 class Counts:
     """Messages received so far, by subscriber."""
 
-    of: dict[str, int] = field(default_factory=dict)
+    by_subscriber: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, number: int) -> None:
         """Count messages of one subscriber."""
-        self.of[name] = self.of.get(name, 0) + number
+        self.by_subscriber[name] = self.by_subscriber.get(name, 0) + number
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ async def run(address: str, manners: Manners) -> None:
     }
     async with asyncio.TaskGroup() as group:
         for name, behaviour in subscribers.items():
-            group.create_task(_again_and_again(address, name, behaviour))
+            group.create_task(_repeat_forever(address, name, behaviour))
         group.create_task(_report(counts))
 
 
@@ -80,9 +80,9 @@ async def read_and_stop(client: AsyncClient, counts: Counts, manners: Manners) -
     """
     subscription = await client.subscribe(TOPIC)
     while True:
-        _say(f"{client.name} reads for {manners.reads_s:.0f} s")
+        _print_line(f"{client.name} reads for {manners.reads_s:.0f} s")
         await _read_for(subscription, client.name, counts, manners.reads_s)
-        _say(f"{client.name} stops reading for {manners.stops_s:.0f} s")
+        _print_line(f"{client.name} stops reading for {manners.stops_s:.0f} s")
         await asyncio.sleep(manners.stops_s)
 
 
@@ -95,29 +95,31 @@ async def _read_for(subscription: Subscription, name: str, counts: Counts, secon
         pass
 
 
-async def _again_and_again(
+async def _repeat_forever(
     address: str, name: str, behaviour: Callable[[AsyncClient], Awaitable[None]]
 ) -> None:
     while True:
         try:
             async with AsyncClient(
-                address, name, max_unread_bytes=HELD_BYTES, on_notice=_notice(name)
+                address, name, max_unread_bytes=BUFFER_BYTES, on_notice=_print_notice(name)
             ) as client:
                 await behaviour(client)
         except SluiceError as error:
-            _say(f"{name}: {error.code}: {error.sentence} It comes back in {AGAIN_S:.0f} s.")
-        await asyncio.sleep(AGAIN_S)
+            _print_line(f"{name}: {error.code}: {error.sentence} It comes back in {RETRY_DELAY_S:.0f} s.")
+        await asyncio.sleep(RETRY_DELAY_S)
 
 
 async def _report(counts: Counts) -> None:
     while True:
-        await asyncio.sleep(REPORT_S)
-        _say("received " + ", ".join(f"{name} {number:,}" for name, number in counts.of.items()))
+        await asyncio.sleep(REPORT_INTERVAL_S)
+        _print_line(
+            "received " + ", ".join(f"{name} {number:,}" for name, number in counts.by_subscriber.items())
+        )
 
 
-def _notice(name: str) -> Callable[[DecisionNotice], None]:
-    return lambda notice: _say(f"{name} is told {notice.code}: {notice.message}")
+def _print_notice(name: str) -> Callable[[DecisionNotice], None]:
+    return lambda notice: _print_line(f"{name} is told {notice.code}: {notice.message}")
 
 
-def _say(sentence: str) -> None:
+def _print_line(sentence: str) -> None:
     say(sentence)

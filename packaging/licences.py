@@ -12,7 +12,7 @@ import sys
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
 from license_expression import AND, OR, ExpressionError, LicenseSymbol, get_spdx_licensing
-from locks import BASE, RUN_TIME, Locked, locked_in
+from locks import BASE, RUNTIME_LOCKS, Locked, read_locked
 
 ALLOWED = frozenset(
     {
@@ -44,7 +44,7 @@ EXCEPTIONS = {
 
 An exception that isn't needed is an error.
 """
-SAID = {
+LICENCE_SPELLINGS = {
     "Apache 2": "Apache-2.0",
     "Apache License, Version 2.0": "Apache-2.0",
     "Apache Software License": "Apache-2.0",
@@ -57,40 +57,40 @@ SAID = {
     "Python Software Foundation License": "PSF-2.0",
 }
 """Spellings in metadata, and their SPDX expressions."""
-READ = {
+VERIFIED_LICENCES = {
     "python-dateutil": "Apache-2.0 AND BSD-3-Clause",
     "uvloop": "MIT OR Apache-2.0",
 }
 """Licences from the licence files of distributions whose metadata names two without their combination."""
-VAGUE = ("BSD", "BSD License")
+AMBIGUOUS_NAMES = ("BSD", "BSD License")
 """Ambiguous names; the licence text tells which BSD licence it is."""
 _SPDX = get_spdx_licensing()
 
 
-def licence_of(name: str) -> str | None:
+def find_licence(name: str) -> str | None:
     """Return a distribution's SPDX expression; None if it is unknown. Raises PackageNotFoundError."""
-    found = distribution(name)
-    if name in READ:
-        return READ[name]
-    said = found.metadata.get_all("License-Expression") or [
-        text.strip() for text in found.metadata.get_all("License") or [] if "\n" not in text.strip()
+    package = distribution(name)
+    if name in VERIFIED_LICENCES:
+        return VERIFIED_LICENCES[name]
+    expressions = package.metadata.get_all("License-Expression") or [
+        text.strip() for text in package.metadata.get_all("License") or [] if "\n" not in text.strip()
     ]
-    named = [
+    classifiers = [
         line.rpartition("::")[2].strip()
-        for line in found.metadata.get_all("Classifier") or []
+        for line in package.metadata.get_all("Classifier") or []
         if line.startswith("License ::") and not line.endswith("OSI Approved")
     ]
-    told = {_spdx(text, found) for text in said or named}
+    told = {_spdx(text, package) for text in expressions or classifiers}
     if len(told) != 1 or None in told:
-        told = {_spdx(text, found) for text in named}
+        told = {_spdx(text, package) for text in classifiers}
     return told.pop() if len(told) == 1 else None
 
 
 def problems() -> list[str]:
     """Return the problems, one line each."""
-    checked = {one.name: one for file in RUN_TIME for one in locked_in(BASE / file) if one.applies}
-    wrong = [said for one in checked.values() if (said := problem_of(one))]
-    unneeded = [name for name in EXCEPTIONS if name not in checked or allows(licence_of(name) or "")]
+    checked = {one.name: one for file in RUNTIME_LOCKS for one in read_locked(BASE / file) if one.applies}
+    wrong = [said for one in checked.values() if (said := find_problem(one))]
+    unneeded = [name for name in EXCEPTIONS if name not in checked or allows(find_licence(name) or "")]
     return wrong + [f"{name}: the exception isn't needed any more" for name in unneeded]
 
 
@@ -113,10 +113,10 @@ def _allows(part: object) -> bool:
     return isinstance(part, LicenseSymbol) and part.key in ALLOWED
 
 
-def problem_of(one: Locked) -> str:
+def find_problem(one: Locked) -> str:
     """Return the problem with a distribution's licence; "" without one."""
     try:
-        licence = licence_of(one.name)
+        licence = find_licence(one.name)
     except PackageNotFoundError:
         return f"{one.name} {one.version}: not installed, so nothing tells its licence"
     if one.name in EXCEPTIONS or allows(licence or ""):
@@ -125,9 +125,9 @@ def problem_of(one: Locked) -> str:
 
 
 def _spdx(text: str, found: Distribution) -> str | None:
-    if text in VAGUE:
-        return _kind_of_bsd(found)
-    expression = SAID.get(text, text)
+    if text in AMBIGUOUS_NAMES:
+        return _bsd_variant(found)
+    expression = LICENCE_SPELLINGS.get(text, text)
     try:
         parsed = _SPDX.parse(expression, validate=True)
     except ExpressionError:
@@ -135,7 +135,7 @@ def _spdx(text: str, found: Distribution) -> str | None:
     return None if parsed is None else str(parsed)
 
 
-def _kind_of_bsd(found: Distribution) -> str | None:
+def _bsd_variant(found: Distribution) -> str | None:
     """Return the BSD licence of a text: three clauses if one forbids endorsement, else two."""
     files = [file for file in found.files or [] if file.name.upper().startswith(("LICENSE", "COPYING"))]
     text = " ".join(" ".join(str(file.locate().read_text(errors="replace")) for file in files).split())
@@ -148,5 +148,5 @@ if __name__ == "__main__":
     wrong = problems()
     print("\n".join(wrong) if wrong else "Every run-time distribution is under a permissive licence, but:")
     if not wrong:
-        print(*(f"  {name} ({licence_of(name)}): {why}" for name, why in EXCEPTIONS.items()), sep="\n")
+        print(*(f"  {name} ({find_licence(name)}): {why}" for name, why in EXCEPTIONS.items()), sep="\n")
     sys.exit(1 if wrong else 0)

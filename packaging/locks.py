@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 BASE = Path(__file__).resolve().parent.parent
-RUN_TIME = ("requirements.txt", "requirements-oidc.txt", "requirements-group.txt")
+RUNTIME_LOCKS = ("requirements.txt", "requirements-oidc.txt", "requirements-group.txt")
 """Lock files of distributions installed where Sluice runs: always, with an identity provider, in a group."""
 
 
@@ -28,7 +28,7 @@ class Locked(NamedTuple):
         return self.marker is None or self.marker.evaluate()
 
 
-def locked_in(path: Path) -> list[Locked]:
+def read_locked(path: Path) -> list[Locked]:
     """Return the pins of a lock file. Raises ValueError for any line that isn't a pin with hashes."""
     found = []
     for line in path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():

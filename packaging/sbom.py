@@ -17,8 +17,8 @@ from cyclonedx.model.component import Component, ComponentScope, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from licences import licence_of
-from locks import BASE, RUN_TIME, locked_in
+from licences import find_licence
+from locks import BASE, RUNTIME_LOCKS, read_locked
 from packageurl import PackageURL
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -26,12 +26,12 @@ from packaging.utils import canonicalize_name
 NAME = "sluice.cdx.json"
 
 
-def bill() -> Bom:
+def build_sbom() -> Bom:
     """Return the document. Distributions only for an identity provider or a group are optional in it."""
     made, components = Bom(), {}
-    for file in RUN_TIME:
-        scope = ComponentScope.REQUIRED if file == RUN_TIME[0] else ComponentScope.OPTIONAL
-        for one in locked_in(BASE / file):
+    for file in RUNTIME_LOCKS:
+        scope = ComponentScope.REQUIRED if file == RUNTIME_LOCKS[0] else ComponentScope.OPTIONAL
+        for one in read_locked(BASE / file):
             if one.applies and one.name not in components:
                 components[one.name] = Component(
                     name=one.name,
@@ -40,20 +40,22 @@ def bill() -> Bom:
                     scope=scope,
                     bom_ref=f"{one.name}=={one.version}",
                     purl=PackageURL("pypi", None, one.name, one.version),
-                    licenses=[LicenseFactory().make_from_string(licence_of(one.name) or "NOASSERTION")],
+                    licenses=[LicenseFactory().make_from_string(find_licence(one.name) or "NOASSERTION")],
                 )
     whole = Component(name="sluice", type=ComponentType.APPLICATION, bom_ref="sluice")
     made.metadata.component = whole
     made.components.update(components.values())
     made.register_dependency(whole, components.values())
     for name, component in components.items():
-        made.register_dependency(component, [components[need] for need in _needs(name) if need in components])
+        made.register_dependency(
+            component, [components[need] for need in _requirements(name) if need in components]
+        )
     return made
 
 
-def write(directory: Path) -> Path:
+def write_sbom(directory: Path) -> Path:
     """Write the document; return its path. Raises ValueError if it doesn't satisfy CycloneDX's schema."""
-    text = JsonV1Dot6(bill()).output_as_string(indent=2)
+    text = JsonV1Dot6(build_sbom()).output_as_string(indent=2)
     wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if wrong is not None:
         raise ValueError(f"not a CycloneDX document: {wrong}")
@@ -63,7 +65,7 @@ def write(directory: Path) -> Path:
     return path
 
 
-def _needs(name: str) -> list[str]:
+def _requirements(name: str) -> list[str]:
     needs = map(Requirement, distribution(name).requires or ())
     return [
         canonicalize_name(one.name)
@@ -73,4 +75,4 @@ def _needs(name: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(write(Path(sys.argv[1]) if len(sys.argv) > 1 else BASE / "dist"))
+    print(write_sbom(Path(sys.argv[1]) if len(sys.argv) > 1 else BASE / "dist"))

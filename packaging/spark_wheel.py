@@ -30,14 +30,14 @@ format(\\"sluice\\"), batch and streaming"
 requires-python = ">=3.11"
 license = "Apache-2.0"
 license-files = ["LICENSE", "NOTICE"]
-# Of those that a bare executor lacks there are slower stand-ins; pyspark[sql] brings the other two.
+# pyspark[sql] installs numpy and pyarrow. sluice_spark.fallbacks replaces the others where they are missing.
 dependencies = ["numpy", "pyarrow", "fastcrc", "isal", "orjson", "msgspec", "google-re2"]
 
 [tool.setuptools]
 packages = [{packages}]
 py-modules = ["pyspark_sluice"]
 """
-ASK = """
+LIST_MODULES = """
 import sys
 import sluice_spark.source, sluice_spark.stream, pyspark_sluice
 wanted = ("broker_core", "sluice_spark", "pyspark_sluice")
@@ -45,19 +45,19 @@ print(*(m.__file__ for n, m in sorted(sys.modules.items()) if n.split(".")[0] in
 """
 
 
-def modules() -> list[Path]:
+def list_modules() -> list[Path]:
     """Return the files of the wheel, relative to the project."""
-    asked = subprocess.run(
-        [sys.executable, "-c", ASK], cwd=BASE, capture_output=True, text=True, check=True
+    output = subprocess.run(
+        [sys.executable, "-c", LIST_MODULES], cwd=BASE, capture_output=True, text=True, check=True
     ).stdout
-    return [Path(line).resolve().relative_to(BASE) for line in asked.splitlines()]
+    return [Path(line).resolve().relative_to(BASE) for line in output.splitlines()]
 
 
-def build(directory: Path) -> Path:
+def build_wheel(directory: Path) -> Path:
     """Build the wheel; return its path. Raises CalledProcessError if pip fails."""
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as stage:
-        files = modules()
+        files = list_modules()
         for file in files:
             target = Path(stage, file)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -65,9 +65,9 @@ def build(directory: Path) -> Path:
         for name in ("LICENSE", "NOTICE"):
             shutil.copyfile(BASE / name, Path(stage, name))
         packages = sorted({str(file.parent).replace("/", ".") for file in files if str(file.parent) != "."})
-        listed = ", ".join(f'"{package}"' for package in packages)
-        Path(stage, "pyproject.toml").write_text(PROJECT.format(version=VERSION, packages=listed))
-        words = [
+        package_list = ", ".join(f'"{package}"' for package in packages)
+        Path(stage, "pyproject.toml").write_text(PROJECT.format(version=VERSION, packages=package_list))
+        arguments = [
             "wheel",
             "--quiet",
             "--no-deps",
@@ -76,11 +76,11 @@ def build(directory: Path) -> Path:
             str(directory),
             stage,
         ]
-        subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *words], check=True)
+        subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments], check=True)
     wheel = directory / f"sluice_spark-{VERSION}-py3-none-any.whl"
     shutil.copyfile(wheel, directory / "sluice_spark.zip")
     return wheel
 
 
 if __name__ == "__main__":
-    print(build(Path(sys.argv[1]) if len(sys.argv) > 1 else BASE / "dist"))
+    print(build_wheel(Path(sys.argv[1]) if len(sys.argv) > 1 else BASE / "dist"))

@@ -186,7 +186,7 @@ def to_sluice_error(error: Exception) -> SluiceError:
     return OperatorError(
         "pipeline_failed",
         f"Spark failed: {error_line(text)}.",
-        "Run it with SLUICE_PIPELINE_DEBUG=1 for all that Spark says.",
+        "Run the job with SLUICE_PIPELINE_DEBUG=1 to see Spark's complete output.",
     )
 
 

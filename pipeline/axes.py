@@ -42,19 +42,21 @@ def amount_ticks(low: float, high: float, unit: Unit, whole: bool, most: int = 5
 
     With `whole` no tick is between two integers.
     """
-    size, name = _size_of(max(abs(low), abs(high)), unit)
+    size, name = _binary_size(max(abs(low), abs(high)), unit)
     step = _round_step((high - low) / size / (most - 1))
     if whole and size == 1:
         step = max(step, 1.0)
     first, last = math.floor(low / size / step), math.ceil(high / size / step)
     last = max(last, first + 1)
-    return [AxisTick(place * step * size, _said(place * step, name)) for place in range(first, last + 1)]
+    return [
+        AxisTick(place * step * size, _format_unit(place * step, name)) for place in range(first, last + 1)
+    ]
 
 
 def format_amount(value: float, unit: Unit) -> str:
     """Format an amount to three digits: `1.5 GiB`, `23.1 min`."""
-    size, name = _size_of(abs(value), unit)
-    return _said(value / size, name)
+    size, name = _binary_size(abs(value), unit)
+    return _format_unit(value / size, name)
 
 
 def time_ticks(low: float, high: float, most: int) -> list[AxisTick]:
@@ -81,7 +83,7 @@ def time_ticks(low: float, high: float, most: int) -> list[AxisTick]:
     return marks
 
 
-def _size_of(most: float, unit: Unit) -> tuple[float, str]:
+def _binary_size(most: float, unit: Unit) -> tuple[float, str]:
     sizes = _SIZES[unit]
     return next((one for one in reversed(sizes) if most >= one[0]), sizes[0])
 
@@ -94,6 +96,6 @@ def _round_step(least: float) -> float:
     return next(power * many for many in (1, 2, 5, 10) if power * many >= least * (1 - 1e-9))
 
 
-def _said(value: float, name: str) -> str:
+def _format_unit(value: float, name: str) -> str:
     text = f"{value:.3g}" if abs(value) < 1_000 else f"{value:,.0f}"
     return f"{text} {name}" if name and value else text

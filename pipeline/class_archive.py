@@ -27,18 +27,18 @@ from broker_core.checksum import crc32c
 
 END_SECONDS: Final = 120
 """Maximum seconds that a job waits for its JVM to write the archive."""
-KEPT: Final = 2
+MAX_ARCHIVES: Final = 2
 """Archives to retain. The second one is for another Java or Spark."""
 _SILENT: Final = "-Xlog:disable -Xlog:all=off"
 """JVM options that silence messages about an unsuitable archive."""
-_UNTOLD: Final = frozenset("'\"\\:\n")
+_UNREPORTED: Final = frozenset("'\"\\:\n")
 """Characters that a path can't have.
 
 Spark splits options at unquoted blanks, and a JVM splits archives at colons.
 """
 _CLASS_PATH: Final = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "SPARK_SUBMIT_OPTS")
 """Variables that change the class path. A JVM accepts only an archive made with its own class path."""
-_MAKING: Final = ".making"
+_NEW_ARCHIVE: Final = ".making"
 
 
 class JvmClassArchive:
@@ -46,21 +46,23 @@ class JvmClassArchive:
 
     def __init__(self, options: str = "", made: Path | None = None, key: str = "") -> None:
         self.options = options
-        self._made = made
+        self._new_archive = made
         self._key = key
 
     @property
     def is_pending(self) -> bool:
         """Whether the JVM writes the archive when it ends."""
-        return self._made is not None
+        return self._new_archive is not None
 
     def store(self) -> None:
         """Put the archive in place that the JVM, which has ended, has written."""
-        if self._made is not None:
+        if self._new_archive is not None:
             with contextlib.suppress(OSError, ValueError):
-                with self._made.open("rb") as file:
+                with self._new_archive.open("rb") as file:
                     os.fsync(file.fileno())
-                self._made.rename(self._made.with_name(f"{self._key}-{_sum_of(self._made)}.jsa"))
+                self._new_archive.rename(
+                    self._new_archive.with_name(f"{self._key}-{_checksum(self._new_archive)}.jsa")
+                )
 
 
 @contextmanager
@@ -74,7 +76,7 @@ def class_archive(java: Path, environment: Mapping[str, str] = os.environ) -> It
         found = JvmClassArchive()
         if folder is not None:
             with contextlib.suppress(OSError):
-                found = _found(folder, _key(java, environment), held)
+                found = _find_archive(folder, _key(java, environment), held)
         yield found
 
 
@@ -83,7 +85,7 @@ def _folder(environment: Mapping[str, str]) -> Path | None:
     caches = Path(environment.get("XDG_CACHE_HOME") or "")
     if not caches.is_absolute():  # the XDG convention says to ignore a relative path
         caches = Path(environment.get("HOME") or "", ".cache")
-    return caches / "sluice" if caches.is_absolute() and not _UNTOLD & set(str(caches)) else None
+    return caches / "sluice" if caches.is_absolute() and not _UNREPORTED & set(str(caches)) else None
 
 
 def _key(java: Path, environment: Mapping[str, str]) -> str:
@@ -103,23 +105,23 @@ def _key(java: Path, environment: Mapping[str, str]) -> str:
     return f"classes-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
 
-def _found(folder: Path, key: str, held: ExitStack) -> JvmClassArchive:
+def _find_archive(folder: Path, key: str, held: ExitStack) -> JvmClassArchive:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     kept = sorted(folder.glob(f"{key}-*.jsa"))
     for path in kept:
-        if _is_whole(path):
+        if _is_complete(path):
             with contextlib.suppress(OSError):  # another user's archive is only readable
                 os.utime(path)
             return JvmClassArchive(f'"-XX:SharedArchiveFile={path}" {_SILENT}')
     lock = held.enter_context((folder / ".lock").open("a"))
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: another job makes it
-    for left in [*folder.glob(f"*{_MAKING}"), *kept]:
+    for left in [*folder.glob(f"*{_NEW_ARCHIVE}"), *kept]:
         _remove(left)
     older = sorted(folder.glob("classes-*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in older[KEPT - 1 :]:
+    for path in older[MAX_ARCHIVES - 1 :]:
         _remove(path)
     # A unique name: the JVM of a killed job may still be writing to an earlier one.
-    made = folder / f"{key}.{uuid4().hex}{_MAKING}"
+    made = folder / f"{key}.{uuid4().hex}{_NEW_ARCHIVE}"
     held.callback(_remove, made)
     return JvmClassArchive(f'"-XX:ArchiveClassesAtExit={made}" {_SILENT}', made, key)
 
@@ -129,18 +131,18 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _is_whole(path: Path) -> bool:
+def _is_complete(path: Path) -> bool:
     """Whether an archive matches its checksum.
 
     Takes some 20 ms, and loads the pages that the JVM needs anyway.
     """
     try:
-        return path.stem.rpartition("-")[2] == _sum_of(path)
+        return path.stem.rpartition("-")[2] == _checksum(path)
     except (OSError, ValueError):
         return False
 
 
-def _sum_of(path: Path) -> str:
+def _checksum(path: Path) -> str:
     """Return the file's checksum. Raises OSError; ValueError if it is empty."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return f"{crc32c(content):08x}"

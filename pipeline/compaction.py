@@ -92,7 +92,7 @@ def compact(
     try:
         for number, (day, chosen) in enumerate(days):
             progress(number, len(days))
-            _make_anew(records, day, chosen, write)
+            _compact_group(records, day, chosen, write)
             before, after = before + sum(map(len, chosen)), after + len(chosen)
     except OSError as error:
         raise unwritable_error(records, error) from error
@@ -112,20 +112,20 @@ def _files(day: Path, instance: str) -> Iterator[SmallFile]:
             try:
                 meta = pq.read_metadata(path)
             except (pa.ArrowException, OSError) as error:
-                raise _damaged(path, str(error).splitlines()[0]) from error
+                raise _damaged_file_error(path, str(error).splitlines()[0]) from error
             yield SmallFile(
                 file, path, sum(meta.row_group(one).total_byte_size for one in range(meta.num_row_groups))
             )
 
 
-def _make_anew(records: Path, day: Path, chosen: Sequence[Sequence[SmallFile]], write: Write) -> None:
+def _compact_group(records: Path, day: Path, chosen: Sequence[Sequence[SmallFile]], write: Write) -> None:
     """Rebuild a day with its groups of files joined, and exchange it with the old directory."""
     made = records / f"{HIDDEN}{day.name}-{uuid4().hex}"
     made.mkdir()
     try:
         joined = {one.path for group in chosen for one in group}
         for group in chosen:
-            write(made, _together(group))
+            write(made, _merge_sorted(group))
         for path in day.iterdir():
             if path not in joined:
                 os.link(path, made / path.name)
@@ -137,7 +137,7 @@ def _make_anew(records: Path, day: Path, chosen: Sequence[Sequence[SmallFile]], 
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _together(group: Sequence[SmallFile]) -> pa.Table:
+def _merge_sorted(group: Sequence[SmallFile]) -> pa.Table:
     """Return the records of a group in sequence order, after checking each file against its checksum."""
     parts = []
     for one in group:
@@ -145,10 +145,10 @@ def _together(group: Sequence[SmallFile]) -> pa.Table:
             opened = pq.ParquetFile(one.path)
             table, noted = opened.read(list(COLUMNS)), file_metadata(opened)["digest"]
         except (pa.ArrowException, OSError, KeyError) as error:
-            raise _damaged(one.path, str(error).splitlines()[0]) from error
+            raise _damaged_file_error(one.path, str(error).splitlines()[0]) from error
         whole = table.num_rows == one.file.last - one.file.first + 1
         if not whole or noted != digest_of(table):
-            raise _damaged(one.path, "its records' number or checksum doesn't fit")
+            raise _damaged_file_error(one.path, "the number or checksum of its records is wrong")
         parts.append(table.replace_schema_metadata(None).sort_by("sequence"))
     return pa.concat_tables(parts).combine_chunks()
 
@@ -166,16 +166,16 @@ def _exchange(made: Path, day: Path) -> None:
                 "lake_unwritable",
                 f"The file system of {day.parent} can't exchange two directories in one step, "
                 "which compaction needs.",
-                "Have the lake on a file system of Linux itself (ext4, xfs, btrfs).",
+                "Put the lake on a native file system of Linux (ext4, xfs, btrfs).",
                 directory=str(day.parent),
             )
         raise OSError(number, os.strerror(number))
 
 
-def _damaged(path: Path, why: str) -> OperatorError:
+def _damaged_file_error(path: Path, why: str) -> OperatorError:
     return OperatorError(
         "lake_damaged",
-        f"{path.parent.name}/{path.name} isn't what was written: {why}.",
+        f"{path.parent.name}/{path.name} is damaged: {why}.",
         "Remove it; while the log still has its records, the next run of `lake` writes them again.",
         file=str(path),
     )

@@ -6,7 +6,7 @@ import os
 import resource
 from pathlib import Path
 
-_spent: dict[tuple[int, int], float] = {}
+_recorded_s: dict[tuple[int, int], float] = {}
 """CPU seconds of each descendant process seen, by process id and start time."""
 
 
@@ -16,16 +16,16 @@ def record_child_cpu() -> None:
     Spark ends a worker a minute after its last task, without waiting for it. So its CPU time can only be
     read while it lives.
     """
-    _spent.update(_below(os.getpid()))
+    _recorded_s.update(_cpu_of_descendants(os.getpid()))
 
 
 def cpu_seconds() -> float:
     """Return the CPU seconds of this process and of the recorded descendants."""
     own = resource.getrusage(resource.RUSAGE_SELF)
-    return own.ru_utime + own.ru_stime + sum(_spent.values())
+    return own.ru_utime + own.ru_stime + sum(_recorded_s.values())
 
 
-def _below(parent: int) -> dict[tuple[int, int], float]:
+def _cpu_of_descendants(parent: int) -> dict[tuple[int, int], float]:
     """Return the CPU seconds of all living descendants; empty without /proc."""
     children: dict[int, list[int]] = {}
     spent: dict[int, tuple[int, float]] = {}

@@ -40,7 +40,7 @@ VERSIONS: Final = ".versions"
 """Directory of the table's links. Spark and pyarrow ignore names that start with a dot."""
 RETENTION_S: Final = 7 * 24 * 3_600
 """Seconds that a file stays readable after it was removed from its day."""
-STATED: Final = ("sequence", "accepted_at")
+STATS_COLUMNS: Final = ("sequence", "accepted_at")
 """Columns whose minimum and maximum are in the table's log, so that readers can skip files."""
 
 
@@ -53,10 +53,10 @@ def update_delta_table(records: Path) -> int:
         if not DeltaTable.is_deltatable(str(records)):
             DeltaTable.create(str(records), SCHEMA, partition_by=[DAY])
         table = DeltaTable(str(records))
-        _widen(table, records)
-        known = {str(row["path"]): int(row["size_bytes"]) for row in _rows(table)}
+        _add_columns(table, records)
+        known = {str(row["path"]): int(row["size_bytes"]) for row in _count_rows(table)}
         there = {
-            _named(records, path): path.stat().st_size
+            _parse_files(records, path): path.stat().st_size
             for path in sorted(records.glob(f"{DAY}=*/[!._]*.parquet"))
         }
         now = int(time.time() * 1_000)
@@ -74,18 +74,18 @@ def update_delta_table(records: Path) -> int:
         actions += [_add(records, name, there[name], now) for name in new]
         if actions:
             _commit(table, actions)
-        _forget(records, there, time.time() - RETENTION_S)
+        _remove_missing(records, there, time.time() - RETENTION_S)
         return int(DeltaTable(str(records)).version())
     except (DeltaError, OSError) as error:
         raise OperatorError(
             "lake_unwritable",
-            f"The Delta table of {records} can't be brought up to date: {str(error).splitlines()[0]}.",
-            "The files themselves are whole; run it again.",
+            f"The Delta table of {records} can't be updated: {str(error).splitlines()[0]}.",
+            "The lake's files are complete. Run the job again.",
             directory=str(records),
         ) from error
 
 
-def _named(records: Path, path: Path) -> str:
+def _parse_files(records: Path, path: Path) -> str:
     """Return the table's name of a file, which is a hard link.
 
     The file's own name if links aren't supported.
@@ -105,7 +105,7 @@ def _named(records: Path, path: Path) -> str:
     return name
 
 
-def _forget(records: Path, there: Mapping[str, int], before: float) -> None:
+def _remove_missing(records: Path, there: Mapping[str, int], before: float) -> None:
     """Remove links that left the table before `before`.
 
     A file's ctime is when its name in its day was removed.
@@ -115,7 +115,7 @@ def _forget(records: Path, there: Mapping[str, int], before: float) -> None:
             link.unlink()
 
 
-def _widen(table: DeltaTable, records: Path) -> None:
+def _add_columns(table: DeltaTable, records: Path) -> None:
     """Add new typed columns of the lake to the table."""
     fields = read_typed(records)
     wanted = pa.schema([]) if fields is None else schema_of(fields)
@@ -130,7 +130,7 @@ def _widen(table: DeltaTable, records: Path) -> None:
         table.update_incremental()
 
 
-def _rows(table: DeltaTable) -> list[dict[str, Any]]:
+def _count_rows(table: DeltaTable) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = (
         pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes"]).to_pylist()
     )
@@ -157,19 +157,19 @@ def _stats(file: pq.ParquetFile) -> dict[str, Any]:
     places = {meta.schema.column(number).name: number for number in range(meta.num_columns)}
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
-    for name in STATED:
+    for name in STATS_COLUMNS:
         groups = [
             meta.row_group(number).column(places[name]).statistics for number in range(meta.num_row_groups)
         ]
         if groups and all(one is not None and one.has_min_max for one in groups):
             least[name], most[name] = (
-                _said(min(one.min for one in groups)),
-                _said(max(one.max for one in groups)),
+                _error_line(min(one.min for one in groups)),
+                _error_line(max(one.max for one in groups)),
             )
     return {"numRecords": meta.num_rows, "minValues": least, "maxValues": most, "nullCount": {}}
 
 
-def _said(value: Any) -> Any:
+def _error_line(value: Any) -> Any:
     return (
         value.isoformat(timespec="microseconds").replace("+00:00", "Z")
         if hasattr(value, "isoformat")

@@ -40,33 +40,35 @@ _STYLE: Final = (
 
 
 class HtmlPage:
-    """Builder of a page. Parts are added from top to bottom; `html` returns the document."""
+    """Builder of a page. Parts are added from top to bottom; `to_html` returns the document."""
 
     def __init__(self, title: str, sub: str) -> None:
         self._title = title
-        self._parts = [f"<h1>{escape(title)}</h1><p class='sub'>{escape(sub)}</p>"]
+        self._sections = [f"<h1>{escape(title)}</h1><p class='sub'>{escape(sub)}</p>"]
 
-    def facts(self, told: Mapping[str, Any]) -> None:
+    def add_facts(self, told: Mapping[str, Any]) -> None:
         """Add key figures with their names."""
         each = (
-            f"<div><dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(_said(value))}</dd></div>"
+            f"<div><dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(_format_cell(value))}</dd></div>"
             for name, value in told.items()
         )
-        self._parts.append(f"<dl>{''.join(each)}</dl>")
+        self._sections.append(f"<dl>{''.join(each)}</dl>")
 
-    def section(self, title: str, sub: str = "") -> None:
+    def add_section(self, title: str, sub: str = "") -> None:
         """Begin a section."""
-        self._parts.append(f"<h2>{escape(title)}</h2>" + (f"<p class='sub'>{escape(sub)}</p>" if sub else ""))
+        self._sections.append(
+            f"<h2>{escape(title)}</h2>" + (f"<p class='sub'>{escape(sub)}</p>" if sub else "")
+        )
 
-    def words(self, sentence: str) -> None:
+    def add_paragraphs(self, sentence: str) -> None:
         """Add a paragraph."""
-        self._parts.append(f"<p>{escape(sentence)}</p>")
+        self._sections.append(f"<p>{escape(sentence)}</p>")
 
-    def plot(self, plot: PlotSpec, table: pa.Table) -> None:
+    def add_plot(self, plot: PlotSpec, table: pa.Table) -> None:
         """Draw a table and add the plot."""
-        self.drawn(draw_svg(plot, table), draw_svg(plot, table, NARROW))
+        self.add_drawn_plot(draw_svg(plot, table), draw_svg(plot, table, NARROW))
 
-    def drawn(self, wide: str, narrow: str) -> None:
+    def add_drawn_plot(self, wide: str, narrow: str) -> None:
         """Add a plot that `plots.draw_svg` drew in two sizes; the page's width selects one.
 
         Raises ValueError for any other text.
@@ -74,9 +76,9 @@ class HtmlPage:
         for svg in (wide, narrow):
             if not svg.startswith("<svg ") or "<script" in svg.lower():
                 raise ValueError("not a plot of ours")
-        self._parts.append(f"<div class='wide'>{wide}</div><div class='narrow'>{narrow}</div>")
+        self._sections.append(f"<div class='wide'>{wide}</div><div class='narrow'>{narrow}</div>")
 
-    def table(self, title: str, table: pa.Table, most: int) -> None:
+    def add_table(self, title: str, table: pa.Table, most: int) -> None:
         """Add the first `most` rows of a table."""
         numbers = [
             pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in table.schema
@@ -89,7 +91,7 @@ class HtmlPage:
         rows = [
             "<tr>"
             + "".join(
-                f"<td{kind} data-of='{escape(name.replace('_', ' '))}'>{escape(_said(value))}</td>"
+                f"<td{kind} data-of='{escape(name.replace('_', ' '))}'>{escape(_format_cell(value))}</td>"
                 for (name, value), kind in zip(row.items(), kinds, strict=True)
             )
             + "</tr>"
@@ -101,9 +103,9 @@ class HtmlPage:
             if rows
             else "<p class='sub'>None.</p>"
         )
-        self._parts.append(f"<section><h3>{escape(title)}</h3>{body}</section>")
+        self._sections.append(f"<section><h3>{escape(title)}</h3>{body}</section>")
 
-    def html(self) -> str:
+    def to_html(self) -> str:
         """Return the document. Its content security policy forbids scripts and fetches."""
         policy = "default-src 'none'; style-src 'unsafe-inline'"
         head = (
@@ -111,12 +113,11 @@ class HtmlPage:
             "<meta name='viewport' "
             f"content='width=device-width'><title>{escape(self._title)}</title><style>{_STYLE}</style>"
         )
-        return (
-            f"<!doctype html><html lang='en'><head>{head}</head><body>{''.join(self._parts)}</body></html>\n"
-        )
+        body = "".join(self._sections)
+        return f"<!doctype html><html lang='en'><head>{head}</head><body>{body}</body></html>\n"
 
 
-def _said(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None or value == "":
         return "–"
     if isinstance(value, datetime):

@@ -110,7 +110,7 @@ def unwritable_error(directory: Path, error: OSError) -> OperatorError:
     return OperatorError(
         "lake_unwritable",
         f"{directory} of the lake can't be written to: {error.strerror or error}.",
-        "Give another place as --lake, or free space and rights there.",
+        "Choose another directory with --lake, or check its free space and permissions.",
         directory=str(directory),
     )
 

@@ -16,22 +16,24 @@ def check_bounds(log: LogSnapshot, arguments: argparse.Namespace) -> None:
     """Check the sequence bounds. Raises OperatorError bad_range if no record is within them."""
     first, last = sequence_bounds(log, ReadRequest(start=arguments.start, end=arguments.end))
     if last < first and log.segments:
-        raise _nothing(log, f"it begins with record {log.first}, and up to {last} was asked for")
+        raise _empty_range_error(
+            log, f"the log begins with record {log.first}, and the range ends with {last}"
+        )
 
 
 def plan_spans(log: LogSnapshot, request: ReadRequest) -> list[SegmentSpan]:
     """Plan a request that has at least one record. Raises OperatorError bad_range."""
     spans = plan_log(log, request)
     one = replace(request, columns=("sequence",), topics=(), filter="", skip_gaps=True)
-    if not any(True for span in spans for _ in read_span(log.place, span, one)):
+    if not any(True for span in spans for _ in read_span(log.location, span, one)):
         timed = request.start_at is not None or request.end_at is not None
-        raise _nothing(
+        raise _empty_range_error(
             log,
-            "no record was accepted in the time that was asked for"
+            "no record was accepted in that time"
             if timed and log.segments
-            else f"it holds records {log.first} to {log.frontier}"
+            else f"the log has records {log.first} to {log.frontier}"
             if log.segments
-            else "it has no records yet",
+            else "the log has no records yet",
         )
     return spans
 
@@ -45,10 +47,10 @@ def check_bounds_order(since: RangeBound, at: RangeBound, log: LogSnapshot) -> N
         raise OperatorError("bad_range", "--since comes after --at.", "Swap them.")
 
 
-def _nothing(log: LogSnapshot, why: str) -> OperatorError:
+def _empty_range_error(log: LogSnapshot, reason: str) -> OperatorError:
     return OperatorError(
         "bad_range",
-        f"The range holds nothing of the log of {log.place.instance}: {why}.",
+        f"The range has no records of the log of {log.location.instance}: {reason}.",
         "Give another range.",
         first=log.first,
         last=log.frontier,

@@ -70,7 +70,7 @@ def claim_directory(directory: Path, log: LogSnapshot, tags: Sequence[str]) -> L
 
     `tags` are those of the files there. A log without records may have no identity, and always passes.
     """
-    instance, identity = log.place.instance, log.place.log
+    instance, identity = log.location.instance, log.location.log
     known = read_manifest(directory, instance)
     if known is not None and known.log is not None:
         if known.log != identity and (identity is not None or log.segments):

@@ -30,14 +30,14 @@ LETTER: Final = 6.2
 COLOURS: Final = ("#3b82c4", "#d9822b", "#3f9e6d", "#b65fb0", "#c94f4f", "#8a8f3c", "#4aa3a3", "#8d7ad1")
 INK: Final = "#7a7f87"
 """Colour of text. Its contrast is 4.1 to 1 against white and against the darkest page."""
-ALONE: Final = "#718096"
+MAX_POINT_MARKERS: Final = "#718096"
 """Colour of a single line or a single kind of bars."""
 MAX_BARS: Final = 40
 WIDEST_BARS: Final = 96
 """Maximum width of all bars of one label."""
 MAX_NAME: Final = 28
 
-UNTOLD: Final = "(not told)"
+UNNAMED_SERIES: Final = "(not told)"
 """Name of a line whose value of `by` is empty."""
 
 Floats = npt.NDArray[np.float64]
@@ -96,7 +96,7 @@ def _lines(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
     """Draw a line plot; return the y where it begins, and its SVG."""
     lines, of = _series(plot, table)
     if not lines:
-        return TOP, _nothing(paper)
+        return TOP, _empty_plot(paper)
     colours = _colours(len(lines))
     legend, top = _legend(
         [(one.name, colour) for one, colour in zip(lines, colours, strict=True)], of, "lines", paper
@@ -120,7 +120,7 @@ def _lines(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
         if mark.below:
             made.append(_text(across(mark.at), base + 29, mark.below, "middle"))
     for line, colour in zip(lines, colours, strict=True):
-        thinned = zip(*_thinned(line.xs, line.ys, paper.points), strict=True)
+        thinned = zip(*_thin_out(line.xs, line.ys, paper.points), strict=True)
         points = [(across(float(x)), up(float(y))) for x, y in thinned]
         if len(points) == 1:
             made.append(f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="3" fill="{colour}"/>')
@@ -133,11 +133,11 @@ def _bars(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
     """Draw a bar chart; return the y where it begins, and its SVG."""
     of, table = table.num_rows, table.slice(0, MAX_BARS)
     if of == 0:
-        return TOP, _nothing(paper)
+        return TOP, _empty_plot(paper)
     values = [[float(value or 0) for value in table.column(name).to_pylist()] for name in plot.y]
     colours = _colours(len(values))
     legend, top = _legend(
-        [(_words(name), colour) for name, colour in zip(plot.y, colours, strict=True)], of, "bars", paper
+        [(_describe(name), colour) for name, colour in zip(plot.y, colours, strict=True)], of, "bars", paper
     )
     base = paper.height + top - TOP - BOTTOM
     whole = all(pa.types.is_integer(table.schema.field(name).type) for name in plot.y)
@@ -163,7 +163,7 @@ def _bars(plot: PlotSpec, table: pa.Table, paper: PlotSize) -> tuple[int, str]:
 
 
 def _colours(many: int) -> Sequence[str]:
-    return COLOURS[:many] if many > 1 else (ALONE,)
+    return COLOURS[:many] if many > 1 else (MAX_POINT_MARKERS,)
 
 
 def _legend(
@@ -200,18 +200,18 @@ def _series(plot: PlotSpec, table: pa.Table) -> tuple[list[_PlotLine], int]:
             known = np.isfinite(ys) & np.isfinite(xs)
             order = np.argsort(xs[known], kind="stable")
             if len(order):
-                of = name or (UNTOLD if plot.by else "")
-                words = (of, _words(column) if len(plot.y) > 1 else "")
+                of = name or (UNNAMED_SERIES if plot.by else "")
+                words = (of, _describe(column) if len(plot.y) > 1 else "")
                 label = " ".join(word for word in words if word)
-                found.append(_PlotLine(label or _words(column), xs[known][order], ys[known][order]))
+                found.append(_PlotLine(label or _describe(column), xs[known][order], ys[known][order]))
     return found, len(found) + (len(names) - len(drawn)) * len(plot.y)
 
 
-def _thinned(xs: Floats, ys: Floats, most: int) -> tuple[Floats, Floats]:
-    if len(xs) <= most:
+def _thin_out(xs: Floats, ys: Floats, max_points: int) -> tuple[Floats, Floats]:
+    if len(xs) <= max_points:
         return xs, ys
     kept: list[int] = []
-    for stretch in np.array_split(np.arange(len(xs)), most // 2):
+    for stretch in np.array_split(np.arange(len(xs)), max_points // 2):
         kept += sorted({int(stretch[ys[stretch].argmin()]), int(stretch[ys[stretch].argmax()])})
     return xs[kept], ys[kept]
 
@@ -243,7 +243,7 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _nothing(paper: PlotSize) -> str:
+def _empty_plot(paper: PlotSize) -> str:
     return _text(paper.width / 2, paper.height / 2, "Nothing to show", "middle")
 
 
@@ -253,7 +253,7 @@ def _label(value: object) -> str:
     return shorten_name(str(value), 12)
 
 
-def _words(column: str) -> str:
+def _describe(column: str) -> str:
     return column.replace("_", " ")
 
 

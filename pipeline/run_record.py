@@ -34,7 +34,7 @@ from pipeline.lake_files import write_parquet
 from pipeline.plots import NARROW, PlotSpec, draw_svg
 
 FOLDER: Final = "runs"
-KEPT: Final = 500
+MAX_RUNS: Final = 500
 """Maximum runs. Older ones are removed when a new one is stored."""
 MAX_ROWS: Final = 1_000_000
 """Maximum rows of one stored table."""
@@ -42,7 +42,7 @@ MAX_LINES: Final = 1_000
 PAGE: Final = "page.html"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _PLAIN = (str, int, float, bool, type(None))
-_LEFT_OUT = frozenset({"json", "name", "home", "journal", "archive", "lake", "master", "instance"})
+_TRUNCATED_NOTE = frozenset({"json", "name", "home", "journal", "archive", "lake", "master", "instance"})
 
 
 def narrow_plot_name(plot: str) -> str:
@@ -162,7 +162,7 @@ class RecordingReporter:
             instance=settings.log.instance,
             log=result.get("log"),
             state="failed" if error else "succeeded",
-            by=os.environ.get("SLUICE_ACTOR") or _whoever(),
+            by=os.environ.get("SLUICE_ACTOR") or _user_name(),
             master=settings.master,
             started_at=int(self.began * 1000),
             ended_at=int(time.time() * 1000),
@@ -170,7 +170,7 @@ class RecordingReporter:
             parameters={
                 key: value
                 for key, value in vars(self.arguments).items()
-                if key not in _LEFT_OUT and isinstance(value, _PLAIN) and value not in (None, False, "")
+                if key not in _TRUNCATED_NOTE and isinstance(value, _PLAIN) and value not in (None, False, "")
             },
             result=result,
             error=error.as_dict() if error else None,
@@ -181,7 +181,7 @@ class RecordingReporter:
         shelf = settings.lake / FOLDER
         try:
             _write(shelf, run, self.tables if not error else [], self.html)
-            _tidy(shelf)
+            _remove_old_runs(shelf)
         except OSError as problem:
             self.to.note(f"The run couldn't be recorded in {shelf}: {problem.strerror or problem}.")
             return False
@@ -206,13 +206,13 @@ def _write(shelf: Path, run: StoredRun, tables: Sequence[_RecordedTable], html: 
         shutil.rmtree(making, ignore_errors=True)
 
 
-def _tidy(shelf: Path) -> None:
+def _remove_old_runs(shelf: Path) -> None:
     names = sorted(path.name for path in shelf.iterdir() if not path.name.startswith("."))
-    for name in names[:-KEPT]:
+    for name in names[:-MAX_RUNS]:
         shutil.rmtree(shelf / name, ignore_errors=True)
 
 
-def _whoever() -> str:
+def _user_name() -> str:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

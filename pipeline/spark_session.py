@@ -42,18 +42,18 @@ def require_java(environment: Mapping[str, str] = os.environ) -> Path:
     home = environment.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
     if found is None or not os.access(found, os.X_OK):
-        raise _no_java(
-            f"JAVA_HOME is {home}, and there is no java in it" if home else "there is no java on the PATH"
+        raise _no_java_error(
+            f"JAVA_HOME is {home}, which has no java" if home else "there is no java on the PATH"
         )
     try:
         told = subprocess.run(
             [found, "-version"], capture_output=True, text=True, timeout=60, check=False
         ).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise _no_java(f"{found} can't be run ({error})") from None
+        raise _no_java_error(f"{found} can't be run ({error})") from None
     version = java_version(told)
     if version < JAVA_NEEDED:
-        raise _no_java(f"{found} is Java {version or 'of an unknown version'}")
+        raise _no_java_error(f"{found} is Java {version or 'of an unknown version'}")
     return Path(found)
 
 
@@ -89,10 +89,10 @@ def check_master(master: str, timeout_s: float = 5.0) -> None:
             return
         except (OSError, ValueError, OverflowError) as error:
             problem = str(error)
-    raise _unreachable(master, problem)
+    raise _unreachable_error(master, problem)
 
 
-def _unreachable(master: str, problem: str) -> OperatorError:
+def _unreachable_error(master: str, problem: str) -> OperatorError:
     return OperatorError(
         "master_unreachable",
         f"Spark can't be started on {master}: {problem}.",
@@ -101,35 +101,35 @@ def _unreachable(master: str, problem: str) -> OperatorError:
     )
 
 
-def _not_started(master: str, error: Exception) -> OperatorError:
+def _not_started_error(master: str, error: Exception) -> OperatorError:
     """Return the error for a failed start. Without a cluster it names this machine."""
     problem = error_line(str(error))
     if not master.startswith("local") and getattr(error, "getCondition", lambda: "")() != _NO_JVM:
-        return _unreachable(master, problem)
+        return _unreachable_error(master, problem)
     return OperatorError(
         "spark_not_started",
         f"Spark can't be started on this machine: {problem}.",
-        "Java's own words stand above. See to memory, the temporary directory, and what SPARK_* "
-        "and JAVA_* variables say.",
+        "See Java's output above. Check memory, the temporary directory, and the SPARK_* "
+        "and JAVA_* variables.",
     )
 
 
-def java_version(told: str) -> int:
+def java_version(output: str) -> int:
     """Parse the major version from the output of `java -version`; 0 if there is none.
 
     Java 8 calls itself 1.8.
     """
-    _, _, rest = told.partition('version "')
-    parts = rest.partition('"')[0].replace("-", ".").split(".")
+    _, _, version_text = output.partition('version "')
+    parts = version_text.partition('"')[0].replace("-", ".").split(".")
     number = parts[1] if parts[0] == "1" and len(parts) > 1 else parts[0]
     return int(number) if number.isdigit() else 0
 
 
-def _no_java(why: str) -> OperatorError:
+def _no_java_error(why: str) -> OperatorError:
     return OperatorError(
         "java_missing",
         f"Spark needs Java {JAVA_NEEDED} or newer, and {why}.",
-        "Install it: apt install openjdk-17-jre-headless. All the rest of Sluice works without it.",
+        "Install it: apt install openjdk-17-jre-headless. The rest of Sluice works without Java.",
     )
 
 
@@ -141,8 +141,8 @@ def spark_context(settings: JobSettings, name: str, *, heavy: bool = False) -> I
     worth its time.
     """
     check_machine(settings)
-    with ExitStack() as held:
-        archive = held.enter_context(class_archive(require_java()))
+    with ExitStack() as resources:
+        archive = resources.enter_context(class_archive(require_java()))
         compiler = "" if heavy else "-XX:TieredStopAtLevel=1 "
         options = {"spark.driver.extraJavaOptions": f"{compiler}-XX:+UseSerialGC -Xms64m {archive.options}"}
         try:
@@ -153,7 +153,7 @@ def spark_context(settings: JobSettings, name: str, *, heavy: bool = False) -> I
                 options if settings.master.startswith("local") else {},
             )
         except Exception as error:  # Py4J raises various exceptions for a JVM's failure
-            raise _not_started(settings.master, error) from error
+            raise _not_started_error(settings.master, error) from error
         try:
             yield context
             if archive.is_pending:
@@ -165,7 +165,7 @@ def spark_context(settings: JobSettings, name: str, *, heavy: bool = False) -> I
             context.stop()
             if archive.is_pending:
                 # At exit, so that the result doesn't wait for the archive.
-                atexit.register(_leave_classes, archive, held.pop_all())
+                atexit.register(_store_class_archive, archive, resources.pop_all())
 
 
 @contextmanager
@@ -186,13 +186,13 @@ def _load_sql(context: SparkContext) -> None:
     _session_of(context).range(0, 1, 1, 1).mapInArrow(lambda batches: batches, "id bigint").toArrow()
 
 
-def _leave_classes(archive: JvmClassArchive, held: ExitStack) -> None:
-    with held, suppress(KeyboardInterrupt):
-        if _jvm_ended():
+def _store_class_archive(archive: JvmClassArchive, resources: ExitStack) -> None:
+    with resources, suppress(KeyboardInterrupt):
+        if _end_jvm():
             archive.store()
 
 
-def _jvm_ended() -> bool:
+def _end_jvm() -> bool:
     """End the JVM, which would otherwise outlive this process, and wait for its archive.
 
     Return whether it succeeded.
@@ -216,10 +216,10 @@ def _jvm_ended() -> bool:
 def error_line(text: str) -> str:
     """Return the most informative line of a Java stack trace."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = next(
+    line_found = next(
         (line for line in lines if line.startswith("Caused by:")), lines[0] if lines else "no reason given"
     )
-    return told.removeprefix("Caused by:").strip()[:300].rstrip(".")
+    return line_found.removeprefix("Caused by:").strip()[:300].rstrip(".")
 
 
 def start_session(
@@ -245,13 +245,13 @@ def start_context(
     chosen = SparkConf().setAppName(name)
     if master:
         chosen.setMaster(master)
-    chosen.setAll([*{**_settings_of(master, path, scratch), **(extra or {})}.items()])
+    chosen.setAll([*{**_spark_settings(master, path, scratch), **(extra or {})}.items()])
     context = SparkContext.getOrCreate(chosen)
     context.setLogLevel("ERROR")
     return context
 
 
-def _settings_of(master: str, path: str, scratch: Path) -> dict[str, str]:
+def _spark_settings(master: str, path: str, scratch: Path) -> dict[str, str]:
     chosen = {
         "spark.executorEnv.PYTHONPATH": path,
         "spark.python.unix.domain.socket.enabled": "true",  # over TCP a task took 40 ms longer to start
@@ -276,26 +276,26 @@ def _settings_of(master: str, path: str, scratch: Path) -> dict[str, str]:
 def watch_tasks(context: SparkContext, report: Callable[[int, int], None]) -> Iterator[None]:
     """Within the block, report (tasks done, tasks known) on each change, from a thread."""
     context.setJobGroup(_GROUP, "a pipeline job", interruptOnCancel=True)
-    ended = threading.Event()
+    stopped = threading.Event()
 
     def watch() -> None:
-        seen, noted = (0, 0), time.monotonic()
-        while not ended.wait(PROGRESS_SECONDS):
-            if time.monotonic() - noted >= CPU_SECONDS:
+        reported, cpu_recorded_at = (0, 0), time.monotonic()
+        while not stopped.wait(PROGRESS_SECONDS):
+            if time.monotonic() - cpu_recorded_at >= CPU_SECONDS:
                 record_child_cpu()
-                noted = time.monotonic()
+                cpu_recorded_at = time.monotonic()
             tracker = context.statusTracker()
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(_GROUP)]
             stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
             now = (sum(s.numCompletedTasks for s in stages if s), sum(s.numTasks for s in stages if s))
-            if now != seen:
+            if now != reported:
                 report(*now)
-                seen = now
+                reported = now
 
     watcher = threading.Thread(target=watch, name="progress", daemon=True)
     watcher.start()
     try:
         yield
     finally:
-        ended.set()
+        stopped.set()
         watcher.join()

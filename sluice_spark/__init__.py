@@ -112,7 +112,7 @@ def journal(
     options = {name: str(value) for name, value in given.items() if value not in (None, "")}
     with show_fix_in_errors():
         asked = read_options(options)
-        check_log(examine_log(asked.place, asked.request.durable), asked.request)
+        check_log(examine_log(asked.location, asked.request.durable), asked.request)
     register(spark)
     return spark.read.format("sluice").options(**options).load()
 
@@ -122,7 +122,7 @@ def gaps(path: str | Path, *, archive: str | Path | None = None, instance: str |
     given = {"path": path, "archive": archive, "instance": instance}
     with show_fix_in_errors():
         asked = read_options({name: str(value) for name, value in given.items() if value is not None})
-        log = examine_log(asked.place)
+        log = examine_log(asked.location)
         return log.gaps(1, log.frontier)
 
 

@@ -31,14 +31,14 @@ HEADER_DTYPE = np.dtype(
 )
 """Fields of batch headers that become columns. broker_core/batch/layout.py has all fields."""
 _COUNT = slice(8, 12)
-FEW = 16
+MIN_SELECTIVITY = 16
 """If at most one of this many records is wanted, the wanted records are cut out of their batch."""
-MANY = 16
+SELECTIVITY_RETRY_BATCHES = 16
 """Number of following batches that skip the test for FEW after a batch failed it.
 
 A common topic would never pass the test.
 """
-ALONE = 32
+MIN_VECTORIZED = 32
 """Below this number dictionaries are walked one by one.
 
 One step of NumPy costs as much as this many of Python.
@@ -69,73 +69,73 @@ class DictionaryEntries(NamedTuple):
     names: pa.Array
     bases: Ints
     """Index of each dictionary's first entry, which is the publisher."""
-    name_of: Ints | None
+    name_indexes: Ints | None
     """Index into `names` of each entry; None: equal to the entry's own index."""
-    wanted: npt.NDArray[np.bool_] | None
+    is_wanted: npt.NDArray[np.bool_] | None
     """Mask of the entries that are wanted topics; None: all."""
 
-    def texts(self, places: Ints) -> pa.Array:
+    def texts(self, indexes: Ints) -> pa.Array:
         """Return the texts of the entries at these indexes."""
-        return self.names.take(pa.array(places if self.name_of is None else self.name_of[places]))
+        return self.names.take(pa.array(indexes if self.name_indexes is None else self.name_indexes[indexes]))
 
 
 class ArrowBatchBuilder:
     """Builder of one Arrow batch from many record batches."""
 
-    def __init__(self, schema: pa.Schema, instance: str, wanted: RecordFilter) -> None:
+    def __init__(self, schema: pa.Schema, instance: str, record_filter: RecordFilter) -> None:
         self._schema = schema
         self._instance = instance
-        self._wanted = wanted
-        self._many = 0
-        self._marks = tuple(len(name).to_bytes(2, "little") + name for name in wanted.names)
+        self._filter = record_filter
+        self._skips_left = 0
+        self._marks = tuple(len(name).to_bytes(2, "little") + name for name in record_filter.names)
         self._clear()
 
     def _clear(self) -> None:
         self.records = 0
         self.nbytes = 0
-        self._heads: list[Any] = []
+        self._batch_headers: list[Any] = []
         self._dictionaries: list[bytes] = []
-        self._found: list[list[tuple[int, bytes]]] = []
+        self._topic_entries: list[list[tuple[int, bytes]]] = []
         self._tables: list[Any] = []
         self._headers: list[Any] = []
         self._bodies: list[Any] = []
         self._explicit: list[tuple[int, npt.NDArray[np.uint64]]] = []
-        self._passed: list[tuple[int, int, Rows]] = []
+        self._filtered: list[tuple[int, int, Rows]] = []
 
-    def add(self, batch: Batch, passed: Rows | None = None) -> None:
-        """Add a batch, or its rows `passed`, which a filter selected.
+    def add(self, batch: Batch, filtered_rows: Rows | None = None) -> None:
+        """Add a batch, or its rows `filtered_rows`, which a filter selected.
 
         A batch without wanted records costs only this call.
         """
-        header, view, wanted = batch.header, batch.buf, self._wanted
+        header, view, record_filter = batch.header, batch.buf, self._filter
         at = header.accepted_at
-        if (wanted.first_at is not None and at < wanted.first_at) or (
-            wanted.last_at is not None and at > wanted.last_at
+        if (record_filter.first_at is not None and at < record_filter.first_at) or (
+            record_filter.last_at is not None and at > record_filter.last_at
         ):
             return
-        if passed is not None and not len(passed):
+        if filtered_rows is not None and not len(filtered_rows):
             return
         count, headers_length = header.count, header.headers_length
         rows_at = HEADER_SIZE + header.dictionary_length
         raw = bytes(view[HEADER_SIZE:rows_at])
         if self._marks:
-            found = _places(raw, self._marks)
-            if not found:
+            topic_entries = _find_topics(raw, self._marks)
+            if not topic_entries:
                 return
-            if self._many:
-                self._many -= 1
-            elif self._add_few(batch, raw, found, passed):
+            if self._skips_left:
+                self._skips_left -= 1
+            elif self._add_selected(batch, raw, topic_entries, filtered_rows):
                 return
             else:
-                self._many = MANY
-            self._found.append(found)
-        elif wanted.needles and not any(needle in raw for needle in wanted.needles):
+                self._skips_left = SELECTIVITY_RETRY_BATCHES
+            self._topic_entries.append(topic_entries)
+        elif record_filter.needles and not any(needle in raw for needle in record_filter.needles):
             return
-        if passed is not None and len(passed) < count:
-            self._passed.append((self.records, self.records + count, passed))
-        # Slices of the batch are kept, not copies; `take` joins them once.
+        if filtered_rows is not None and len(filtered_rows) < count:
+            self._filtered.append((self.records, self.records + count, filtered_rows))
+        # Slices of the batch are kept, not copies; `build_batch` joins them once.
         texts_at = rows_at + count * ROW_SIZE
-        self._heads.append(view[:HEADER_SIZE])
+        self._batch_headers.append(view[:HEADER_SIZE])
         self._dictionaries.append(raw)
         self._tables.append(view[rows_at:texts_at])
         if header.flags & EXPLICIT_SEQUENCES:
@@ -148,20 +148,22 @@ class ArrowBatchBuilder:
         self.records += count
         self.nbytes += batch.nbytes
 
-    def _add_few(self, batch: Batch, raw: bytes, found: list[tuple[int, bytes]], passed: Rows | None) -> bool:
+    def _add_selected(
+        self, batch: Batch, raw: bytes, topic_entries: list[tuple[int, bytes]], filtered_rows: Rows | None
+    ) -> bool:
         """Copy the wanted records out of the batch if they are few; return False if they aren't."""
         header, view = batch.header, memoryview(batch.buf)
         count, rows_at = header.count, HEADER_SIZE + header.dictionary_length
         table = np.frombuffer(view, ROW_DTYPE, count, rows_at)
         topics = table["topic"]
-        chosen = topics == found[0][0]
-        for place, _ in found[1:]:
-            chosen |= topics == place
-        rows = np.flatnonzero(chosen)
-        if len(rows) * FEW > count:
+        is_chosen = topics == topic_entries[0][0]
+        for index, _ in topic_entries[1:]:
+            is_chosen |= topics == index
+        rows = np.flatnonzero(is_chosen)
+        if len(rows) * MIN_SELECTIVITY > count:
             return False
-        if passed is not None:
-            rows = np.intersect1d(rows, passed, assume_unique=True)
+        if filtered_rows is not None:
+            rows = np.intersect1d(rows, filtered_rows, assume_unique=True)
         if not len(rows):
             return True
         texts_at = rows_at + count * ROW_SIZE
@@ -171,23 +173,23 @@ class ArrowBatchBuilder:
             texts_at += count * 8
         head = bytearray(view[:HEADER_SIZE])
         head[_COUNT] = len(rows).to_bytes(4, "little")
-        self._heads.append(head)
+        self._batch_headers.append(head)
         self._dictionaries.append(raw)
-        self._found.append(found)
+        self._topic_entries.append(topic_entries)
         self._tables.append(table[rows].tobytes())
         self._explicit.append((self.records, sequences))
         if header.headers_length:
-            self._headers += _texts(view, texts_at, table["headers"], rows)
-        self._bodies += _texts(view, texts_at + header.headers_length, table["body"], rows)
+            self._headers += _copy_texts(view, texts_at, table["headers"], rows)
+        self._bodies += _copy_texts(view, texts_at + header.headers_length, table["body"], rows)
         self.records += len(rows)
         self.nbytes += len(raw)
         return True
 
-    def take(self) -> pa.RecordBatch | None:
+    def build_batch(self) -> pa.RecordBatch | None:
         """Return the wanted records added since the last call; None if there are none."""
-        if not self._heads:
+        if not self._batch_headers:
             return None
-        heads = np.frombuffer(b"".join(self._heads), HEADER_DTYPE)
+        heads = np.frombuffer(b"".join(self._batch_headers), HEADER_DTYPE)
         rows = np.frombuffer(b"".join(self._tables), ROW_DTYPE)
         columns = self._decode(heads, rows)
         self._clear()
@@ -219,7 +221,7 @@ class ArrowBatchBuilder:
         def joined(lengths: npt.NDArray[Any], parts: list[Any]) -> pa.Array:
             if not parts and not lengths.any():  # records usually have no headers
                 return pa.repeat(pa.scalar(b"", pa.binary()), len(pick(sequences)))
-            made = _binary(lengths, parts)
+            made = _binary_column(lengths, parts)
             return made if chosen is None else made.take(pa.array(chosen))
 
         made: dict[str, Callable[[], pa.Array]] = {
@@ -229,7 +231,7 @@ class ArrowBatchBuilder:
             "epoch": lambda: pa.array(spread(heads["epoch"].astype(np.int32))),
             "topic": lambda: entries.texts(pick(topics)),
             "publisher": lambda: entries.texts(spread(entries.bases)),
-            "publisher_sequence": lambda: _numbered(
+            "publisher_sequence": lambda: _publisher_sequences(
                 spread(heads["first_publisher_sequence"].astype(np.int64)), pick(rows["delta"])
             ),
             "header": lambda: joined(rows["headers"], self._headers),
@@ -238,10 +240,10 @@ class ArrowBatchBuilder:
         return {name: made[name]() for name in self._schema.names}
 
     def _entries(self) -> DictionaryEntries:
-        wanted = self._wanted
+        wanted = self._filter
         if self._marks:
-            return _named(self._dictionaries, self._found)
-        names, bases = _entries(self._dictionaries)
+            return _build_known_entries(self._dictionaries, self._topic_entries)
+        names, bases = _build_entries(self._dictionaries)
         if wanted.topic is None:
             return DictionaryEntries(names, bases, None, None)
         # Test each distinct name once, however many dictionaries contain it.
@@ -259,22 +261,22 @@ class ArrowBatchBuilder:
     def _mask(
         self, sequences: Ints, topics: Ints, entries: DictionaryEntries
     ) -> npt.NDArray[np.bool_] | None:
-        wanted = self._wanted
+        wanted = self._filter
         masks: list[npt.NDArray[np.bool_]] = []
         if sequences[0] < wanted.first or sequences[-1] > wanted.last:
             masks.append((sequences >= wanted.first) & (sequences <= wanted.last))
-        if entries.wanted is not None:
-            masks.append(entries.wanted[topics])
-        if self._passed:
+        if entries.is_wanted is not None:
+            masks.append(entries.is_wanted[topics])
+        if self._filtered:
             passed = np.ones(len(sequences), np.bool_)
-            for start, stop, rows in self._passed:
+            for start, stop, rows in self._filtered:
                 passed[start:stop] = False
                 passed[start + rows] = True
             masks.append(passed)
         return np.logical_and.reduce(masks) if masks else None
 
 
-def _texts(view: memoryview, at: int, lengths: npt.NDArray[Any], rows: Rows) -> list[bytes]:
+def _copy_texts(view: memoryview, at: int, lengths: npt.NDArray[Any], rows: Rows) -> list[bytes]:
     """Copy the headers or bodies of some rows, so that their batch can be freed."""
     ends = np.cumsum(lengths, dtype=np.int64)[rows]
     starts = ends - lengths[rows]
@@ -283,7 +285,7 @@ def _texts(view: memoryview, at: int, lengths: npt.NDArray[Any], rows: Rows) -> 
     ]
 
 
-def _places(raw: bytes, marks: Iterable[bytes]) -> list[tuple[int, bytes]]:
+def _find_topics(raw: bytes, marks: Iterable[bytes]) -> list[tuple[int, bytes]]:
     """Return index and name of the dictionary entries that are wanted topics.
 
     `marks` are the names preceded by their lengths, as in the dictionary. A name may occur twice. Names
@@ -291,29 +293,31 @@ def _places(raw: bytes, marks: Iterable[bytes]) -> list[tuple[int, bytes]]:
     zero, in its length, and its index is the number of zeros before it. In any other dictionary a mark may
     occur within an entry, so its entries are walked one by one.
     """
-    targets = sorted((one, name) for name in marks for one in _all(raw, name))
+    targets = sorted((offset, name) for name in marks for offset in _find_all(raw, name))
     last = raw[0] | raw[1] << 8
     if targets and raw.rstrip(b"\0").count(b"\0", 2) == last:
-        return [(place, mark[2:]) for at, mark in targets if (place := raw.count(b"\0", 2, at))]
-    found: list[tuple[int, bytes]] = []
-    at, place = 2, 0
+        return [(index, mark[2:]) for at, mark in targets if (index := raw.count(b"\0", 2, at))]
+    topic_entries: list[tuple[int, bytes]] = []
+    at, index = 2, 0
     for target, mark in targets:
-        while at < target and place < last:
+        while at < target and index < last:
             at += 2 + (raw[at] | raw[at + 1] << 8)
-            place += 1
-        if at == target and 0 < place < last:  # entry 0 is the publisher
-            found.append((place, mark[2:]))
-    return found
+            index += 1
+        if at == target and 0 < index < last:  # entry 0 is the publisher
+            topic_entries.append((index, mark[2:]))
+    return topic_entries
 
 
-def _all(raw: bytes, mark: bytes) -> Iterator[int]:
+def _find_all(raw: bytes, mark: bytes) -> Iterator[int]:
     at = raw.find(mark)
     while at >= 0:
         yield at
         at = raw.find(mark, at + 1)
 
 
-def _named(dictionaries: list[bytes], found: list[list[tuple[int, bytes]]]) -> DictionaryEntries:
+def _build_known_entries(
+    dictionaries: list[bytes], topic_entries: list[list[tuple[int, bytes]]]
+) -> DictionaryEntries:
     """Build the entries if the indexes of wanted topics are known.
 
     Only these and the publishers get names.
@@ -322,17 +326,21 @@ def _named(dictionaries: list[bytes], found: list[list[tuple[int, bytes]]]) -> D
     bases = np.cumsum(numbers) - numbers
     names: dict[bytes, int] = {}
     publishers = [names.setdefault(raw[4 : 4 + (raw[2] | raw[3] << 8)], len(names)) for raw in dictionaries]
-    counts = np.fromiter(map(len, found), np.int64, len(found))
-    places = np.repeat(bases, counts) + [place for one in found for place, _ in one]
-    name_of = np.zeros(int(numbers.sum()), np.int64)
-    name_of[bases] = publishers
-    name_of[places] = [names.setdefault(text, len(names)) for one in found for _, text in one]
-    wanted = np.zeros(len(name_of), np.bool_)
-    wanted[places] = True
-    return DictionaryEntries(pa.array(list(names), pa.binary()).view(pa.string()), bases, name_of, wanted)
+    counts = np.fromiter(map(len, topic_entries), np.int64, len(topic_entries))
+    indexes = np.repeat(bases, counts) + [index for entries in topic_entries for index, _ in entries]
+    name_indexes = np.zeros(int(numbers.sum()), np.int64)
+    name_indexes[bases] = publishers
+    name_indexes[indexes] = [
+        names.setdefault(text, len(names)) for entries in topic_entries for _, text in entries
+    ]
+    is_wanted = np.zeros(len(name_indexes), np.bool_)
+    is_wanted[indexes] = True
+    return DictionaryEntries(
+        pa.array(list(names), pa.binary()).view(pa.string()), bases, name_indexes, is_wanted
+    )
 
 
-def _entries(dictionaries: list[bytes]) -> tuple[pa.Array, Ints]:
+def _build_entries(dictionaries: list[bytes]) -> tuple[pa.Array, Ints]:
     """Return all entries of the dictionaries as one text column, and each dictionary's first index."""
     raw = b"".join(dictionaries)
     data = np.frombuffer(raw, np.uint8)
@@ -345,8 +353,10 @@ def _entries(dictionaries: list[bytes]) -> tuple[pa.Array, Ints]:
         edges = _edges_by_steps(raw, data, at, numbers, bases)
     # Entries alternate with the length fields between them in one column, so every second element is an
     # entry.
-    whole = pa.Array.from_buffers(pa.string(), edges.size - 1, [None, pa.py_buffer(edges), pa.py_buffer(raw)])
-    return whole.take(pa.array(np.arange(0, edges.size - 1, 2))), bases
+    alternating = pa.Array.from_buffers(
+        pa.string(), edges.size - 1, [None, pa.py_buffer(edges), pa.py_buffer(raw)]
+    )
+    return alternating.take(pa.array(np.arange(0, edges.size - 1, 2))), bases
 
 
 def _edges_by_zeros(
@@ -385,9 +395,9 @@ def _edges_by_steps(
     sizes = data[:-1] | data[1:].astype(np.int32) << 8  # the length field at each offset, if there is one
     edges = np.empty(2 * int(numbers.sum()), np.int32)
     order = np.argsort(-numbers, kind="stable")  # longest first, so that unfinished ones are in front
-    at, edge, left = at[order] + 2, 2 * bases[order], -numbers[order]
+    at, edge, remaining = at[order] + 2, 2 * bases[order], -numbers[order]
     step = 0
-    while (active := int(left.searchsorted(-step))) >= ALONE:
+    while (active := int(remaining.searchsorted(-step))) >= MIN_VECTORIZED:
         at, edge = at[:active], edge[:active]
         begin = at + 2
         at = begin + sizes[at]
@@ -395,22 +405,24 @@ def _edges_by_steps(
         edges[edge + 1] = at
         edge = edge + 2
         step += 1
-    for place, first, last in zip(at[:active].tolist(), edge[:active].tolist(), left.tolist(), strict=False):
-        found: list[int] = []
+    for position, first, last in zip(
+        at[:active].tolist(), edge[:active].tolist(), remaining.tolist(), strict=False
+    ):
+        edges_of_dictionary: list[int] = []
         for _ in range(-last - step):
-            begin_at = place + 2
-            place = begin_at + (raw[place] | raw[place + 1] << 8)
-            found += (begin_at, place)
-        edges[first : first + len(found)] = found
+            begin_at = position + 2
+            position = begin_at + (raw[position] | raw[position + 1] << 8)
+            edges_of_dictionary += (begin_at, position)
+        edges[first : first + len(edges_of_dictionary)] = edges_of_dictionary
     return edges
 
 
-def _numbered(bases: Ints, deltas: npt.NDArray[np.uint32]) -> pa.Array:
+def _publisher_sequences(bases: Ints, deltas: npt.NDArray[np.uint32]) -> pa.Array:
     """Return the publisher sequences; null for a publisher that assigns none."""
     return pa.array(bases + deltas, mask=bases == 0)
 
 
-def _binary(lengths: npt.NDArray[np.uint32], parts: list[Any]) -> pa.Array:
+def _binary_column(lengths: npt.NDArray[np.uint32], parts: list[Any]) -> pa.Array:
     """Return a binary column over the joined parts. Offsets are 32-bit: pass less than 2 GiB."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])

@@ -43,7 +43,7 @@ SMALL_RECORDS = 8_192
 """Records up to which filtered Arrow batches are joined. Each batch costs a transfer to Spark."""
 MAX_NAMES = 16
 """Maximum topics that are looked up one by one."""
-MAX_STRETCHES = 512
+MAX_HINT_RANGES = 512
 """Maximum ranges sent with a span. Above it the worker finds them again."""
 SPLIT_BYTES = 128 * 1024 * 1024
 CLOCK_SLACK_NS = 3_600 * 10**9
@@ -90,13 +90,13 @@ class ReadRequest:
         """
         record_schema(self.columns)
         TopicMatcher(self.topics)
-        _filter_of(self)
+        _compile_row_selector(self)
         for first, last in ((self.start, self.end), (self.start_at, self.end_at)):
             if first is not None and last is not None and first > last:
                 raise OperatorError(
                     "bad_range", f"The range ends before it begins: {first} to {last}.", "Swap start and end."
                 )
-        if any(asked is not None and asked < 1 for asked in (self.start, self.end)):
+        if any(bound is not None and bound < 1 for bound in (self.start, self.end)):
             raise OperatorError("bad_range", "A log begins with record 1.", "Give 1 or more.")
 
 
@@ -105,11 +105,11 @@ class TopicMatcher:
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = [TopicPattern.parse(text) for text in patterns]
-        self.all = not self._patterns
+        self.matches_all = not self._patterns
         self.matches: Callable[[str], bool] = lru_cache(maxsize=65_536)(self._match)
 
     def _match(self, topic: str) -> bool:
-        return self.all or any(pattern.matches(topic) for pattern in self._patterns)
+        return self.matches_all or any(pattern.matches(topic) for pattern in self._patterns)
 
     @property
     def literal_parts(self) -> tuple[bytes, ...]:
@@ -138,7 +138,7 @@ def topic_matcher(patterns: tuple[str, ...]) -> TopicMatcher:
     return TopicMatcher(patterns)
 
 
-def plan_read(place: LogLocation, request: ReadRequest) -> list[SegmentSpan]:
+def plan_read(location: LogLocation, request: ReadRequest) -> list[SegmentSpan]:
     """Plan the spans of a request.
 
     One for each segment, or part of a large one, that may have matching records.
@@ -146,7 +146,7 @@ def plan_read(place: LogLocation, request: ReadRequest) -> list[SegmentSpan]:
     Raises OperatorError no_journal, bad_range; JournalError bookmark_gone if the log lacks requested
     records.
     """
-    return plan_log(examine_log(place, request.durable), request)
+    return plan_log(examine_log(location, request.durable), request)
 
 
 def plan_log(log: LogSnapshot, request: ReadRequest) -> list[SegmentSpan]:
@@ -156,9 +156,9 @@ def plan_log(log: LogSnapshot, request: ReadRequest) -> list[SegmentSpan]:
     for number, segment in enumerate(log.segments):
         if number + 1 < len(log.segments) and log.segments[number + 1] <= first:
             continue
-        span = SegmentSpan(segment, max(segment, first), min(log.end_of(number), last))
-        if span.first <= span.last and _may_hold(sidecar_summary(log.place, segment), request):
-            spans += _wanted_of(log.place, span, request, topics)
+        span = SegmentSpan(segment, max(segment, first), min(log.segment_end(number), last))
+        if span.first <= span.last and _may_match(sidecar_summary(log.location, segment), request):
+            spans += _split_wanted(log.location, span, request, topics)
     return spans
 
 
@@ -167,11 +167,11 @@ def check_log(log: LogSnapshot, request: ReadRequest) -> tuple[int, int]:
 
     Raises OperatorError bad_range; JournalError bookmark_gone.
     """
-    found = sequence_bounds(log, request)
-    refused = gaps_in_request(log, request)
-    if refused and not request.skip_gaps:
-        raise gap_error(refused[0], log)
-    return found
+    bounds = sequence_bounds(log, request)
+    gaps = gaps_in_request(log, request)
+    if gaps and not request.skip_gaps:
+        raise gap_error(gaps[0], log)
+    return bounds
 
 
 def sequence_bounds(log: LogSnapshot, request: ReadRequest) -> tuple[int, int]:
@@ -180,13 +180,12 @@ def sequence_bounds(log: LogSnapshot, request: ReadRequest) -> tuple[int, int]:
     Raises OperatorError bad_range.
     """
     request.check()
-    for asked in (request.start, request.end):
-        if asked is not None and asked > log.frontier:
+    for bound in (request.start, request.end):
+        if bound is not None and bound > log.frontier:
             raise OperatorError(
                 "bad_range",
-                f"Record {asked} was asked for, and the log of {log.place.instance} ends with "
-                f"{log.frontier}.",
-                "Give a record that is there.",
+                f"Record {bound} doesn't exist: the log of {log.location.instance} ends with {log.frontier}.",
+                "Give an existing record.",
                 frontier=log.frontier,
             )
     return (
@@ -202,11 +201,11 @@ def gaps_in_request(log: LogSnapshot, request: ReadRequest) -> list[LogGap]:
     ones always are.
     """
     _, last = sequence_bounds(log, request)
-    found = log.gaps(request.start or 1, last)
-    return [gap for gap in found if request.start is not None or gap.why != REMOVED]
+    gaps = log.gaps(request.start or 1, last)
+    return [gap for gap in gaps if request.start is not None or gap.why != REMOVED]
 
 
-def _may_hold(index: SegmentIndex | None, request: ReadRequest) -> bool:
+def _may_match(index: SegmentIndex | None, request: ReadRequest) -> bool:
     """Whether a segment may have matching records, by its sidecar."""
     if index is None:
         return True
@@ -215,113 +214,122 @@ def _may_hold(index: SegmentIndex | None, request: ReadRequest) -> bool:
     return request.end_at is None or index.first_at - CLOCK_SLACK_NS <= request.end_at
 
 
-def _wanted_of(
-    place: LogLocation, span: SegmentSpan, request: ReadRequest, topics: TopicMatcher
+def _split_wanted(
+    location: LogLocation, span: SegmentSpan, request: ReadRequest, topics: TopicMatcher
 ) -> Iterator[SegmentSpan]:
     """Yield the parts of a span to read, each of about a task's bytes."""
-    found = None
-    if not topics.all:
-        found = _choice(place, span, open_segment(place, span.segment), request, topics)
-    nbytes = 0 if found is None else sum(one.end - one.offset for one in found.stretches)
-    if found is None or nbytes > request.split_bytes:
-        yield from split_span(place, with_size(place, span), request.split_bytes)
+    hint = None
+    if not topics.matches_all:
+        hint = _find_hint(location, span, open_segment(location, span.segment), request, topics)
+    nbytes = (
+        0 if hint is None else sum(indexed_range.end - indexed_range.offset for indexed_range in hint.ranges)
+    )
+    if hint is None or nbytes > request.split_bytes:
+        yield from split_span(location, with_size(location, span), request.split_bytes)
     elif nbytes:
-        yield span._replace(nbytes=nbytes, choice=found if len(found.stretches) <= MAX_STRETCHES else None)
+        yield span._replace(nbytes=nbytes, hint=hint if len(hint.ranges) <= MAX_HINT_RANGES else None)
 
 
 def read_spans(
-    place: LogLocation, spans: Sequence[SegmentSpan], request: ReadRequest
+    location: LogLocation, spans: Sequence[SegmentSpan], request: ReadRequest
 ) -> Iterator[pa.RecordBatch]:
     """Yield the matching records of several spans, in order, in Arrow batches of useful size."""
-    kept: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     rows = 0
     for span in spans:
-        for made in read_span(place, span, request):
-            if not kept and made.num_rows >= SMALL_RECORDS:
-                yield made
+        for batch in read_span(location, span, request):
+            if not pending and batch.num_rows >= SMALL_RECORDS:
+                yield batch
                 continue
-            kept.append(made)
-            rows += made.num_rows
+            pending.append(batch)
+            rows += batch.num_rows
             if rows >= SMALL_RECORDS:
-                yield pa.concat_batches(kept)
-                kept, rows = [], 0
-    if kept:
-        yield pa.concat_batches(kept)
+                yield pa.concat_batches(pending)
+                pending, rows = [], 0
+    if pending:
+        yield pa.concat_batches(pending)
 
 
 def read_span(
-    place: LogLocation, span: SegmentSpan, request: ReadRequest, met: Callable[[Batch], None] | None = None
+    location: LogLocation,
+    span: SegmentSpan,
+    request: ReadRequest,
+    on_batch: Callable[[Batch], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the matching records of a span, in order, as Arrow batches.
 
-    `met` is called with each batch read, even without matching records. Raises JournalError if the span
+    `on_batch` is called with each batch read, even without matching records. Raises JournalError if the span
     isn't complete.
     """
     topics = topic_matcher(request.topics)
-    source = open_segment(place, span.segment)
-    choice = span.choice
-    if choice is None or (choice.topics, choice.times) != (
+    source = open_segment(location, span.segment)
+    hint = span.hint
+    if hint is None or (hint.topics, hint.times) != (
         request.topics,
         (request.start_at, request.end_at),
     ):
-        choice = _choice(place, span, source, request, topics)
-    wanted = RecordFilter(
-        topic=None if topics.all else topics.matches,
+        hint = _find_hint(location, span, source, request, topics)
+    record_filter = RecordFilter(
+        topic=None if topics.matches_all else topics.matches,
         needles=topics.literal_parts,
-        names=topics.matching_topics if choice is None else choice.names,
+        names=topics.matching_topics if hint is None else hint.names,
         first=span.first,
         last=span.last,
         first_at=request.start_at,
         last_at=request.end_at,
     )
-    gatherer = ArrowBatchBuilder(record_schema(request.columns), place.instance, wanted)
-    passing = _filter_of(request)
-    for at in (None,) if choice is None else choice.stretches:
-        part = span if at is None else _within(span, at)
-        for batch in read_batches(place, part, source, at=at, skip_gaps=request.skip_gaps):
-            if met is not None:
-                met(batch)
-            gatherer.add(batch, None if passing is None else passing(batch, topics))
-            if gatherer.records >= GATHER_RECORDS or gatherer.nbytes >= GATHER_BYTES:
-                made = gatherer.take()
-                if made is not None:
-                    yield made
-    made = gatherer.take()
-    if made is not None:
-        yield made
+    builder = ArrowBatchBuilder(record_schema(request.columns), location.instance, record_filter)
+    select_rows = _compile_row_selector(request)
+    for at in (None,) if hint is None else hint.ranges:
+        clipped = span if at is None else _clip_span(span, at)
+        for batch in read_batches(location, clipped, source, indexed_range=at, skip_gaps=request.skip_gaps):
+            if on_batch is not None:
+                on_batch(batch)
+            builder.add(batch, None if select_rows is None else select_rows(batch, topics))
+            if builder.records >= GATHER_RECORDS or builder.nbytes >= GATHER_BYTES:
+                arrow_batch = builder.build_batch()
+                if arrow_batch is not None:
+                    yield arrow_batch
+    arrow_batch = builder.build_batch()
+    if arrow_batch is not None:
+        yield arrow_batch
 
 
-def _within(span: SegmentSpan, stretch: IndexedRange) -> SegmentSpan:
-    return span._replace(first=max(stretch.first, span.first), last=min(stretch.last, span.last))
+def _clip_span(span: SegmentSpan, indexed_range: IndexedRange) -> SegmentSpan:
+    return span._replace(first=max(indexed_range.first, span.first), last=min(indexed_range.last, span.last))
 
 
-def _choice(
-    place: LogLocation, span: SegmentSpan, source: SegmentSource, request: ReadRequest, topics: TopicMatcher
+def _find_hint(
+    location: LogLocation,
+    span: SegmentSpan,
+    source: SegmentSource,
+    request: ReadRequest,
+    topics: TopicMatcher,
 ) -> SidecarHint | None:
     """Return the ranges of a span that may match, by its segment's sidecar; None: unknown, or all of it."""
-    if topics.all and request.start_at is None and request.end_at is None:
+    if topics.matches_all and request.start_at is None and request.end_at is None:
         return None
-    index = open_index(place, span.segment, source)
-    known = None if index is None else index.topic_index
-    if index is None or known is None or span.last > index.last_sequence:
+    index = open_index(location, span.segment, source)
+    topic_index = None if index is None else index.topic_index
+    if index is None or topic_index is None or span.last > index.last_sequence:
         return None
-    wanted, names = None, topics.matching_topics
+    mask, names = None, topics.matching_topics
     if names:
-        wanted = known.topic_mask(name.decode() for name in names)
-    elif not topics.all:
-        listed = list(filter(topics.matches, known.known_topics()))
-        wanted = known.topic_mask(listed)
-        if known.topics is not None and len(listed) <= MAX_NAMES:
-            names = frozenset(topic.encode() for topic in listed)
-    until = MAX_SEQUENCE if request.end_at is None else request.end_at + CLOCK_SLACK_NS
-    found = index.ranges_to_read(wanted, span.first, span.last, request.start_at or 0, until)
-    return SidecarHint(request.topics, (request.start_at, request.end_at), tuple(found), names)
+        mask = topic_index.topic_mask(name.decode() for name in names)
+    elif not topics.matches_all:
+        topics_of_segment = list(filter(topics.matches, topic_index.known_topics()))
+        mask = topic_index.topic_mask(topics_of_segment)
+        if topic_index.topics is not None and len(topics_of_segment) <= MAX_NAMES:
+            names = frozenset(topic.encode() for topic in topics_of_segment)
+    last_at = MAX_SEQUENCE if request.end_at is None else request.end_at + CLOCK_SLACK_NS
+    ranges = index.ranges_to_read(mask, span.first, span.last, request.start_at or 0, last_at)
+    return SidecarHint(request.topics, (request.start_at, request.end_at), tuple(ranges), names)
 
 
-Passing = Callable[[Batch, TopicMatcher], Rows]
+RowSelector = Callable[[Batch, TopicMatcher], Rows]
 
 
-def _filter_of(request: ReadRequest) -> Passing | None:
+def _compile_row_selector(request: ReadRequest) -> RowSelector | None:
     """Return a function that selects the rows of a batch by the request's filter; None without a filter.
 
     Raises ClientError bad_filter, OperatorError bad_setting.
@@ -337,9 +345,9 @@ def _filter_of(request: ReadRequest) -> Passing | None:
     compiled: Filter = compile_filter(request.filter)
     decoder: Decoder | None = decoder_for(request.message_type)
 
-    def passing(batch: Batch, topics: TopicMatcher) -> Rows:
+    def select_rows(batch: Batch, topics: TopicMatcher) -> Rows:
         candidates: Rows | None = None
-        if not topics.all:
+        if not topics.matches_all:
             chosen = np.array([topics.matches(topic) for topic in batch.topics])
             candidates = np.flatnonzero(chosen[batch.topic_indexes.astype(np.int64) - 1])
             if not len(candidates):
@@ -348,4 +356,4 @@ def _filter_of(request: ReadRequest) -> Passing | None:
             compiled, candidates
         )
 
-    return passing
+    return select_rows

@@ -30,7 +30,7 @@ _Table = npt.NDArray[np.uint32]
 
 def install_fallbacks() -> None:
     """Register a replacement for each missing package in `sys.modules`."""
-    for name, made in _STANDINS.items():
+    for name, made in _FALLBACKS.items():
         if name not in sys.modules and find_spec(name) is None:
             for module in made():
                 sys.modules[module.__name__] = module
@@ -163,7 +163,7 @@ class _Struct:
         dataclass(frozen=frozen, eq=eq)(cls)
 
 
-_STANDINS: dict[str, Callable[[], list[types.ModuleType]]] = {
+_FALLBACKS: dict[str, Callable[[], list[types.ModuleType]]] = {
     "fastcrc": _fastcrc,
     "isal": _isal,
     "orjson": _orjson,

@@ -16,16 +16,17 @@ from contextlib import contextmanager
 from broker_core.journal.files import FileSystem
 from broker_core.journal.reader_leases import ReaderLease, release_lease, remove_expired_leases, write_lease
 from sluice_spark.location import LogLocation
+from sluice_spark.log import LogSnapshot, examine_log
 
 TERM_S = 120.0
 RENEW_S = 20.0
 
 
 class LeaseHolder:
-    """A lease that its owner renews. `advance` releases records before a sequence."""
+    """Lease that its owner renews. `advance` releases records before a sequence."""
 
-    def __init__(self, place: LogLocation, name: str, owner: str, sequence: int, term_s: float) -> None:
-        self._place = place
+    def __init__(self, location: LogLocation, name: str, owner: str, sequence: int, term_s: float) -> None:
+        self._location = location
         self._name = name
         self._owner = owner
         self._sequence = sequence
@@ -36,23 +37,22 @@ class LeaseHolder:
         """Write the lease with a new term. Raises OSError."""
         with self._lock:
             lease = ReaderLease(self._owner, self._sequence, time.time_ns() + self._term_ns)
-            write_lease(FileSystem(), self._place.directory, self._place.instance, self._name, lease)
+            write_lease(FileSystem(), self._location.directory, self._location.instance, self._name, lease)
 
     def advance(self, sequence: int) -> None:
-        """Release the records before `sequence`. Raises OSError."""
-        if sequence > self._sequence:
-            self._sequence = sequence
-            self.renew()
+        """Release the records before `sequence`, with the next renewal."""
+        with self._lock:
+            self._sequence = max(self._sequence, sequence)
 
     def release(self) -> None:
         """Remove the lease. Raises OSError."""
         with self._lock:
-            release_lease(self._place.directory, self._place.instance, self._name)
+            release_lease(self._location.directory, self._location.instance, self._name)
 
 
 @contextmanager
 def hold_lease(
-    place: LogLocation, what: str, sequence: int, note: Callable[[str], None], renew_s: float = RENEW_S
+    location: LogLocation, purpose: str, sequence: int, note: Callable[[str], None], renew_s: float = RENEW_S
 ) -> Iterator[LeaseHolder]:
     """Hold a lease from `sequence` on within the block. A thread renews it.
 
@@ -60,37 +60,54 @@ def hold_lease(
     remove records that the job still has to read, which raises a named error.
     """
     host = socket.gethostname()
-    hold = LeaseHolder(
-        place,
-        f"{what}.{host[:30]}.{os.getpid()}",
-        f"{what} on {host} (process {os.getpid()})",
+    holder = LeaseHolder(
+        location,
+        f"{purpose}.{host[:30]}.{os.getpid()}",
+        f"{purpose} on {host} (process {os.getpid()})",
         sequence,
         TERM_S,
     )
-    remove_expired_leases(place.directory, place.instance, time.time_ns())
+    remove_expired_leases(location.directory, location.instance, time.time_ns())
     try:
-        hold.renew()
+        holder.renew()
     except OSError as error:
-        note(f"The log can't be held while it is read ({error}): don't remove segments meanwhile.")
-        yield hold
+        note(f"The job can't take a lease on the log ({error}). Don't remove segments until it has ended.")
+        yield holder
         return
-    ended = threading.Event()
+    stopped = threading.Event()
 
-    def keep() -> None:
-        while not ended.wait(renew_s):
+    def renew_periodically() -> None:
+        while not stopped.wait(renew_s):
             try:
-                hold.renew()
+                holder.renew()
             except OSError as error:
                 note(f"The lease on the log couldn't be renewed: {error}.")
 
-    keeper = threading.Thread(target=keep, name="lease", daemon=True)
-    keeper.start()
+    thread = threading.Thread(target=renew_periodically, name="lease", daemon=True)
+    thread.start()
     try:
-        yield hold
+        yield holder
     finally:
-        ended.set()
-        keeper.join()
+        stopped.set()
+        thread.join()
         try:
-            hold.release()
+            holder.release()
         except OSError as error:
-            note(f"The lease on the log couldn't be dropped, and runs out by itself: {error}.")
+            note(f"The lease on the log couldn't be released. It expires automatically: {error}.")
+
+
+@contextmanager
+def pin_log(
+    location: LogLocation, purpose: str, note: Callable[[str], None], durable: int | None = None
+) -> Iterator[tuple[LogSnapshot, LeaseHolder]]:
+    """Pin a log for a job within the block: yield a snapshot of the log, and the lease that protects it.
+
+    The snapshot is taken after the lease was written, so no segment of it is removed within the block. The
+    lease covers all records until the caller releases those that it doesn't read (`LeaseHolder.advance`).
+    Parameters are those of `hold_lease` and `examine_log`. Raises OperatorError no_journal, other_log before
+    anything is written.
+    """
+    log = examine_log(location, durable)
+    with hold_lease(log.location, purpose, log.first, note) as lease:
+        # Segments may have been removed between the first snapshot and the lease.
+        yield examine_log(log.location, durable), lease

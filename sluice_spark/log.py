@@ -31,7 +31,7 @@ from sluice_spark.segments import (
 )
 
 REMOVED, MISSING, UNKNOWN = "removed", "missing", "unknown"
-_NAMED = 5
+_MAX_NAMED_INSTANCES = 5
 
 
 class LogGap(NamedTuple):
@@ -49,23 +49,25 @@ class LogGap(NamedTuple):
         """Return the gap for manifests and results."""
         told: dict[str, Any] = {"first": self.first, "last": self.last, "why": self.why}
         if self.removed_at:
-            told["removed_at"] = _moment(self.removed_at)
+            told["removed_at"] = _format_time(self.removed_at)
         return told
 
     def __str__(self) -> str:
         records = f"records {self.first} to {self.last}"
         if self.why == REMOVED:
-            return f"{records} were removed" + (f" {_moment(self.removed_at)}" if self.removed_at else "")
+            return f"{records} were removed" + (
+                f" {_format_time(self.removed_at)}" if self.removed_at else ""
+            )
         if self.why == UNKNOWN:
             return f"it isn't known whether {records} existed: the segment header that said so was damaged"
-        return f"{records} are missing, and nothing says that they were removed"
+        return f"{records} are missing, and there is no record of a removal"
 
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
-    """State of a log at one moment. `place.log` is its identity."""
+    """State of a log at one moment. `location.log` is its identity."""
 
-    place: LogLocation
+    location: LogLocation
     segments: tuple[int, ...]
     frontier: int
     """The newest sequence that may be read; 0 for none."""
@@ -78,19 +80,19 @@ class LogSnapshot:
 
     def gaps(self, first: int, last: int) -> list[LogGap]:
         """Return what an interval lacks, oldest first, as far as known without reading records."""
-        found = [*self._before(), *self._between()]
-        cut = [gap._replace(first=max(gap.first, first), last=min(gap.last, last)) for gap in found]
-        real = [gap for gap in cut if gap.first <= gap.last]
-        if not real:
+        gaps = [*self._gaps_before_first(), *self._gaps_between_segments()]
+        clipped = [gap._replace(first=max(gap.first, first), last=min(gap.last, last)) for gap in gaps]
+        nonempty = [gap for gap in clipped if gap.first <= gap.last]
+        if not nonempty:
             return []
-        skipped = self.skipped()
+        skipped = self.skipped_sequences()
         return [
             gap._replace(first=begin, last=end)
-            for gap in real
+            for gap in nonempty
             for begin, end in skipped.gaps_between(gap.first, gap.last)
         ]
 
-    def _before(self) -> Iterable[LogGap]:
+    def _gaps_before_first(self) -> Iterable[LogGap]:
         expected, end = 1, self.first - 1
         for removal in self.removals:
             if removal.first > expected and expected <= end:
@@ -102,75 +104,77 @@ class LogSnapshot:
         if expected <= end:
             yield LogGap(expected, end, MISSING)
 
-    def _between(self) -> Iterable[LogGap]:
+    def _gaps_between_segments(self) -> Iterable[LogGap]:
         for segment, following in pairwise(self.segments):
-            known = sidecar_summary(self.place, segment)
+            known = sidecar_summary(self.location, segment)
             if known is not None and known.last_sequence + 1 < following:
-                why = UNKNOWN if are_skips_unknown(self.place, following) else MISSING
+                why = UNKNOWN if are_skips_unknown(self.location, following) else MISSING
                 yield LogGap(known.last_sequence + 1, following - 1, why)
 
-    def end_of(self, number: int) -> int:
+    def segment_end(self, number: int) -> int:
         """Return the last sequence that a segment (by index) may have.
 
         Up to the next segment, or to the frontier.
         """
         if number + 1 == len(self.segments):
             return self.frontier
-        following, known = self.segments[number + 1], sidecar_summary(self.place, self.segments[number])
+        following, known = self.segments[number + 1], sidecar_summary(self.location, self.segments[number])
         if known is not None and known.last_sequence + 1 == following:
             return following - 1
-        return (skipped_before(self.place, following) or following) - 1
+        return (skipped_before(self.location, following) or following) - 1
 
-    def skipped(self) -> SequenceSet:
+    def skipped_sequences(self) -> SequenceSet:
         """Return the sequences that were skipped: they name no record and never will, so they are no gap.
 
         See journal/segment.py.
         """
         found = SequenceSet()
-        if self.first > 1 and self.segments and (begin := skipped_before(self.place, self.first)):
+        if self.first > 1 and self.segments and (begin := skipped_before(self.location, self.first)):
             found.add(begin, self.first - 1)
         for number, following in enumerate(self.segments[1:]):
-            if (end := self.end_of(number)) + 1 < following:
+            if (end := self.segment_end(number)) + 1 < following:
                 found.add(end + 1, following - 1)
         return found
 
 
-def examine_log(place: LogLocation, durable: int | None = None) -> LogSnapshot:
+def examine_log(location: LogLocation, durable: int | None = None) -> LogSnapshot:
     """Take a snapshot of a log.
 
     `durable`: the durable frontier, if the caller knows it better than the broker's file. Raises
-    OperatorError no_journal if there is no log, other_log if it isn't the log that `place` names.
+    OperatorError no_journal if there is no log, other_log if it isn't the log that `location` names.
     """
-    _check_directories(place)
-    segments = tuple(first_sequences(place))
-    if not segments and not frontier_path(place.directory, place.instance).exists():
-        others = _instances(place)
+    _check_directories(location)
+    segments = tuple(first_sequences(location))
+    if not segments and not frontier_path(location.directory, location.instance).exists():
+        others = _list_instances(location)
         raise OperatorError(
             "no_journal",
-            f"There is no journal of {place.instance} in {place.directory}"
+            f"There is no journal of {location.instance} in {location.directory}"
             f"{'; there is one of ' + ', '.join(others) if others else ''}.",
             "Check the instance's name (the option instance; of a job --instance or "
             "SLUICE_INSTANCE) and the directory.",
             instances=others,
         )
-    identity = _identity(place, segments)
-    if None not in (identity, place.log) and identity != place.log:
-        raise other_log_error(place.instance, f"the log in {place.directory} is", identity, place.log)
-    found = replace(place, log=identity or place.log)
+    identity = _read_identity(location, segments)
+    if None not in (identity, location.log) and identity != location.log:
+        raise other_log_error(
+            location.instance, f"the log in {location.directory} is", identity, location.log
+        )
+    found = replace(location, log=identity or location.log)
     frontier = durable_sequence(found) if durable is None else durable
-    return LogSnapshot(found, segments, frontier, tuple(read_removals(place.directory, place.instance)))
+    return LogSnapshot(found, segments, frontier, tuple(read_removals(location.directory, location.instance)))
 
 
 _UNREADABLE = "one whose identity can't be read"
 
 
-def other_log_error(instance: str, what: str, found: str | None, expected: str | None) -> OperatorError:
+def other_log_error(instance: str, subject: str, found: str | None, expected: str | None) -> OperatorError:
     """Return the error for two logs of one name."""
     return OperatorError(
         "other_log",
-        f"There are two logs of the name {instance}: {what} {found or _UNREADABLE}, and "
-        f"{expected or 'another'} was expected.",
-        "They can't be mixed: use the journal that belongs to it, or write to another place.",
+        f"There are two logs of the name {instance}: {subject} {found or _UNREADABLE}, "
+        f"expected was {expected or 'another'}.",
+        "Use the journal that belongs to it, or write to another directory.",
         found=found,
         expected=expected,
     )
@@ -181,7 +185,7 @@ def gap_error(gap: LogGap, log: LogSnapshot) -> JournalError:
     return JournalError(
         "bookmark_gone",
         f"{str(gap)[:1].upper()}{str(gap)[1:]}.",
-        f"Bring their segments back, start at {gap.last + 1}, or allow gaps (--skip-gaps; gaps=note).",
+        f"Restore their segments, start at {gap.last + 1}, or allow gaps (--skip-gaps; gaps=note).",
         first=gap.first,
         last=gap.last,
         why=gap.why,
@@ -189,10 +193,10 @@ def gap_error(gap: LogGap, log: LogSnapshot) -> JournalError:
     )
 
 
-def _check_directories(place: LogLocation) -> None:
+def _check_directories(location: LogLocation) -> None:
     for what, option, directory in (
-        ("journal", "path", place.directory),
-        ("archive", "archive", place.archive),
+        ("journal", "path", location.directory),
+        ("archive", "archive", location.archive),
     ):
         if directory is not None and not directory.is_dir():
             raise OperatorError(
@@ -202,23 +206,23 @@ def _check_directories(place: LogLocation) -> None:
             )
 
 
-def _instances(place: LogLocation) -> list[str]:
+def _list_instances(location: LogLocation) -> list[str]:
     """Return the names of some instances whose segments are in the journal's directory."""
     names: set[str] = set()
-    for path in place.directory.iterdir():
+    for path in location.directory.iterdir():
         if path.name.endswith((SUFFIX, SUFFIX_COMPRESSED)):
             try:
                 names.add(parse_segment_path(Path(path))[0])
             except OperatorError:
                 continue
-    return sorted(names)[:_NAMED]
+    return sorted(names)[:_MAX_NAMED_INSTANCES]
 
 
-def _identity(place: LogLocation, segments: tuple[int, ...]) -> str | None:
+def _read_identity(location: LogLocation, segments: tuple[int, ...]) -> str | None:
     """Return the log's identity from its newest segments; None if no header can be read."""
     for segment in reversed(segments[-2:]):
         try:
-            return read_log_id(open_segment(replace(place, log=None), segment))
+            return read_log_id(open_segment(replace(location, log=None), segment))
         except JournalError as error:
             if error.code != "journal_damaged":
                 raise
@@ -226,5 +230,5 @@ def _identity(place: LogLocation, segments: tuple[int, ...]) -> str | None:
     return None
 
 
-def _moment(at: int) -> str:
+def _format_time(at: int) -> str:
     return f"{datetime.fromtimestamp(at // 1_000_000_000, UTC):%Y-%m-%dT%H:%M:%SZ}"

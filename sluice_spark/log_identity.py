@@ -17,8 +17,8 @@ def check_log(source: SegmentSource, expected: str) -> None:
     if found != expected:
         raise JournalError(
             "other_log",
-            f"{source.file.path.name} belongs to the log {found}, and this is the log {expected}.",
-            "Somebody put files of two logs together. Move those of one of them away.",
+            f"{source.file.path.name} belongs to log {found}, and this is log {expected}.",
+            "The directory has files of two logs. Move the files of one of them away.",
             file=source.file.path.name,
             found=found,
             expected=expected,

@@ -70,7 +70,7 @@ class StreamLimits:
 class ReadOptions(NamedTuple):
     """Parsed options: the log, the request, and limits of a stream."""
 
-    place: LogLocation
+    location: LogLocation
     request: ReadRequest
     limits: StreamLimits
 
@@ -84,46 +84,52 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     given = {key.lower(): value for key, value in options.items() if value is not None}
     unknown = sorted(key for key in given if key not in OPTIONS and key not in _OTHERS)
     if not _OF_TABLES.isdisjoint(unknown):
-        raise _bad(
+        raise _bad_setting_error(
             "A journal can't be a table of Spark's catalog.",
             "Use CREATE TEMPORARY VIEW … USING sluice OPTIONS (path …), or load().",
         )
     if "checkpointlocation" in unknown:
-        raise _bad("checkpointLocation is of what writes a stream.", f"Give it to writeStream. {READ_ONLY}")
+        raise _bad_setting_error(
+            "checkpointLocation is an option of the stream's writer.", f"Give it to writeStream. {READ_ONLY}"
+        )
     if unknown:
-        raise _bad(f"There is no option {unknown[0]!r}.", f"The options are {', '.join(OPTIONS)}.")
-    place = _place(given)
+        raise _bad_setting_error(
+            f"There is no option {unknown[0]!r}.", f"The options are {', '.join(OPTIONS)}."
+        )
+    location = _location(given)
     start, end = (
-        read_bound(given.get("start", ""), "start", place.instance),
-        read_bound(given.get("end", ""), "end", place.instance),
+        read_bound(given.get("start", ""), "start", location.instance),
+        read_bound(given.get("end", ""), "end", location.instance),
     )
     gaps = given.get("gaps", "error").lower()
     if gaps not in ("error", "note"):
-        raise _bad(f"gaps is {gaps!r}.", "Give error or note.")
+        raise _bad_setting_error(f"gaps is {gaps!r}.", "Give error or note.")
     request = ReadRequest(
-        columns=tuple(_list(given.get("columns", ""))) or None,
-        topics=tuple(_list(given.get("topics", ""))),
+        columns=tuple(_parse_list(given.get("columns", ""))) or None,
+        topics=tuple(_parse_list(given.get("topics", ""))),
         start=start.sequence,
         end=end.sequence,
         start_at=start.at,
         end_at=end.at,
-        durable=_number(given, "durable", 0),
+        durable=_parse_number(given, "durable", 0),
         skip_gaps=gaps == "note",
         filter=given.get("filter", ""),
         message_type=given.get("message_type", "json").lower(),
-        split_bytes=(_number(given, "partition_mb", 1) or SPLIT_BYTES // MB) * MB,
+        split_bytes=(_parse_number(given, "partition_mb", 1) or SPLIT_BYTES // MB) * MB,
     )
     request.check()
     reader = given.get("reader", "")
     if reader and not is_name(reader):
-        raise _bad(f"{reader[:80]!r} can't be a reader's name.", "Take letters, digits, dots, dashes.")
-    hours = _number(given, "lease_hours", 1) or 24
+        raise _bad_setting_error(
+            f"{reader[:80]!r} can't be a reader's name.", "Use letters, digits, dots and dashes."
+        )
+    hours = _parse_number(given, "lease_hours", 1) or 24
     if hours > MAX_LEASE_HOURS:
-        raise _bad(f"lease_hours is {hours}.", f"Give {MAX_LEASE_HOURS} at most.")
+        raise _bad_setting_error(f"lease_hours is {hours}.", f"Give at most {MAX_LEASE_HOURS}.")
     limits = StreamLimits(
-        _number(given, "max_rows", 1), _number(given, "max_bytes", 1), reader, hours * 3_600.0
+        _parse_number(given, "max_rows", 1), _parse_number(given, "max_bytes", 1), reader, hours * 3_600.0
     )
-    return ReadOptions(place, request, limits)
+    return ReadOptions(location, request, limits)
 
 
 def check_batch_options(options: Mapping[str, str]) -> None:
@@ -133,15 +139,17 @@ def check_batch_options(options: Mapping[str, str]) -> None:
     """
     for name in options:
         if name.lower() in OF_STREAMS:
-            raise _bad(
-                f"The option {name} is of a stream, and this is a batch.",
-                "Leave it out, or use readStream. What a batch reads is bounded by start, end and topics.",
+            raise _bad_setting_error(
+                f"The option {name} is for streams only.",
+                "Leave it out, or use readStream. Limit a batch with start, end and topics.",
             )
 
 
-def _place(given: Mapping[str, str]) -> LogLocation:
+def _location(given: Mapping[str, str]) -> LogLocation:
     if not given.get("path"):
-        raise _bad("No journal is named.", "Give its directory as path, in option() or load().")
+        raise _bad_setting_error(
+            "The option path is missing.", "Give the journal's directory in option() or load()."
+        )
     directory = Path(given["path"]).expanduser().absolute()
     if not directory.is_dir():
         raise OperatorError(
@@ -153,7 +161,9 @@ def _place(given: Mapping[str, str]) -> LogLocation:
         archive = beside
     instance = given.get("instance") or _only_instance(directory)
     if not is_name(instance):
-        raise _bad(f"{instance[:80]!r} can't be an instance's name.", "Check the option instance.")
+        raise _bad_setting_error(
+            f"{instance[:80]!r} can't be an instance's name.", "Check the option instance."
+        )
     return LogLocation(directory, archive, instance)
 
 
@@ -182,7 +192,7 @@ def _only_instance(directory: Path) -> str:
     return names.pop()
 
 
-def _list(text: str) -> list[str]:
+def _parse_list(text: str) -> list[str]:
     """Parse a JSON list, or words separated by commas.
 
     A regular expression (`~`) may contain commas, so the whole text is one item.
@@ -193,19 +203,19 @@ def _list(text: str) -> list[str]:
         except orjson.JSONDecodeError:
             found = None
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-            raise _bad(f"{text[:80]!r} isn't a list of texts.", 'Write a,b or ["a", "b"].')
+            raise _bad_setting_error(f"{text[:80]!r} isn't a list of texts.", 'Write a,b or ["a", "b"].')
         return found
     if text.startswith("~"):
         return [text]
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _number(given: Mapping[str, str], name: str, least: int) -> int | None:
+def _parse_number(given: Mapping[str, str], name: str, least: int) -> int | None:
     text = given.get(name, "")
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 19) or int(text) < least:
-        raise _bad(f"{name} is {text[:40]!r}.", f"Give a whole number from {least} on.")
+        raise _bad_setting_error(f"{name} is {text[:40]!r}.", f"Give a whole number from {least} on.")
     return int(text)
 
 
@@ -220,7 +230,7 @@ def read_bound(text: str, name: str, instance: str) -> RangeBound:
     if text.isascii() and text.isdigit() and len(text) < 19:
         return RangeBound(sequence=int(text))
     if _ISO.fullmatch(text):
-        return RangeBound(at=_iso(text, name))
+        return RangeBound(at=_parse_iso(text, name))
     try:
         match parse_bookmark(text):
             case AfterBookmarks((one,)) if one.origin != instance:
@@ -234,26 +244,28 @@ def read_bound(text: str, name: str, instance: str) -> RangeBound:
             case AtTime(at):
                 return RangeBound(at=at)
     except ClientError as error:
-        raise _bad(
+        raise _bad_setting_error(
             f"{name}: {error.sentence}", "Give a bookmark, 2026-11-21T13:45:00Z, or a number."
         ) from None
-    raise _bad(f"{name} is {text[:80]!r}.", "Give one bookmark, 2026-11-21T13:45:00Z, or a number.")
+    raise _bad_setting_error(
+        f"{name} is {text[:80]!r}.", "Give one bookmark, 2026-11-21T13:45:00Z, or a number."
+    )
 
 
-def _iso(text: str, name: str) -> int:
+def _parse_iso(text: str, name: str) -> int:
     whole, point, rest = text.partition(".")
     digits = re.match(r"\d*", rest)
     fraction = digits[0] if point and digits else ""
     try:
         moment = datetime.fromisoformat(whole + rest[len(fraction) :])
     except ValueError:
-        raise _bad(
-            f"{name} is {text!r}, and there is no such time.", "Give one like 2026-11-21T13:45:00Z."
+        raise _bad_setting_error(
+            f"{name} is {text!r}, which isn't a valid time.", "Give one like 2026-11-21T13:45:00Z."
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp()) * 1_000_000_000 + int(fraction.ljust(9, "0") or 0)
 
 
-def _bad(sentence: str, fix: str) -> OperatorError:
+def _bad_setting_error(sentence: str, fix: str) -> OperatorError:
     return OperatorError("bad_setting", sentence, fix)

@@ -16,9 +16,9 @@ from sluice_spark.worker_setup import hide_tracebacks, tune_worker
 class SpanPartition(InputPartition):
     """The spans that one Spark task reads. No paths: the broker may move a file before the task starts."""
 
-    def __init__(self, place: LogLocation, part: SpanGroup) -> None:
+    def __init__(self, location: LogLocation, part: SpanGroup) -> None:
         super().__init__(None)
-        self.place = place
+        self.location = location
         self.part = part
 
 
@@ -29,4 +29,4 @@ def read_partition(partition: SpanPartition, request: ReadRequest) -> Iterator[p
     """
     tune_worker()
     with hide_tracebacks():
-        yield from read_spans(partition.place, partition.part.spans, request)
+        yield from read_spans(partition.location, partition.part.spans, request)

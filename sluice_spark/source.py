@@ -45,40 +45,42 @@ class SluiceSource(DataSource):
         super().__init__(options)
         tune_worker()
         with hide_tracebacks():
-            self.asked = read_options(options)
+            self.parsed_options = read_options(options)
 
     @classmethod
     def name(cls) -> str:
         return SOURCE
 
     def schema(self) -> str:
-        return spark_ddl(record_schema(self.asked.request.columns))
+        return spark_ddl(record_schema(self.parsed_options.request.columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         with hide_tracebacks():
             check_batch_options(self.options)
             self._check_schema(schema)
-        return JournalReader(self.asked.place, self.asked.request)
+        return JournalReader(self.parsed_options.location, self.parsed_options.request)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from broker_core.journal.reader_leases import remove_expired_leases
         from sluice_spark.stream import JournalStream
 
-        remove_expired_leases(self.asked.place.directory, self.asked.place.instance, time.time_ns())
+        remove_expired_leases(
+            self.parsed_options.location.directory, self.parsed_options.location.instance, time.time_ns()
+        )
         refused: OperatorError | None = None
         try:
             self._check_schema(schema)
         except OperatorError as error:
             refused = error  # raised here, PySpark would report an UnboundLocalError of its own instead
-        return JournalStream(*self.asked, refused)
+        return JournalStream(*self.parsed_options, refused)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         with hide_tracebacks():
-            raise OperatorError("bad_setting", "Nothing can be written with the format sluice.", READ_ONLY)
+            raise OperatorError("bad_setting", "The format sluice is read-only.", READ_ONLY)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         with hide_tracebacks():
-            raise OperatorError("bad_setting", "Nothing can be written with the format sluice.", READ_ONLY)
+            raise OperatorError("bad_setting", "The format sluice is read-only.", READ_ONLY)
 
     def _check_schema(self, schema: StructType) -> None:
         """Check that a schema given by the user is the source's own. Raises OperatorError bad_columns.
@@ -89,26 +91,26 @@ class SluiceSource(DataSource):
         if asked != self.schema():
             raise OperatorError(
                 "bad_columns",
-                f"The schema that was given isn't the journal's, which is {self.schema()}.",
-                "Leave schema() out, and choose with the option columns.",
+                f"The given schema differs from the journal's: {self.schema()}.",
+                "Leave schema() out, and select columns with the option columns.",
             )
 
 
 class JournalReader(DataSourceReader):
     """Batch reader: plans on the driver, reads in the workers."""
 
-    def __init__(self, place: LogLocation, request: ReadRequest) -> None:
-        self.place = place
+    def __init__(self, location: LogLocation, request: ReadRequest) -> None:
+        self.location = location
         self.request = request
 
     def partitions(self) -> list[InputPartition]:
         tune_worker()
         with hide_tracebacks():
-            log = examine_log(self.place, self.request.durable)
+            log = examine_log(self.location, self.request.durable)
             spans = plan_log(log, self.request)
             return [
-                SpanPartition(log.place, part)
-                for part in plan_tasks(log.place, spans, self.request.split_bytes)
+                SpanPartition(log.location, part)
+                for part in plan_tasks(log.location, spans, self.request.split_bytes)
             ]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:

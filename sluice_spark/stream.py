@@ -55,7 +55,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(
         self,
-        place: LogLocation,
+        location: LogLocation,
         request: ReadRequest,
         limits: StreamLimits,
         refused: OperatorError | None = None,
@@ -64,7 +64,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         `refused`: an error to raise at the first use; see `SluiceSource.streamReader`.
         """
-        self.place = place
+        self.location = location
         self.request = request
         self.limits = limits
         self.refused = refused
@@ -76,23 +76,25 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset before the first requested record. Raises JournalError bookmark_gone."""
         with hide_tracebacks():
-            log = self._log()
+            self._renew_lease(self.request.start or self._examine().first)
+            # Segments may have been removed before the lease was written.
+            log = self._examine()
             first, _ = sequence_bounds(log, self.request)
             for gap in log.gaps(self.request.start or 1, first) if not self.request.skip_gaps else []:
                 if self.request.start is not None or gap.why != "removed":
                     raise gap_error(gap, log)
             if self.request.start is None and self.request.start_at is not None:
-                first = self._reaching(log, self.request.start_at)
-            self._hold(first)
-            return self._offset(log, max(first, log.first) - 1)
+                first = self._first_reaching(log, self.request.start_at)
+            self._renew_lease(first)
+            return self._make_offset(log, max(first, log.first) - 1)
 
-    def _reaching(self, log: LogSnapshot, moment: int) -> int:
+    def _first_reaching(self, log: LogSnapshot, moment: int) -> int:
         """Return the first record of the first segment that reaches a time (ns UTC).
 
         Earlier rows of that segment are filtered when they are read.
         """
         for segment in log.segments:
-            known = sidecar_summary(log.place, segment)
+            known = sidecar_summary(log.location, segment)
             if known is None or known.last_at >= moment:
                 return segment
         return log.frontier + 1
@@ -100,26 +102,26 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch."""
         with hide_tracebacks():
-            log = self._log(start)
-            done = self._done(start)
-            self._hold(done + 1)
+            log = self._examine(start)
+            done = self._processed_sequence(start)
+            self._renew_lease(done + 1)
             last = log.frontier if self.request.end is None else min(self.request.end, log.frontier)
             if self.final is not None:
                 last = min(last, self.final)
             if last > done and not isinstance(limit, ReadAllAvailable):
-                last = self._limited(log, done + 1, last, limit)
-            return self._offset(log, max(done, last))
+                last = self._limit_batch(log, done + 1, last, limit)
+            return self._make_offset(log, max(done, last))
 
-    def _limited(self, log: LogSnapshot, first: int, last: int, limit: ReadLimit) -> int:
+    def _limit_batch(self, log: LogSnapshot, first: int, last: int, limit: ReadLimit) -> int:
         """Return the last record of the next micro-batch under the limits of rows and bytes."""
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self.limits.rows
         nbytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.limits.nbytes
         first = max(first, log.first)
         if rows is not None:
-            first = next((begin for begin, _ in log.skipped().gaps_between(first, last)), last)
+            first = next((begin for begin, _ in log.skipped_sequences().gaps_between(first, last)), last)
             last = min(last, first + rows - 1)
         if nbytes is not None:
-            last = min(last, _within(log, first, last, nbytes))
+            last = min(last, _limit_by_bytes(log, first, last, nbytes))
         return last
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -131,30 +133,31 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the durable frontier, for the query's progress."""
         with hide_tracebacks():
-            log = self._log()
-            return self._offset(log, log.frontier)
+            log = self._examine()
+            return self._make_offset(log, log.frontier)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of this run at the present frontier."""
         with hide_tracebacks():
-            self.final = self._log().frontier
+            self.final = self._examine().frontier
 
     # Reading.
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return partitions of the records after `start` up to `end`. Raises JournalError bookmark_gone."""
         with hide_tracebacks():
-            first, last = self._done(start) + 1, self._done(end)
+            first, last = self._processed_sequence(start) + 1, self._processed_sequence(end)
             if first > last:
                 return []
-            log = self._log(start)
+            log = self._examine(start)
             request = replace(self.request, start=first, end=last)
             spans = plan_log(log, request)
             if request.skip_gaps:
                 for gap in log.gaps(first, last):
                     say(f"sluice: {gap}", sys.stderr)
             return [
-                SpanPartition(log.place, part) for part in plan_tasks(log.place, spans, request.split_bytes)
+                SpanPartition(log.location, part)
+                for part in plan_tasks(log.location, spans, request.split_bytes)
             ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -164,7 +167,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Release the records up to `end`, because Spark doesn't request them again."""
-        self._hold(self._done(end) + 1)
+        self._renew_lease(self._processed_sequence(end) + 1)
 
     def stop(self) -> None:
         """Release the lease of an unnamed stream.
@@ -173,34 +176,37 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if not self.limits.reader:
             try:
-                self._lease(0).release()
+                self._make_lease(0).release()
             except OSError as error:
-                say(f"sluice: the lease couldn't be dropped: {error}", sys.stderr)
+                say(f"sluice: the lease on the log can't be released: {error}", sys.stderr)
 
     # Helpers.
 
-    def _log(self, offset: dict[str, Any] | None = None) -> LogSnapshot:
+    def _examine(self, offset: dict[str, Any] | None = None) -> LogSnapshot:
         """Take a snapshot of the log, and check it against the checkpoint. Raises OperatorError other_log."""
         if self.refused is not None:
             raise self.refused
-        log = examine_log(self.place, self.request.durable)
-        told = (offset or {}).get(log.place.instance, {}).get("log", "")
-        if told and log.place.log and told != log.place.log:
-            raise other_log_error(log.place.instance, "the checkpoint belongs to", str(told), log.place.log)
+        log = examine_log(self.location, self.request.durable)
+        told = (offset or {}).get(log.location.instance, {}).get("log", "")
+        if told and log.location.log and told != log.location.log:
+            raise other_log_error(
+                log.location.instance, "the checkpoint belongs to", str(told), log.location.log
+            )
         return log
 
-    def _offset(self, log: LogSnapshot, done: int) -> dict[str, Any]:
+    def _make_offset(self, log: LogSnapshot, done: int) -> dict[str, Any]:
         """Make an offset. Spark compares offsets as text, so the keys have a constant order."""
-        instance = log.place.instance
-        return {instance: {"bookmark": f"{instance}|{done}|", "log": log.place.log or ""}}
+        instance = log.location.instance
+        return {instance: {"bookmark": f"{instance}|{done}|", "log": log.location.log or ""}}
 
-    def _done(self, offset: dict[str, Any]) -> int:
+    def _processed_sequence(self, offset: dict[str, Any]) -> int:
         """Return the newest record before an offset. Raises OperatorError other_origin."""
-        mine = offset.get(self.place.instance)
+        mine = offset.get(self.location.instance)
         if mine is None:
             raise OperatorError(
                 "other_origin",
-                f"The checkpoint is of {', '.join(offset)}, and this is the log of {self.place.instance}.",
+                f"The checkpoint belongs to {', '.join(offset)}, and this is the log of "
+                f"{self.location.instance}.",
                 "Use the checkpoint that belongs to it, or a new one.",
             )
         match parse_bookmark(str(mine["bookmark"])):
@@ -208,45 +214,47 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return one.sequence
         raise OperatorError("bad_setting", f"{mine} isn't an offset of this source.", "Use a new checkpoint.")
 
-    def _lease(self, sequence: int) -> LeaseHolder:
+    def _make_lease(self, sequence: int) -> LeaseHolder:
         """Return the stream's lease from `sequence` on."""
         host, named = socket.gethostname(), self.limits.reader
         name = named or f"stream.{host[:30]}.{os.getpid()}"
         owner = f"stream {named}" if named else f"stream on {host} (process {os.getpid()})"
-        return LeaseHolder(self.place, name, owner, sequence, self.limits.lease_s if named else BRIEF_LEASE_S)
+        return LeaseHolder(
+            self.location, name, owner, sequence, self.limits.lease_s if named else BRIEF_LEASE_S
+        )
 
-    def _hold(self, sequence: int) -> None:
+    def _renew_lease(self, sequence: int) -> None:
         """Renew the stream's lease from `sequence` on. A failure is only reported."""
         try:
-            self._lease(sequence).renew()
+            self._make_lease(sequence).renew()
         except OSError as error:
-            say(f"sluice: the log can't be held: {error}", sys.stderr)
+            say(f"sluice: the lease on the log can't be renewed: {error}", sys.stderr)
 
 
-def _within(log: LogSnapshot, first: int, last: int, nbytes: int) -> int:
+def _limit_by_bytes(log: LogSnapshot, first: int, last: int, nbytes: int) -> int:
     """Return the last record of a micro-batch from `first` with about `nbytes` raw bytes.
 
     At least one range of the index is included.
     """
-    left = nbytes
+    remaining = nbytes
     for number, segment in enumerate(log.segments):
-        end = log.end_of(number)
+        end = log.segment_end(number)
         if end < first:
             continue
-        index = sidecar_positions(log.place, segment)
+        index = sidecar_positions(log.location, segment)
         if index is None:
             # Not sealed: only its file's size is known, which is an upper limit.
-            size = max(segment_size(log.place, segment), 1)
-            rows = max(ROWS_OF_UNKNOWN, (end - segment + 1) * left // size)
+            size = max(segment_size(log.location, segment), 1)
+            rows = max(ROWS_OF_UNKNOWN, (end - segment + 1) * remaining // size)
             return min(last, max(first, segment) + rows - 1)
         sequences, offsets, _ = index.sample_positions(MAX_SEQUENCE)
         at = max(bisect_left(sequences, first + 1) - 1, 0)
         begin = offsets[at] if sequences else 0
-        if index.end - begin > left:
-            stop = bisect_left(offsets, begin + left, lo=at + 1)
+        if index.end - begin > remaining:
+            stop = bisect_left(offsets, begin + remaining, lo=at + 1)
             if stop < len(sequences):
                 return min(last, max(sequences[stop] - 1, first))
-        left -= index.end - begin
-        if left <= 0:
+        remaining -= index.end - begin
+        if remaining <= 0:
             return min(last, end)
     return last

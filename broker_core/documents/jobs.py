@@ -107,7 +107,7 @@ _RANGE: Final = (
     JobOption(
         name="end",
         label="To",
-        says="the same, for the end (default: the newest)",
+        says="a bookmark, a sequence or a time (default: the newest record)",
         like="2026-11-21T12:00:00Z",
     ),
 )
@@ -115,10 +115,10 @@ _READING: Final = (
     JobOption(
         name="durable",
         label="Durable frontier",
-        says="take this sequence as the durable frontier",
+        says="use this sequence as the durable frontier",
         kind="whole",
     ),
-    _flag("skip-gaps", "Skip gaps", "go on behind records that are damaged or not there"),
+    _flag("skip-gaps", "Skip gaps", "skip damaged and missing records"),
 )
 _MEMORY: Final = JobOption(
     name="host-memory",
@@ -128,28 +128,32 @@ _MEMORY: Final = JobOption(
     least=2**20,
     most=2**50,
 )
-_POLICY: Final = "a policy's file (manage.py policy export), or its name in the lake's folder policies"
+_POLICY: Final = "a policy's file (manage.py policy export), or its name in the lake's directory policies"
 
 JOB_OPTIONS: Final[dict[str, tuple[JobOption, ...]]] = {
     "lake": (
         *_sequences(),
-        _flag("typed", "Typed columns", "also write fields of JSON bodies as typed columns, from now on"),
-        _flag("evolve", "New typed columns", "add columns for fields that are new; implies typed"),
-        _flag("compact", "Join small files", "afterwards put small files together"),
-        _flag("delta", "Delta table", "also keep the records as a Delta table, from now on"),
+        _flag(
+            "typed",
+            "Typed columns",
+            "also write fields of JSON bodies as typed columns, in this and later runs",
+        ),
+        _flag("evolve", "New typed columns", "add columns for new fields; implies --typed"),
+        _flag("compact", "Compact small files", "compact small files afterwards"),
+        _flag("delta", "Delta table", "also maintain a Delta table of the records, in this and later runs"),
         *_READING,
     ),
     "lake-check": (
         *_sequences("the oldest record in the log"),
-        _flag("quick", "Names and footers only", "look at names and footers, and read no records"),
+        _flag("quick", "Names and footers only", "check names and footers only, without reading records"),
     ),
     "client-history": (
-        _flag("all", "Every hour anew", "make every hour anew that the journal still holds"),
+        _flag("all", "Recompute all hours", "recompute all hours that the journal still has"),
         *_READING,
     ),
     "audit": (
         *_sequences("the oldest record in the log"),
-        _flag("strict", "Fail on a finding", "fail when there is a finding, so that a schedule tells"),
+        _flag("strict", "Fail on a finding", "fail if there are findings, so that a schedule reports them"),
     ),
     "state": (
         JobOption(
@@ -161,13 +165,13 @@ JOB_OPTIONS: Final[dict[str, tuple[JobOption, ...]]] = {
         JobOption(
             name="since",
             label="Changed since",
-            says="an earlier moment: what changed from then to --at",
+            says="an earlier time: report the changes from then to --at",
             like="2026-11-21T08:00:00Z",
         ),
         JobOption(
             name="topics",
             label="Topics",
-            says="patterns, with commas between (default: all)",
+            says="topic patterns, separated by commas (default: all)",
             like="orders.>",
         ),
         JobOption(
@@ -182,20 +186,20 @@ JOB_OPTIONS: Final[dict[str, tuple[JobOption, ...]]] = {
         JobOption(
             name="policy",
             label="Policy",
-            says=f"{_POLICY}; several with commas",
+            says=f"{_POLICY}; separate several with commas",
             required=True,
             like="now.yaml",
         ),
         JobOption(
             name="grid",
             label="Grid of values",
-            says="every combination of these values laid over the first policy",
+            says="try every combination of these values in the first policy",
             like="client_policy.client_max_capacity=10,20,50",
         ),
         JobOption(
             name="save",
             label="Client to save",
-            says="find the cheapest of them that does nothing hard to this client",
+            says="find the cheapest policy without disruptive actions on this client",
             like="board-jfk",
         ),
         *_RANGE,
@@ -207,14 +211,14 @@ JOB_OPTIONS: Final[dict[str, tuple[JobOption, ...]]] = {
         JobOption(
             name="policy",
             label="Policy",
-            says=f"whose limits: {_POLICY} (default: a new instance's)",
+            says=f"policy with the limits: {_POLICY} (default: a new instance's)",
             like="now.yaml",
         ),
         _MEMORY,
         JobOption(
             name="retention-hours",
-            label="Hours that journals are kept",
-            says="for how long journals are kept (default: as the broker's receipts of removals say)",
+            label="Retention in hours",
+            says="retention of journals in hours (default: from the broker's records of removals)",
             kind="number",
             least=0,
             most=1_000_000,
@@ -225,7 +229,7 @@ JOB_OPTIONS: Final[dict[str, tuple[JobOption, ...]]] = {
         JobOption(
             name="days",
             label="Days",
-            says="days of history, with those judged",
+            says="days of history, including the judged hours",
             kind="whole",
             least=1,
             most=400,
@@ -233,8 +237,8 @@ JOB_OPTIONS: Final[dict[str, tuple[JobOption, ...]]] = {
         ),
         JobOption(
             name="recent",
-            label="Hours that are judged",
-            says="the newest hours, which are judged",
+            label="Judged hours",
+            says="number of the newest hours to judge",
             kind="whole",
             least=1,
             most=9_599,
@@ -242,8 +246,8 @@ JOB_OPTIONS: Final[dict[str, tuple[JobOption, ...]]] = {
         ),
         JobOption(
             name="threshold",
-            label="Distance from which an hour is odd",
-            says="from which distance an hour is odd",
+            label="Threshold",
+            says="anomaly score from which an hour counts as unusual",
             kind="number",
             least=0.1,
             most=1_000,
@@ -254,7 +258,7 @@ JOB_OPTIONS: Final[dict[str, tuple[JobOption, ...]]] = {
         JobOption(
             name="days",
             label="Days",
-            says="how many days, up to the newest hour there is",
+            says="number of days up to the newest hour",
             kind="whole",
             least=1,
             most=92,

@@ -105,7 +105,7 @@ class Dispatcher:
         self.carried = carried
         """Records that sync destinations receive under the policy in force."""
         self._confirmations = confirmations
-        confirmations.moved = self.on_confirmed
+        confirmations.on_confirmed = self.on_confirmed
         self.numbers = PublisherNumbers(self._journal.publishers, roster)
         self.on_broken: Callable[[JournalError], None] | None = None
         """Called when the log accepts no more records, so that the process must end. Set by the engine."""

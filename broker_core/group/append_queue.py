@@ -31,7 +31,7 @@ from broker_core.group.state_machine import MAX_BATCHES, damaged_entry_error, de
 from broker_core.journal.commit_log import PENDING_HIGH_BYTES, Owner, PendingBatch
 
 T = TypeVar("T")
-RETRY_DELAY_S: Final = 0.1
+CANCEL_RETRY_DELAY_S: Final = 0.1
 """Seconds before a task that swallowed its cancellation is cancelled again."""
 
 
@@ -68,16 +68,18 @@ async def wait_first_failure(*works: Coroutine[Any, Any, None]) -> None:
             raise problem
 
 
-async def cancel_and_wait(tasks: Sequence[asyncio.Task[None]], again_s: float = RETRY_DELAY_S) -> None:
-    """Cancel `tasks` and wait for their end; repeat the cancellation every `again_s` seconds.
+async def cancel_and_wait(
+    tasks: Sequence[asyncio.Task[None]], retry_delay_s: float = CANCEL_RETRY_DELAY_S
+) -> None:
+    """Cancel `tasks` and wait for their end; repeat the cancellation every `retry_delay_s` seconds.
 
     Once isn't enough: the NATS client, and `wait_for` itself, may swallow a cancellation.
     """
-    left = set(tasks)
-    while left:
-        for task in left:
+    remaining = set(tasks)
+    while remaining:
+        for task in remaining:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=again_s)
+        _, remaining = await asyncio.wait(remaining, timeout=retry_delay_s)
 
 
 @dataclass(slots=True)
@@ -86,27 +88,27 @@ class OutgoingEntry(Generic[Owner]):
 
     With reads alone the entry is empty.
 
-    `number` counts the entries of this process; `since` is the time in seconds at which its oldest batch
-    was added; `nbytes` is the size of its batches.
+    `number` counts the entries of this process; `nbytes` is the size of its batches; `oldest_added_at` is the
+    time in seconds at which the oldest of them was added.
     """
 
     number: int
-    since: float
+    oldest_added_at: float
     nbytes: int = 0
     content: bytes = b""
     """The bytes of the entry as they are sent to the log service, packed if that makes them smaller."""
     batches: list[PendingBatch[Owner]] = field(default_factory=list)
-    asking: list[asyncio.Future[int | None]] = field(default_factory=list)
+    reads: list[asyncio.Future[int | None]] = field(default_factory=list)
 
 
-def entry_batches(entry: LogEntry, own: OutgoingEntry[Owner] | None) -> list[Batch]:
+def entry_batches(entry: LogEntry, outgoing: OutgoingEntry[Owner] | None) -> list[Batch]:
     """Return the batches of an entry.
 
-    If the log service returned the bytes that this process sent, the batches are those of `own`, already
+    If the log service returned the bytes that this process sent, the batches are those of `outgoing`, already
     checked when their publisher sent them. Raises OperatorError engine_damaged.
     """
-    if own is not None and entry.content == own.content:
-        return [pending.batch for pending in own.batches]
+    if outgoing is not None and entry.content == outgoing.content:
+        return [pending.batch for pending in outgoing.batches]
     try:
         return list(decode_batches(entry))
     except ClientError as problem:
@@ -127,19 +129,19 @@ class PendingEntries(Generic[Owner]):
     """
 
     def __init__(self) -> None:
-        self.wanted = asyncio.Event()
+        self.work_event = asyncio.Event()
         """Set when a batch or a read may be waiting for an entry."""
         self._number = 0
-        self._gathered: list[PendingBatch[Owner]] = []
-        self._gathered_since = 0.0
-        self._asking: list[asyncio.Future[int | None]] = []
-        self._sent: dict[int, OutgoingEntry[Owner]] = {}
+        self._queued: list[PendingBatch[Owner]] = []
+        self._queued_since = 0.0
+        self._reads: list[asyncio.Future[int | None]] = []
+        self._in_flight: dict[int, OutgoingEntry[Owner]] = {}
         """Entries that are being appended or are committed, and are not yet applied here."""
         self._bytes = 0
-        self._appended = self._settled = 0
+        self._appended = self._finished = 0
         self._barriers: list[tuple[int, asyncio.Future[None]]] = []
-        self._room = asyncio.Event()
-        self._room.set()
+        self._room_event = asyncio.Event()
+        self._room_event.set()
 
     @property
     def is_full(self) -> bool:
@@ -148,18 +150,18 @@ class PendingEntries(Generic[Owner]):
 
     async def wait_for_room(self) -> None:
         """Wait until the pending bytes are below the limit."""
-        await self._room.wait()
+        await self._room_event.wait()
 
     def add(self, batches: Sequence[PendingBatch[Owner]], now: float) -> None:
         """Queue batches behind all that wait for an entry."""
-        if not self._gathered:
-            self._gathered_since = now
-        self._gathered += batches
+        if not self._queued:
+            self._queued_since = now
+        self._queued += batches
         self._appended += len(batches)
         self._bytes += sum(pending.batch.nbytes for pending in batches)
         if self.is_full:
-            self._room.clear()
-        self.wanted.set()
+            self._room_event.clear()
+        self.work_event.set()
 
     def request_catch_up(self) -> asyncio.Future[int | None]:
         """Begin a confirmed read of the log's end, and return a future.
@@ -167,88 +169,92 @@ class PendingEntries(Generic[Owner]):
         The future's result is the newest record here, once everything in the log by now has been applied.
         The result is None if the read was abandoned.
         """
-        reached: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        self._asking.append(reached)
-        self.wanted.set()
-        return reached
+        read: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self._reads.append(read)
+        self.work_event.set()
+        return read
 
     async def barrier(self) -> None:
         """Wait until every batch that was added before this call is applied or abandoned."""
-        if self._settled < self._appended:
-            reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._barriers.append((self._appended, reached))
-            await reached
+        if self._finished < self._appended:
+            barrier: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._barriers.append((self._appended, barrier))
+            await barrier
 
     def next_outgoing(self, now: float) -> OutgoingEntry[Owner] | None:
         """Make the next entry from the waiting batches and reads; None if there are none.
 
         An entry takes batches up to ENTRY_BYTES, one at least.
         """
-        if not self._gathered and not self._asking:
+        if not self._queued and not self._reads:
             return None
         nbytes = count = 0
-        for pending in self._gathered[:MAX_BATCHES]:
+        for pending in self._queued[:MAX_BATCHES]:
             if nbytes + pending.batch.nbytes > ENTRY_BYTES and count:
                 break
             nbytes += pending.batch.nbytes
             count += 1
-        batches = self._gathered[:count]
-        del self._gathered[:count]
+        batches = self._queued[:count]
+        del self._queued[:count]
         content = b"".join(pending.batch.buf for pending in batches)
         self._number += 1
-        since = self._gathered_since if count else now
-        made = OutgoingEntry(self._number, since, nbytes, pack_entry(content), batches, self._asking)
-        self._asking = []
-        self._sent[made.number] = made
-        return made
+        oldest_added_at = self._queued_since if count else now
+        outgoing = OutgoingEntry(
+            self._number, oldest_added_at, nbytes, pack_entry(content), batches, self._reads
+        )
+        self._reads = []
+        self._in_flight[outgoing.number] = outgoing
+        return outgoing
 
-    def outgoing_of(self, number: int) -> OutgoingEntry[Owner] | None:
+    def get_outgoing(self, number: int) -> OutgoingEntry[Owner] | None:
         """Return the pending entry with this number; None if it is applied or abandoned."""
-        return self._sent.get(number)
+        return self._in_flight.get(number)
 
     def mark_applying(self, outgoing: OutgoingEntry[Owner]) -> None:
         """Remove an entry that was read from the log from the sent ones, because it is being applied."""
-        del self._sent[outgoing.number]
+        del self._in_flight[outgoing.number]
 
-    def unmark_applying(self, reached: Sequence[OutgoingEntry[Owner]]) -> None:
+    def unmark_applying(self, outgoing_entries: Sequence[OutgoingEntry[Owner]]) -> None:
         """Put entries back among the sent ones, because they couldn't be applied."""
-        for own in reached:
-            self._sent[own.number] = own
+        for outgoing in outgoing_entries:
+            self._in_flight[outgoing.number] = outgoing
 
-    def remove_applied(self, own: OutgoingEntry[Owner], upto: int) -> None:
+    def remove_applied(self, outgoing: OutgoingEntry[Owner], newest_record: int) -> None:
         """Finish an entry that is applied.
 
-        `upto`: the newest record of the journal afterwards, which answers its reads.
+        `newest_record`: the newest record of the journal afterwards, which answers its reads.
         """
-        _answer(own.asking, upto)
-        self.release(len(own.batches), own.nbytes)
+        _complete_reads(outgoing.reads, newest_record)
+        self.release(len(outgoing.batches), outgoing.nbytes)
 
-    def oldest_since(self) -> float | None:
+    def oldest_pending_time(self) -> float | None:
         """Return since when the oldest pending batch has waited; None if none waits.
 
         Drop reads that were cancelled.
         """
-        self._asking = [one for one in self._asking if not one.done()]
-        found = [one.since for one in self._sent.values() if one.batches]
-        if self._gathered:
-            found.append(self._gathered_since)
-        return min(found, default=None)
+        self._reads = [one for one in self._reads if not one.done()]
+        times = [one.oldest_added_at for one in self._in_flight.values() if one.batches]
+        if self._queued:
+            times.append(self._queued_since)
+        return min(times, default=None)
 
     def abandon_all(self) -> AbandonedEntry[Owner]:
         """Remove and return all pending batches, marked as failed; answer all reads with None.
 
         The caller must call `release` with the result after it has notified the batches' owners.
         """
-        sent, self._sent = list(self._sent.values()), {}
-        gathered, self._gathered = self._gathered, []
-        asking, self._asking = self._asking, []
-        for own in sent:
-            _answer(own.asking, None)
-        _answer(asking, None)
-        batches = [one for own in sent for one in own.batches] + gathered
+        in_flight, self._in_flight = list(self._in_flight.values()), {}
+        queued, self._queued = self._queued, []
+        reads, self._reads = self._reads, []
+        for outgoing in in_flight:
+            _complete_reads(outgoing.reads, None)
+        _complete_reads(reads, None)
+        batches = [pending for outgoing in in_flight for pending in outgoing.batches] + queued
         for pending in batches:
             pending.failed = True
-        nbytes = sum(own.nbytes for own in sent) + sum(one.batch.nbytes for one in gathered)
+        nbytes = sum(outgoing.nbytes for outgoing in in_flight) + sum(
+            pending.batch.nbytes for pending in queued
+        )
         return AbandonedEntry(batches, nbytes)
 
     def release(self, number: int, nbytes: int) -> None:
@@ -257,23 +263,23 @@ class PendingEntries(Generic[Owner]):
         Wake publishers and barriers that waited for them.
         """
         self._bytes -= nbytes
-        self._settled += number
+        self._finished += number
         if not self.is_full:
-            self._room.set()
-        while self._barriers and self._barriers[0][0] <= self._settled:
-            _, reached = self._barriers.pop(0)
-            if not reached.done():
-                reached.set_result(None)
+            self._room_event.set()
+        while self._barriers and self._barriers[0][0] <= self._finished:
+            _, barrier = self._barriers.pop(0)
+            if not barrier.done():
+                barrier.set_result(None)
 
 
-def _answer(asking: Sequence[asyncio.Future[int | None]], upto: int | None) -> None:
-    """Complete confirmed reads with `upto`; skip cancelled ones."""
-    for one in asking:
-        if not one.done():
-            one.set_result(upto)
+def _complete_reads(reads: Sequence[asyncio.Future[int | None]], newest_record: int | None) -> None:
+    """Complete confirmed reads with `newest_record`; skip cancelled ones."""
+    for read in reads:
+        if not read.done():
+            read.set_result(newest_record)
 
 
-OVERTAKEN_RETRY_DELAY_S: Final = 0.1
+CONFLICT_RETRY_DELAY_S: Final = 0.1
 """Seconds before an append is repeated that lost against another entry of this member."""
 
 
@@ -283,11 +289,11 @@ class EntryAppender(Generic[Owner]):
     `run` distinguishes this process from others that use the member's name.
     """
 
-    def __init__(self, engine: SharedLog, member: str, run: str) -> None:
-        self._engine, self._member, self._run = engine, member, run
+    def __init__(self, log_service: SharedLog, member: str, run: str) -> None:
+        self._log_service, self._member, self._run = log_service, member, run
         self._newest: int | None = None
         """The position of this member's newest entry; None before this process has called `open`."""
-        self.underway: OutgoingEntry[Owner] | None = None
+        self.in_flight: OutgoingEntry[Owner] | None = None
 
     async def open(self) -> None:
         """Claim the member's name for this process, which fences any earlier process of that name.
@@ -296,16 +302,16 @@ class EntryAppender(Generic[Owner]):
         answer alone was lost. Raises OperatorError member_fenced.
         """
         while True:
-            newest = await self._engine.newest_entry()
+            newest = await self._log_service.newest_entry()
             if self._newest is not None:
-                self._newest = self._own(newest)
-                underway = self.underway
-                if underway is not None and newest is not None and newest[1].number >= underway.number:
-                    self.underway = None  # its answer alone was lost
+                self._newest = self._checked_position(newest)
+                in_flight = self.in_flight
+                if in_flight is not None and newest is not None and newest[1].number >= in_flight.number:
+                    self.in_flight = None  # its answer alone was lost
                 return
-            at = newest[0] if newest is not None else 0
+            position = newest[0] if newest is not None else 0
             try:
-                self._newest = await self._engine.append(self._sender(0), b"", at)
+                self._newest = await self._log_service.append(self._make_sender(0), b"", position)
                 return
             except AppendConflictError:
                 continue
@@ -315,27 +321,27 @@ class EntryAppender(Generic[Owner]):
 
         Raises LogServiceUnavailableError; OperatorError member_fenced.
         """
-        self.underway = outgoing
+        self.in_flight = outgoing
         while True:
             assert self._newest is not None
             try:
-                self._newest = await self._engine.append(
-                    self._sender(outgoing.number), outgoing.content, self._newest
+                self._newest = await self._log_service.append(
+                    self._make_sender(outgoing.number), outgoing.content, self._newest
                 )
                 break
             except AppendConflictError:
                 # Either the answer to this append was lost, or an abandoned append arrived late. The newest
                 # entry tells which.
-                newest = await self._engine.newest_entry()
-                self._newest = self._own(newest)
+                newest = await self._log_service.newest_entry()
+                self._newest = self._checked_position(newest)
                 if newest is not None and newest[1].number >= outgoing.number:
                     break
-                await asyncio.sleep(OVERTAKEN_RETRY_DELAY_S)
+                await asyncio.sleep(CONFLICT_RETRY_DELAY_S)
 
     def on_appended(self, outgoing: OutgoingEntry[Owner]) -> None:
         """Clear the append under way, unless it was abandoned meanwhile and another one is under way."""
-        if self.underway is outgoing:
-            self.underway = None
+        if self.in_flight is outgoing:
+            self.in_flight = None
 
     def entry_number(self, entry: LogEntry) -> int | None:
         """Return the number that this process gave to an entry.
@@ -351,11 +357,11 @@ class EntryAppender(Generic[Owner]):
             # Normally an entry of an earlier process; behind this process's newest entry, a later process
             # has the name.
             if self._newest is not None and entry.number > self._newest:
-                self._own((entry.number, sender))
+                self._checked_position((entry.number, sender))
             return None
         return sender.number
 
-    def _own(self, newest: tuple[int, EntrySender] | None) -> int:
+    def _checked_position(self, newest: tuple[int, EntrySender] | None) -> int:
         """Return the position of the member's newest entry. Raises OperatorError member_fenced for another
         process's."""
         if newest is None:
@@ -368,5 +374,5 @@ class EntryAppender(Generic[Owner]):
             )
         return newest[0]
 
-    def _sender(self, number: int) -> EntrySender:
+    def _make_sender(self, number: int) -> EntrySender:
         return EntrySender(self._member, self._run, number)

@@ -57,14 +57,14 @@ class LogEntry(NamedTuple):
     """An entry of the log.
 
     `number` is its position in the log, from 1 without holes. `at` is the log service's time in ns, equal
-    for all readers. `behind` is the number of entries after it.
+    for all readers. `entries_after` is the number of entries after it.
     """
 
     number: int
     at: int
     sender: EntrySender
     content: bytes
-    behind: int
+    entries_after: int
 
 
 class StreamInfo(NamedTuple):
@@ -72,7 +72,7 @@ class StreamInfo(NamedTuple):
 
     `first` and `last` are its oldest and newest entries. `servers` counts the servers that store it.
     `current` counts those that are up to date: they have everything that the log had at the check before.
-    `heard` counts the servers with recent contact to the leader, itself included.
+    `reachable` counts the servers with recent contact to the leader, itself included.
     """
 
     log: UUID
@@ -91,7 +91,7 @@ class StreamInfo(NamedTuple):
     """Hash chain value at that record."""
     key: bytes = b""
     """Secret of the log. Members use it to verify each other's resume tokens."""
-    heard: int = 1
+    reachable: int = 1
 
 
 class StreamOrigin(NamedTuple):
@@ -113,7 +113,7 @@ class NoticeExchange:
     See `connections.name_notices`.
     """
 
-    wanted: asyncio.Event
+    send_requested: asyncio.Event
     """Set while there is something to send."""
     send_all: Callable[[], None]
     """Queue all valid messages again, because the log was just found."""
@@ -176,7 +176,7 @@ class SharedLog(Protocol):
     async def publish_status(self, content: bytes) -> None:
         """Send a message to the other members. It may be lost."""
 
-    def read_statuses(self, heard: Callable[[bytes], None]) -> None:
+    def read_statuses(self, on_message: Callable[[bytes], None]) -> None:
         """Register the callback for messages of members. It takes effect with the next `attach`."""
 
     @property
@@ -187,30 +187,30 @@ class SharedLog(Protocol):
         """Close the connection."""
 
 
-WORTH_BYTES: Final = 4 * 1024
+MIN_PACKED_BYTES: Final = 4 * 1024
 """Minimum bytes of an entry that is packed. The disks' syncs dominate the cost of smaller ones."""
-_WORTH: Final = 0.8
+_MAX_PACK_RATIO: Final = 0.8
 """Maximum ratio of packed to unpacked length; above it the entry is sent unpacked."""
-_LEVEL: Final = 1
+_COMPRESSION_LEVEL: Final = 1
 _MAGIC: Final = b"SLZ1"
-_HEAD = struct.Struct("<4sI")
+_HEADER = struct.Struct("<4sI")
 _INFLATE_ERRORS = (cast("type[Exception]", isal_zlib.error), ValueError)
 
 
 def pack_entry(content: bytes) -> bytes:
     """Return the bytes of an entry, packed if that makes them much shorter."""
-    if not WORTH_BYTES <= len(content) <= MAX_ENTRY_BYTES:
+    if not MIN_PACKED_BYTES <= len(content) <= MAX_ENTRY_BYTES:
         return content
-    packer = isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, -15)
-    found = b"".join((_HEAD.pack(_MAGIC, len(content)), packer.compress(content), packer.flush()))
-    return found if len(found) < _WORTH * len(content) else content
+    packer = isal_zlib.compressobj(_COMPRESSION_LEVEL, isal_zlib.DEFLATED, -15)
+    packed = b"".join((_HEADER.pack(_MAGIC, len(content)), packer.compress(content), packer.flush()))
+    return packed if len(packed) < _MAX_PACK_RATIO * len(content) else content
 
 
 def unpacked_size(content: bytes) -> int:
     """Return the unpacked length that an entry states."""
-    if not content.startswith(_MAGIC) or len(content) < _HEAD.size:
+    if not content.startswith(_MAGIC) or len(content) < _HEADER.size:
         return len(content)
-    return int(_HEAD.unpack_from(content)[1])
+    return int(_HEADER.unpack_from(content)[1])
 
 
 def unpack_entry(content: bytes) -> bytes:
@@ -222,18 +222,18 @@ def unpack_entry(content: bytes) -> bytes:
         return content
     length = unpacked_size(content)
     if length > MAX_ENTRY_BYTES:
-        raise _bad(f"{length} bytes are packed, and an entry has {MAX_ENTRY_BYTES}")
+        raise _bad_entry_error(f"{length} bytes are packed, and an entry has {MAX_ENTRY_BYTES}")
     inflater = isal_zlib.decompressobj(-15)
     try:
-        found = inflater.decompress(memoryview(content)[_HEAD.size :], length + 1)
+        unpacked = inflater.decompress(memoryview(content)[_HEADER.size :], length + 1)
     except _INFLATE_ERRORS as problem:
-        raise _bad(str(problem)) from None
-    if len(found) != length or not inflater.eof:
-        raise _bad(f"{length} bytes were packed, and {len(found)} came out")
-    return found
+        raise _bad_entry_error(str(problem)) from None
+    if len(unpacked) != length or not inflater.eof:
+        raise _bad_entry_error(f"{length} bytes were packed, and {len(unpacked)} came out")
+    return unpacked
 
 
-def _bad(why: str) -> ClientError:
+def _bad_entry_error(reason: str) -> ClientError:
     return ClientError(
-        "bad_batch", f"What is packed can't be unpacked: {why}.", "Look at the engines' disks."
+        "bad_batch", f"What is packed can't be unpacked: {reason}.", "Look at the engines' disks."
     )

@@ -23,16 +23,16 @@ from broker_core.checksum import crc32c
 from broker_core.journal.files import FileSystem, replace_durably
 from broker_core.journal.journal import Journal
 
-REMEMBERED = 8_192
+MAX_RECENT_ENTRIES = 8_192
 """Number of newest entries whose hash is retained, to compare with members that are behind.
 
 Some 40 s at full speed.
 """
 DIGEST = 16
-_HEAD = struct.Struct("<8sII")
-_REST = struct.Struct("<Q16s")
+_HEADER = struct.Struct("<8sII")
+_BODY = struct.Struct("<Q16s")
 _MAGIC = b"SLUICEH1"
-_STEP = 8 * 1024 * 1024
+_READ_BYTES = 8 * 1024 * 1024
 
 
 class HashChain:
@@ -57,10 +57,10 @@ class HashChain:
         """Remember the hash behind an entry of which all batches were added."""
         if self.value is not None:
             self._recent[entry] = self.sequence, self.value
-            if len(self._recent) > REMEMBERED:
+            if len(self._recent) > MAX_RECENT_ENTRIES:
                 self._recent.popitem(last=False)
 
-    def state_after(self, entry: int) -> tuple[int, bytes] | None:
+    def find_state(self, entry: int) -> tuple[int, bytes] | None:
         """Return sequence and hash behind an entry; None if they aren't remembered."""
         return self._recent.get(entry)
 
@@ -88,8 +88,8 @@ def chain_path(directory: Path, instance: str) -> Path:
 
 def write_chain(files: FileSystem, path: Path, sequence: int, value: bytes) -> None:
     """Write the chain file durably. Raises OSError."""
-    rest = _REST.pack(sequence, value)
-    replace_durably(files, path, _HEAD.pack(_MAGIC, crc32c(rest), 0) + rest)
+    body = _BODY.pack(sequence, value)
+    replace_durably(files, path, _HEADER.pack(_MAGIC, crc32c(body), 0) + body)
 
 
 def read_chain(path: Path) -> HashChain | None:
@@ -98,12 +98,12 @@ def read_chain(path: Path) -> HashChain | None:
         raw = path.read_bytes()
     except OSError:
         return None
-    if len(raw) != _HEAD.size + _REST.size:
+    if len(raw) != _HEADER.size + _BODY.size:
         return None
-    magic, crc, _ = _HEAD.unpack_from(raw)
-    if magic != _MAGIC or crc32c(raw[_HEAD.size :]) != crc:
+    magic, crc, _ = _HEADER.unpack_from(raw)
+    if magic != _MAGIC or crc32c(raw[_HEADER.size :]) != crc:
         return None
-    return HashChain(*_REST.unpack_from(raw, _HEAD.size))
+    return HashChain(*_BODY.unpack_from(raw, _HEADER.size))
 
 
 def load_chain(journal: Journal) -> HashChain:
@@ -119,7 +119,7 @@ def load_chain(journal: Journal) -> HashChain:
             return HashChain(last, None)
         chain = HashChain(0, journal.identity.bytes)
     while chain.sequence < last:
-        found = journal.read(chain.sequence + 1, _STEP, last)
+        found = journal.read(chain.sequence + 1, _READ_BYTES, last)
         following = found[0].first_sequence if found else last + 1
         if journal.lacks(chain.sequence + 1, following - 1):
             return HashChain(last, None)

@@ -47,50 +47,50 @@ from broker_core.group.settings import GroupSettings
 
 T = TypeVar("T")
 log = structlog.get_logger("sluice.group")
-ANSWER_S: Final = 4.0
+REQUEST_TIMEOUT_S: Final = 4.0
 """Seconds that one request waits. The member's retries and its hold limit are longer."""
-SILENCE_S: Final = 4.0
+CONSUMER_TIMEOUT_S: Final = 4.0
 """Seconds without a message of the consumer after which it counts as failed.
 
 It sends a heartbeat each second.
 """
-PULL: Final = 64
+PULL_MESSAGES: Final = 64
 PULL_BYTES: Final = 2 * MAX_ENTRY_BYTES
 """Bytes of one pull request. As many again may be in flight."""
-ASKED_FOR_S: Final = 3.0
+PULL_EXPIRY_S: Final = 3.0
 """Seconds after which a pull request expires and the next is made.
 
 A server that can send but receives nothing becomes silent then, which SILENCE_S detects.
 """
-LACKING: Final = 3
+MAX_STALE_HEARTBEATS: Final = 3
 """Heartbeats in a row without an entry that the log has, after which reading moves to another server.
 
 JetStream may place a consumer on any server: also on one that is catching up, for minutes if it lost its
 disk, or one that receives nothing from the others. Such a server sends only heartbeats, one each second.
 The leader can't tell which servers are up to date.
 """
-PLACED_ANEW: Final = 8
+MAX_CONSUMER_ATTEMPTS: Final = 8
 """Maximum consumers made to get one on another server. JetStream places them at random."""
 RETENTION_S: Final = 72 * 3_600.0
 """Seconds that the log service retains an entry: the longest time that a member may be away."""
-HEARD_NS: Final = 5 * 1_000_000_000
+MAX_LEADER_SILENCE_NS: Final = 5 * 1_000_000_000
 """Time within which a leader must have had contact with a majority, else it may be deposed.
 
 Servers send each second.
 """
-SEEN_NS: Final = 10 * 1_000_000_000
+MAX_SERVER_SILENCE_NS: Final = 10 * 1_000_000_000
 """Time in ns without contact to the leader after which a server doesn't count as up to date.
 
 This also holds if there was nothing to replicate.
 """
 _HEADROOM: Final = 64 * 1024
-_STILL_UNDER_WAY: Final = 10164
+_PREVIOUS_NOT_STORED: Final = 10164
 """Error code of JetStream: an earlier entry of the subject is still being stored.
 
 Seen four times in some 7,000 entries of 1 MB, although the entry before had been answered: the server seems
 to answer a moment before it has noted that it did.
 """
-STORED_AGAIN: Final = 20
+MAX_APPEND_ATTEMPTS: Final = 20
 """Attempts after _STILL_UNDER_WAY, every 10 ms.
 
 A refused entry isn't in the log, and each attempt is compared again.
@@ -98,12 +98,12 @@ A refused entry isn't in the log, and each attempt is compared again.
 _WRONG_LAST, _IN_USE, _NO_STREAM, _NO_MESSAGE = 10071, 10058, 10059, 10037
 _RUN, _NUMBER = "Sluice-Run", "Sluice-Number"
 _LOG, _GENERATION = "sluice_log", "sluice_generation"
-_ENDINGS = ("batch completed", "message size exceeds maxbytes")
+_PULL_END_TEXTS = ("batch completed", "message size exceeds maxbytes")
 """Descriptions of a status that ends a pull request normally.
 
 The request has delivered all its entries, or all the whole entries that fit its bytes.
 """
-_KEPT = "kept"
+_RETIRED = "kept"
 """Part of the subjects of a log that was set aside. No member appends there."""
 _BASE, _BASE_CHAIN = "sluice_base", "sluice_base_chain"
 _KEY, _KEY_BYTES = "sluice_key", 32
@@ -119,46 +119,46 @@ class JetStreamLog:
 
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings
-        self._stream = _name_of(settings, 1)
+        self._stream = _stream_name(settings, 1)
         self._subject = f"sluice.{settings.instance}.log.{settings.member}"
-        self._told = f"sluice.{settings.instance}.told.{settings.member}"
+        self._status_subject = f"sluice.{settings.instance}.told.{settings.member}"
         self._client: Client | None = None
-        self._pulled: Subscription | None = None
+        self._pull_subscription: Subscription | None = None
         self._consumer = ""
-        self._reads_at = ""
+        self._consumer_server = ""
         """The server that has the consumer; "" for a single server."""
-        self._lacking = 0
+        self._stale_heartbeats = 0
         """Heartbeats in a row that came although the log has an entry that the consumer didn't deliver."""
-        self._asked = 0
+        self._messages_due = 0
         """Messages of the current pull requests that are still to come."""
-        self._following = 0
+        self._next_number = 0
         """The number of the next entry."""
-        self._heard: Callable[[bytes], None] | None = None
-        self._why = ""
+        self._on_message: Callable[[bytes], None] | None = None
+        self._last_error = ""
         self._server = ""
         """The server of the newest connection."""
-        self._end: int | None = None
+        self._checked_end: int | None = None
         """The log's newest entry at the check before."""
 
     # The connection and the stream.
 
     async def attach(self, offered: UUID | None, *, elsewhere: bool = False) -> StreamInfo:
-        await self._reach(self._server if elsewhere else "")
+        await self._reconnect(self._server if elsewhere else "")
         try:
-            attached = await self._look()
-            if elsewhere and 2 * attached.heard <= attached.servers:
-                raise _unconfirmed(attached)
-            return attached
+            stream = await self._read_stream_info()
+            if elsewhere and 2 * stream.reachable <= stream.servers:
+                raise _unconfirmed_error(stream)
+            return stream
         except NotFoundError:
             if offered is None:
-                raise self._lost() from None
+                raise self._log_lost_error() from None
         except StreamReplacedError:
-            raise self._lost() from None
+            raise self._log_lost_error() from None
         # Another member may create the stream at this moment; then its metadata count.
-        await self._make(StreamOrigin(offered))
+        await self._add_stream(StreamOrigin(offered))
         return await self.stream_info()
 
-    def _lost(self) -> OperatorError:
+    def _log_lost_error(self) -> OperatorError:
         return OperatorError(
             "engine_lost",
             f"The engine has no log of {self._settings.instance}.",
@@ -167,9 +167,9 @@ class JetStreamLog:
         )
 
     async def create_stream(self, beginning: StreamOrigin) -> StreamInfo:
-        await self._reach()
-        self._stream = _name_of(self._settings, beginning.generation)
-        if not await self._make(beginning):
+        await self._reconnect()
+        self._stream = _stream_name(self._settings, beginning.generation)
+        if not await self._add_stream(beginning):
             raise OperatorError(
                 "log_exists",
                 f"The engine has a stream {self._stream} already.",
@@ -178,24 +178,25 @@ class JetStreamLog:
         return await self.stream_info()
 
     async def retire_stream(self) -> str:
-        await self._reach()
+        await self._reconnect()
         try:
-            config = (await _answered(self._open.jetstream().stream_info(self._stream))).config
-            kept = (
-                f"sluice.{self._settings.instance}.{_KEPT}.{(config.metadata or {}).get(_GENERATION, '1')}.*"
+            config = (await _await_answer(self._open_client.jetstream().stream_info(self._stream))).config
+            generation = (config.metadata or {}).get(_GENERATION, "1")
+            retired_subjects = f"sluice.{self._settings.instance}.{_RETIRED}.{generation}.*"
+            await _await_answer(
+                self._open_client.jetstream().update_stream(config, subjects=[retired_subjects])
             )
-            await _answered(self._open.jetstream().update_stream(config, subjects=[kept]))
         except APIError as problem:
-            raise _away(problem) from None
+            raise _unavailable_error(problem) from None
         return self._stream
 
-    async def _reach(self, other_than: str = "") -> None:
-        """Connect, if possible to another server than `other_than`."""
+    async def _reconnect(self, avoided_server: str = "") -> None:
+        """Connect, if possible to another server than `avoided_server`."""
         await self.close()
-        self._why, self._end = "", None
+        self._last_error, self._checked_end = "", None
         self._client = client = Client()
         servers = list(self._settings.engines)
-        await self._connect(client, [one for one in servers if one != other_than] or servers)
+        await self._connect(client, [server for server in servers if server != avoided_server] or servers)
         self._server = client.connected_url.geturl() if client.connected_url is not None else ""
         largest = client.max_payload
         if largest < MAX_ENTRY_BYTES + _HEADROOM:
@@ -204,31 +205,33 @@ class JetStreamLog:
                 f"The engine takes messages of {largest} bytes, and a batch may have {MAX_ENTRY_BYTES}.",
                 f"Set max_payload to {MAX_ENTRY_BYTES + _HEADROOM} or more in its configuration.",
             )
-        if self._heard is not None:
-            await _answered(client.subscribe(f"sluice.{self._settings.instance}.told.*", cb=self._on_told))
-        self._stream = await self._named()
+        if self._on_message is not None:
+            await _await_answer(
+                client.subscribe(f"sluice.{self._settings.instance}.told.*", cb=self._on_nats_message)
+            )
+        self._stream = await self._find_stream_name()
 
-    async def _named(self) -> str:
+    async def _find_stream_name(self) -> str:
         """Return the name of the stream that receives the group's entries.
 
         The first generation's if there is none.
 
         A subject belongs to one stream at most.
         """
-        wanted = f"sluice.{self._settings.instance}.log.*"
+        subjects = f"sluice.{self._settings.instance}.log.*"
         try:
-            return await _answered(self._open.jetstream().find_stream_name_by_subject(wanted))
+            return await _await_answer(self._open_client.jetstream().find_stream_name_by_subject(subjects))
         except NotFoundError:
-            return _name_of(self._settings, 1)
+            return _stream_name(self._settings, 1)
         except APIError as problem:
-            raise _away(problem) from None
+            raise _unavailable_error(problem) from None
 
     def _tls(self) -> ssl.SSLContext | None:
         """Return the TLS context of the settings; None without `tls://` addresses.
 
         The CA file is read for each connection, so that a renewed one takes effect.
         """
-        if not any(one.startswith("tls://") for one in self._settings.engines):
+        if not any(address.startswith("tls://") for address in self._settings.engines):
             return None
         ca = self._settings.ca
         try:
@@ -239,7 +242,7 @@ class JetStreamLog:
     async def _connect(self, client: Client, servers: list[str]) -> None:
         tls = self._tls()
         try:
-            await _answered(
+            await _await_answer(
                 client.connect(
                     servers=servers,
                     name=f"sluice {self._settings.instance} {self._settings.member}",
@@ -251,15 +254,15 @@ class JetStreamLog:
                     error_cb=self._on_error,
                     tls=tls,
                 ),
-                ANSWER_S * 2,
+                REQUEST_TIMEOUT_S * 2,
             )
         except LogServiceUnavailableError as problem:
-            raise LogServiceUnavailableError(self._why or str(problem)) from None
+            raise LogServiceUnavailableError(self._last_error or str(problem)) from None
 
     async def _on_error(self, problem: Exception) -> None:
-        self._why = _said(problem)
+        self._last_error = _error_text(problem)
 
-    async def _make(self, beginning: StreamOrigin) -> bool:
+    async def _add_stream(self, beginning: StreamOrigin) -> bool:
         """Create the stream; return False if it exists already."""
         config = api.StreamConfig(
             name=self._stream,
@@ -279,33 +282,33 @@ class JetStreamLog:
             },
         )
         try:
-            await _answered(self._open.jetstream().add_stream(config))
+            await _await_answer(self._open_client.jetstream().add_stream(config))
         except APIError as problem:
             if problem.err_code != _IN_USE:
-                raise _away(problem) from None
+                raise _unavailable_error(problem) from None
             return False
         return True
 
     async def stream_info(self) -> StreamInfo:
         try:
-            return await self._look()
+            return await self._read_stream_info()
         except NotFoundError as problem:
             # Restarted servers may not know the stream for a moment. `attach` decides whether it is lost.
-            raise _away(problem) from None
+            raise _unavailable_error(problem) from None
 
-    async def _look(self) -> StreamInfo:
+    async def _read_stream_info(self) -> StreamInfo:
         """Return the state of the stream.
 
         Raises NotFoundError if there is none, StreamReplacedError, OperatorError wrong_stream.
         """
         try:
-            info = await _answered(self._open.jetstream().stream_info(self._stream))
+            info = await _await_answer(self._open_client.jetstream().stream_info(self._stream))
         except NotFoundError as problem:
             if problem.err_code != _NO_STREAM:
-                raise _away(problem) from None
+                raise _unavailable_error(problem) from None
             raise
         except APIError as problem:
-            raise _away(problem) from None
+            raise _unavailable_error(problem) from None
         config, cluster = info.config, info.cluster
         metadata = config.metadata or {}
         try:
@@ -313,18 +316,18 @@ class JetStreamLog:
             base, chain = int(metadata[_BASE]), bytes.fromhex(metadata[_BASE_CHAIN])
             key = bytes.fromhex(metadata[_KEY])
         except (KeyError, ValueError):
-            raise self._wrong("it doesn't say whose log it is") from None
-        if config.subjects and config.subjects[0].startswith(f"sluice.{self._settings.instance}.{_KEPT}."):
+            raise self._wrong_stream_error("it doesn't say whose log it is") from None
+        if config.subjects and config.subjects[0].startswith(f"sluice.{self._settings.instance}.{_RETIRED}."):
             raise StreamReplacedError(f"{self._stream} was set aside")
         if config.subjects != [f"sluice.{self._settings.instance}.log.*"]:
-            raise self._wrong(f"its subjects are {config.subjects}")
+            raise self._wrong_stream_error(f"its subjects are {config.subjects}")
         if config.storage != api.StorageType.FILE or config.retention != api.RetentionPolicy.LIMITS:
-            raise self._wrong("it doesn't keep its entries in files until they are old")
+            raise self._wrong_stream_error("it doesn't keep its entries in files until they are old")
         if not (config.deny_delete and config.deny_purge):
-            raise self._wrong("entries of it can be deleted")
+            raise self._wrong_stream_error("entries of it can be deleted")
         replicas = (cluster.replicas or []) if cluster is not None else []
-        # `before` is None in a new connection: then no earlier end can excuse a server that lags.
-        last, before, self._end = info.state.last_seq, self._end, info.state.last_seq
+        # `previous_last` is None in a new connection: then no earlier end can excuse a server that lags.
+        last, previous_last, self._checked_end = info.state.last_seq, self._checked_end, info.state.last_seq
         return StreamInfo(
             log,
             generation,
@@ -332,17 +335,17 @@ class JetStreamLog:
             last,
             (cluster.leader or "") if cluster is not None else "",
             1 + len(replicas),
-            1 + sum(_up_to_date(one, last, before) for one in replicas),
+            1 + sum(_is_up_to_date(server, last, previous_last) for server in replicas),
             base,
             chain,
             key,
-            1 + sum(_is_heard(one) for one in replicas),
+            1 + sum(_is_reachable(server) for server in replicas),
         )
 
-    def _wrong(self, why: str) -> OperatorError:
+    def _wrong_stream_error(self, reason: str) -> OperatorError:
         return OperatorError(
             "wrong_stream",
-            f"The engine's stream {self._stream} can't be the log of {self._settings.instance}: {why}.",
+            f"The engine's stream {self._stream} can't be the log of {self._settings.instance}: {reason}.",
             "Name other engines (SLUICE_GROUP_ENGINES), or remove that stream if it is nobody's.",
         )
 
@@ -354,17 +357,23 @@ class JetStreamLog:
             _NUMBER: str(sender.number),
             api.Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(expected),
         }
-        js = self._open.jetstream()
-        for left in reversed(range(STORED_AGAIN)):
+        js = self._open_client.jetstream()
+        for attempts_left in reversed(range(MAX_APPEND_ATTEMPTS)):
             try:
-                ack = await _answered(
-                    js.publish(self._subject, content, timeout=ANSWER_S, stream=self._stream, headers=headers)
+                ack = await _await_answer(
+                    js.publish(
+                        self._subject,
+                        content,
+                        timeout=REQUEST_TIMEOUT_S,
+                        stream=self._stream,
+                        headers=headers,
+                    )
                 )
             except APIError as problem:
                 if problem.err_code == _WRONG_LAST:
                     raise AppendConflictError from None
-                if problem.err_code != _STILL_UNDER_WAY or not left:
-                    raise _away(problem) from None
+                if problem.err_code != _PREVIOUS_NOT_STORED or not attempts_left:
+                    raise _unavailable_error(problem) from None
                 await asyncio.sleep(0.01)
             else:
                 break
@@ -372,87 +381,93 @@ class JetStreamLog:
 
     async def newest_entry(self) -> tuple[int, EntrySender] | None:
         try:
-            found = await _answered(self._open.jetstream().get_last_msg(self._stream, self._subject))
+            message = await _await_answer(
+                self._open_client.jetstream().get_last_msg(self._stream, self._subject)
+            )
         except NotFoundError as problem:
             if problem.err_code != _NO_MESSAGE:
-                raise _away(problem) from None
+                raise _unavailable_error(problem) from None
             return None
         except APIError as problem:
-            raise _away(problem) from None
-        return found.seq or 0, _sender(self._settings.member, found.headers)
+            raise _unavailable_error(problem) from None
+        return message.seq or 0, _parse_sender(self._settings.member, message.headers)
 
     # Reading.
 
     async def read_from(self, number: int) -> None:
-        self._following = number
-        await self._read(elsewhere_than="")
+        self._next_number = number
+        await self._start_consumer(avoided_server="")
 
-    async def _read(self, elsewhere_than: str) -> None:
+    async def _start_consumer(self, avoided_server: str) -> None:
         """Make a consumer at the next entry, and pull from it.
 
-        `elsewhere_than`: a server to avoid, if chance permits; "" for none.
+        `avoided_server`: a server to avoid, if chance permits; "" for none.
         """
-        client, self._lacking, self._asked = self._open, 0, 0
+        client, self._stale_heartbeats, self._messages_due = self._open_client, 0, 0
         config = api.ConsumerConfig(
             deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=self._following,
+            opt_start_seq=self._next_number,
             ack_policy=api.AckPolicy.NONE,
             num_replicas=1,
             mem_storage=True,
             inactive_threshold=30.0,
             max_waiting=8,
         )
-        for _ in range(PLACED_ANEW):
+        for _ in range(MAX_CONSUMER_ATTEMPTS):
             try:
-                made = await _answered(client.jetstream().add_consumer(self._stream, config))
+                consumer = await _await_answer(client.jetstream().add_consumer(self._stream, config))
             except APIError as problem:
-                raise _away(problem) from None
-            self._consumer = made.name
-            self._reads_at = (made.cluster.leader or "") if made.cluster is not None else ""
-            if not elsewhere_than or self._reads_at != elsewhere_than:
+                raise _unavailable_error(problem) from None
+            self._consumer = consumer.name
+            self._consumer_server = (consumer.cluster.leader or "") if consumer.cluster is not None else ""
+            if not avoided_server or self._consumer_server != avoided_server:
                 break  # abandoned consumers expire (`inactive_threshold`)
-        self._pulled = await _answered(
-            client.subscribe(client.new_inbox(), pending_msgs_limit=8 * PULL, pending_bytes_limit=0)
+        self._pull_subscription = await _await_answer(
+            client.subscribe(client.new_inbox(), pending_msgs_limit=8 * PULL_MESSAGES, pending_bytes_limit=0)
         )
-        await self._pull()
+        await self._request_entries()
 
-    async def _pull(self) -> None:
+    async def _request_entries(self) -> None:
         """Request PULL more entries, so that they arrive before the present ones have been applied."""
-        assert self._pulled is not None
-        asked = {
-            "batch": PULL,
+        assert self._pull_subscription is not None
+        request = {
+            "batch": PULL_MESSAGES,
             "max_bytes": PULL_BYTES,
-            "expires": int(ASKED_FOR_S * _NS),
+            "expires": int(PULL_EXPIRY_S * _NS),
             "idle_heartbeat": _NS,
         }
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
-        await _answered(self._open.publish(subject, json.dumps(asked).encode(), self._pulled.subject))
-        self._asked += PULL
+        await _await_answer(
+            self._open_client.publish(subject, json.dumps(request).encode(), self._pull_subscription.subject)
+        )
+        self._messages_due += PULL_MESSAGES
 
     async def next_entry(self, max_bytes: int) -> list[LogEntry]:
-        assert self._pulled is not None
+        assert self._pull_subscription is not None
         entries: list[LogEntry] = []
         size = 0
-        while not entries or (self._pulled.pending_msgs and size < max_bytes):
-            message = await self._message(self._pulled)
+        while not entries or (self._pull_subscription.pending_msgs and size < max_bytes):
+            message = await self._next_message(self._pull_subscription)
             if message.headers and "Status" in message.headers:
                 await self._on_status(message.headers)
                 continue
-            self._asked -= 1
-            self._lacking = 0
-            entry = self._entry(message)
+            self._messages_due -= 1
+            self._stale_heartbeats = 0
+            entry = self._parse_entry(message)
             if entry is not None:
                 entries.append(entry)
                 size += unpacked_size(entry.content)
-            if self._asked <= 0:
-                await self._pull()
+            if self._messages_due <= 0:
+                await self._request_entries()
         return entries
 
-    async def _message(self, pulled: Subscription) -> Msg:
+    async def _next_message(self, subscription: Subscription) -> Msg:
         try:
-            return await _answered(pulled.next_msg(SILENCE_S), 2 * SILENCE_S)
+            return await _await_answer(subscription.next_msg(CONSUMER_TIMEOUT_S), 2 * CONSUMER_TIMEOUT_S)
         except LogServiceUnavailableError as problem:
-            raise LogServiceUnavailableError(f"the log can't be read: {self._why or problem}") from None
+            raise LogServiceUnavailableError(
+                f"the log can't be read: {self._last_error or problem}"
+            ) from None
 
     async def _on_status(self, headers: dict[str, str]) -> None:
         """Process a status message of the consumer: a heartbeat, or the end of a pull request.
@@ -461,84 +476,93 @@ class JetStreamLog:
         any other status.
         """
         status = headers["Status"]
-        assert self._pulled is not None
-        if not self._pulled.pending_msgs:  # else it is older than the queued messages
-            self._lacking = self._lacking + 1 if self._following <= (self._end or 0) else 0
-        if self._lacking >= LACKING:
-            await self._read_elsewhere()
+        assert self._pull_subscription is not None
+        if not self._pull_subscription.pending_msgs:  # else it is older than the queued messages
+            self._stale_heartbeats = (
+                self._stale_heartbeats + 1 if self._next_number <= (self._checked_end or 0) else 0
+            )
+        if self._stale_heartbeats >= MAX_STALE_HEARTBEATS:
+            await self._move_consumer()
             return
         if status == "100":
             return  # a heartbeat
-        why = headers.get("Description", "").lower()
-        if status in ("404", "408") or (status == "409" and any(ending in why for ending in _ENDINGS)):
+        description = headers.get("Description", "").lower()
+        if status in ("404", "408") or (
+            status == "409" and any(ending in description for ending in _PULL_END_TEXTS)
+        ):
             # The pull request ended before it delivered all its entries. After a complete one, its last
             # entry has already caused the next request. Another request for each ending would leave ever
             # more in flight, in the end more than the subscription holds.
-            self._asked -= int(headers.get("Nats-Pending-Messages", self._asked))
-            if self._asked <= 0:
-                await self._pull()
+            self._messages_due -= int(headers.get("Nats-Pending-Messages", self._messages_due))
+            if self._messages_due <= 0:
+                await self._request_entries()
             return
         raise LogServiceUnavailableError(f"the log can't be read: {status} {headers.get('Description', '')}")
 
-    async def _read_elsewhere(self) -> None:
+    async def _move_consumer(self) -> None:
         """Continue reading on another server."""
-        log.warning("engine_lacks_entries", engine=self._reads_at, wanted=self._following, last=self._end)
-        assert self._pulled is not None
-        await _answered(self._pulled.unsubscribe())
-        await self._read(elsewhere_than=self._reads_at)
+        log.warning(
+            "engine_lacks_entries",
+            engine=self._consumer_server,
+            wanted=self._next_number,
+            last=self._checked_end,
+        )
+        assert self._pull_subscription is not None
+        await _await_answer(self._pull_subscription.unsubscribe())
+        await self._start_consumer(avoided_server=self._consumer_server)
 
-    def _entry(self, message: Msg) -> LogEntry | None:
+    def _parse_entry(self, message: Msg) -> LogEntry | None:
         """Return a message as the next entry; None for an entry that was read before.
 
         Raises LogServiceUnavailableError if an entry is missing before it.
         """
-        words = message.reply.split(".")
+        tokens = message.reply.split(".")
         # $JS.ACK.stream.consumer.delivered.entry.delivery.at.behind; a domain and an account may precede
         # the stream.
-        number, at, behind = (
-            (int(words[5]), int(words[7]), int(words[8]))
-            if len(words) == 9
-            else (int(words[7]), int(words[9]), int(words[10]))
+        number, at, entries_after = (
+            (int(tokens[5]), int(tokens[7]), int(tokens[8]))
+            if len(tokens) == 9
+            else (int(tokens[7]), int(tokens[9]), int(tokens[10]))
         )
-        if number < self._following:
+        if number < self._next_number:
             return None
-        if number > self._following:
-            raise LogServiceUnavailableError(f"entry {number} came where {self._following} was expected")
-        self._following += 1
+        if number > self._next_number:
+            raise LogServiceUnavailableError(f"entry {number} came where {self._next_number} was expected")
+        self._next_number += 1
         member = message.subject.rpartition(".")[2]
-        return LogEntry(number, at, _sender(member, message.headers), message.data, behind)
+        return LogEntry(number, at, _parse_sender(member, message.headers), message.data, entries_after)
 
     # Messages between members.
 
     async def publish_status(self, content: bytes) -> None:
-        await _answered(self._open.publish(self._told, content))
+        await _await_answer(self._open_client.publish(self._status_subject, content))
 
-    def read_statuses(self, heard: Callable[[bytes], None]) -> None:
-        self._heard = heard
+    def read_statuses(self, on_message: Callable[[bytes], None]) -> None:
+        self._on_message = on_message
 
-    async def _on_told(self, message: Msg) -> None:
-        if self._heard is not None:
-            self._heard(message.data)
+    async def _on_nats_message(self, message: Msg) -> None:
+        if self._on_message is not None:
+            self._on_message(message.data)
 
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             with suppress(Exception):
-                await asyncio.wait_for(client.close(), ANSWER_S)
+                await asyncio.wait_for(client.close(), REQUEST_TIMEOUT_S)
 
     @property
     def is_connected(self) -> bool:
         return self._client is not None and self._client.is_connected
 
     @property
-    def _open(self) -> Client:
+    def _open_client(self) -> Client:
         """The open connection. Raises LogServiceUnavailableError without one."""
         if self._client is None or not self._client.is_connected:
-            raise LogServiceUnavailableError(self._why or "the connection is closed")
+            raise LogServiceUnavailableError(self._last_error or "the connection is closed")
         return self._client
 
 
-async def _answered(work: Awaitable[T], seconds: float = 2 * ANSWER_S) -> T:
+async def _await_answer(work: Awaitable[T], seconds: float = 2 * REQUEST_TIMEOUT_S) -> T:
     """Await an answer of the NATS client for at most `seconds`.
 
     JetStream's refusals (APIError) pass, because their meaning differs between calls. Any other failure
@@ -559,52 +583,57 @@ async def _answered(work: Awaitable[T], seconds: float = 2 * ANSWER_S) -> T:
         if task is not None and task.cancelling():
             # The client turned this task's own cancellation into another exception.
             raise asyncio.CancelledError from None
-        raise LogServiceUnavailableError(_said(problem)) from None
+        raise LogServiceUnavailableError(_error_text(problem)) from None
 
 
-def _is_heard(engine: api.PeerInfo) -> bool:
+def _is_reachable(server: api.PeerInfo) -> bool:
     """Return whether the leader has had contact with this server within HEARD_NS."""
-    return not engine.offline and engine.active is not None and engine.active < HEARD_NS
+    return not server.offline and server.active is not None and server.active < MAX_LEADER_SILENCE_NS
 
 
-def _unconfirmed(attached: StreamInfo) -> LogServiceUnavailableError:
+def _unconfirmed_error(stream: StreamInfo) -> LogServiceUnavailableError:
     return LogServiceUnavailableError(
-        f"{attached.leader or 'a server'} answers as the leader,"
-        f" and has heard {attached.heard} of {attached.servers} servers"
+        f"{stream.leader or 'a server'} answers as the leader,"
+        f" and has heard {stream.reachable} of {stream.servers} servers"
     )
 
 
-def _up_to_date(engine: api.PeerInfo, last: int, before: int | None) -> bool:
+def _is_up_to_date(server: api.PeerInfo, last: int, previous_last: int | None) -> bool:
     """Return whether a server has all entries, or lacks only entries newer than the previous check.
 
-    `before`: the log's last entry at that check; None if there was none. Under load each server is an entry
-    or two behind at any moment; a server that doesn't keep up is behind at two checks.
+    `previous_last`: the log's last entry at that check; None if there was none. Under load each server is an
+    entry or two behind at any moment; a server that doesn't keep up is behind at two checks.
     """
-    if engine.current:
+    if server.current:
         return True
-    if engine.offline or engine.active is None or engine.active >= SEEN_NS or before is None:
+    if (
+        server.offline
+        or server.active is None
+        or server.active >= MAX_SERVER_SILENCE_NS
+        or previous_last is None
+    ):
         return False
-    return last - (engine.lag or 0) >= before
+    return last - (server.lag or 0) >= previous_last
 
 
-def _name_of(settings: GroupSettings, generation: int) -> str:
+def _stream_name(settings: GroupSettings, generation: int) -> str:
     """Return the name of a generation's stream. No instance name contains a "="."""
     return settings.stream if generation == 1 else f"{settings.stream}={generation}"
 
 
-def _sender(member: str, headers: dict[str, Any] | None) -> EntrySender:
+def _parse_sender(member: str, headers: dict[str, Any] | None) -> EntrySender:
     """Return the sender of an entry from its headers."""
-    said = headers or {}
-    number = str(said.get(_NUMBER, ""))
-    return EntrySender(member, str(said.get(_RUN, "")), int(number) if number.isdigit() else 0)
+    values = headers or {}
+    number = str(values.get(_NUMBER, ""))
+    return EntrySender(member, str(values.get(_RUN, "")), int(number) if number.isdigit() else 0)
 
 
-def _away(problem: APIError) -> LogServiceUnavailableError:
+def _unavailable_error(problem: APIError) -> LogServiceUnavailableError:
     """Convert a refusal of JetStream to LogServiceUnavailableError."""
     return LogServiceUnavailableError(f"{problem.description or problem} ({problem.err_code})")
 
 
-def _said(problem: BaseException) -> str:
+def _error_text(problem: BaseException) -> str:
     """Return the text of an exception of the client."""
     if isinstance(problem, TimeoutError):  # NATS's says "timeout", Python's nothing
         return "no engine answers in time"

@@ -19,7 +19,7 @@ from broker_core.group.hash_chain import HashChain
 from broker_core.group.settings import GroupSettings
 
 MAX_MEMBERS: Final = 64
-REMEMBERED: Final = 1_024
+MAX_PENDING_STATUSES: Final = 1_024
 """Maximum status messages of one member that wait until this member has applied their entry.
 
 The oldest are retained, so that the comparison reaches them.
@@ -49,20 +49,20 @@ class MemberStatus(msgspec.Struct, frozen=True):
 class PeerMember:
     """Another member, as known from its status messages.
 
-    `told`: the last one; `heard_at`: its time (s); `alike`: whether its journal equals this one's, None
+    `status`: the last one; `received_at`: its time (s); `alike`: whether its journal equals this one's, None
     while unknown.
     """
 
-    told: MemberStatus
-    heard_at: float
+    status: MemberStatus
+    received_at: float
     alike: bool | None = None
-    forked_at: int = 0
+    differs_at_entry: int = 0
     """The entry at which a difference was first seen; 0 while the journals agree."""
-    unlike_since: float | None = None
+    differs_since: float | None = None
     """When the first differing status arrived (s); None while the journals agree."""
-    proved: int = 0
+    proved_sequence: int = 0
     """The newest record up to which its journal is known to equal this one's."""
-    recent: deque[MemberStatus] = field(default_factory=deque)
+    pending_statuses: deque[MemberStatus] = field(default_factory=deque)
 
 
 class PeerTable:
@@ -70,7 +70,7 @@ class PeerTable:
 
     def __init__(self, settings: GroupSettings, run: str) -> None:
         self._settings, self._run = settings, run
-        self.others: dict[str, PeerMember] = {}
+        self.peers: dict[str, PeerMember] = {}
 
     def encode_status(
         self,
@@ -78,12 +78,12 @@ class PeerTable:
         entry: int,
         behind: int,
         chain: HashChain,
-        taken_at: int,
+        accepted_at: int,
         addresses: dict[str, str],
     ) -> bytes:
         """Encode the status message of this member."""
-        at = chain.state_after(entry)
-        sequence, value = at if at is not None else (chain.sequence, b"")
+        state = chain.find_state(entry)
+        sequence, value = state if state is not None else (chain.sequence, b"")
         return msgspec.json.encode(
             MemberStatus(
                 self._settings.member,
@@ -93,99 +93,99 @@ class PeerTable:
                 sequence,
                 value.hex(),
                 behind,
-                taken_at,
+                accepted_at,
                 addresses,
             )
         )
 
     def newest_applied(self) -> dict[int, tuple[int, str]]:
         """Return the newest entry that another member has applied, and that member, by generation."""
-        found: dict[int, tuple[int, str]] = {}
-        for name, other in self.others.items():
-            told = other.told
-            found[told.generation] = max(found.get(told.generation, (0, "")), (told.entry, name))
-        return found
+        newest: dict[int, tuple[int, str]] = {}
+        for name, peer in self.peers.items():
+            status = peer.status
+            newest[status.generation] = max(newest.get(status.generation, (0, "")), (status.entry, name))
+        return newest
 
     def addresses(self, transport: str) -> list[str]:
         """Return the addresses of the other members for a transport, as they reported them."""
-        found = (one.told.addresses.get(transport) for _, one in sorted(self.others.items()))
-        return [one for one in found if one]
+        addresses = (peer.status.addresses.get(transport) for _, peer in sorted(self.peers.items()))
+        return [peer for peer in addresses if peer]
 
     def on_status(self, content: bytes, at: float) -> None:
         """Process the status message of another member, received at `at` (s). Ignore undecodable ones."""
         try:
-            told = msgspec.json.decode(content, type=MemberStatus)
+            status = msgspec.json.decode(content, type=MemberStatus)
         except msgspec.DecodeError:
             return  # a foreign message under this subject: only the log counts
-        if told.member == self._settings.member:
+        if status.member == self._settings.member:
             return
-        other = self.others.get(told.member)
-        if other is None:
-            if len(self.others) >= MAX_MEMBERS:
+        peer = self.peers.get(status.member)
+        if peer is None:
+            if len(self.peers) >= MAX_MEMBERS:
                 return
-            other = self.others[told.member] = PeerMember(told, at)
-        elif other.told.run != told.run:
-            other.alike, other.proved, other.unlike_since = None, 0, None
-            other.recent.clear()
-        other.told, other.heard_at = told, at
-        if told.chain and len(other.recent) < REMEMBERED:
-            other.recent.append(told)
+            peer = self.peers[status.member] = PeerMember(status, at)
+        elif peer.status.run != status.run:
+            peer.alike, peer.proved_sequence, peer.differs_since = None, 0, None
+            peer.pending_statuses.clear()
+        peer.status, peer.received_at = status, at
+        if status.chain and len(peer.pending_statuses) < MAX_PENDING_STATUSES:
+            peer.pending_statuses.append(status)
 
-    def forget(self, name: str, silent_since: float) -> None:
+    def forget(self, name: str, last_allowed_at: float) -> None:
         """Forget a member that was removed for good, until it sends something again.
 
         Raises OperatorError unknown_member, and member_in_use for one that has sent something after
-        `silent_since` (s).
+        `last_allowed_at` (s).
         """
-        other = self.others.get(name)
-        if other is None:
+        peer = self.peers.get(name)
+        if peer is None:
             raise OperatorError(
                 "unknown_member",
                 f"{self._settings.member} knows no other member {name[:64]!r}.",
                 "See `manage.py replication status`.",
             )
-        if other.heard_at > silent_since:
+        if peer.received_at > last_allowed_at:
             raise OperatorError(
                 "member_in_use",
                 f"The member {name} takes part in the group: {self._settings.member} receives its statuses.",
                 "Stop its broker for good first, and try again some seconds later.",
             )
-        del self.others[name]
+        del self.peers[name]
 
     def compare_journals(self, chain: HashChain) -> None:
         """Compare the waiting status messages of others with this member's own hash chain."""
         newest = chain.newest_entry
-        for other in self.others.values():
-            while other.recent and other.recent[0].entry <= newest:
-                told = other.recent.popleft()
-                own = chain.state_after(told.entry)
-                if own is not None:
-                    other.alike = own == (told.sequence, _unhex(told.chain))
-                    other.forked_at = 0 if other.alike else other.forked_at or told.entry
-                    other.unlike_since = None if other.alike else other.unlike_since or other.heard_at
-                    other.proved = told.sequence if other.alike else 0
+        for peer in self.peers.values():
+            while peer.pending_statuses and peer.pending_statuses[0].entry <= newest:
+                status = peer.pending_statuses.popleft()
+                state = chain.find_state(status.entry)
+                if state is not None:
+                    peer.alike = state == (status.sequence, _decode_hex(status.chain))
+                    peer.differs_at_entry = 0 if peer.alike else peer.differs_at_entry or status.entry
+                    peer.differs_since = None if peer.alike else peer.differs_since or peer.received_at
+                    peer.proved_sequence = status.sequence if peer.alike else 0
 
-    def problems(self) -> OperatorError | None:
+    def find_divergence(self) -> OperatorError | None:
         """Return why this member must stop applying entries; None while most members agree with it."""
-        unlike = [name for name, other in self.others.items() if other.alike is False]
-        alike = 1 + sum(other.alike is True for other in self.others.values())
-        if len(unlike) < alike:
+        differing = [name for name, peer in self.peers.items() if peer.alike is False]
+        agreeing = 1 + sum(peer.alike is True for peer in self.peers.values())
+        if len(differing) < agreeing:
             return None
-        entry = min(self.others[name].forked_at for name in unlike)
+        entry = min(self.peers[name].differs_at_entry for name in differing)
         return OperatorError(
             "replica_diverged",
-            f"The journal of {self._settings.member} isn't that of {', '.join(sorted(unlike))}: "
+            f"The journal of {self._settings.member} isn't that of {', '.join(sorted(differing))}: "
             f"they differ at entry {entry} or"
             " before it.",
             "Nothing is applied or acknowledged here; its files are kept: `manage.py replication "
             "reseed --from DIRECTORY` moves them"
             " aside and takes those of a member that agrees with the others.",
-            members=sorted(unlike),
+            members=sorted(differing),
             entry=entry,
         )
 
 
-def _unhex(text: str) -> bytes:
+def _decode_hex(text: str) -> bytes:
     """Decode hex text; return b"", which equals no hash, if it is malformed."""
     try:
         return bytes.fromhex(text)

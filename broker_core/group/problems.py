@@ -10,14 +10,14 @@ from broker_core.documents.replication import GroupStatus, MemberEntry
 
 SETTLING_MS: Final = 2_000
 """Milliseconds for which states that usually end soon aren't reported: connecting, a change of the leader."""
-_PASSING: Final = ("engine_away", "no_quorum", "engine_behind")
-_DOCUMENT: Final = "See docs/group.md."
+_TRANSIENT_CODES: Final = ("engine_away", "no_quorum", "engine_behind")
+_DOCS_HINT: Final = "See docs/group.md."
 
 
 def group_problems(status: GroupStatus, now_ms: int) -> list[ProblemEntry]:
     """Return the problems of a group at `now_ms`, the most severe first."""
     found = [*_own_problems(status), *_service_problems(status), *_member_problems(status)]
-    return [one for one in found if one.code not in _PASSING or now_ms - one.since >= SETTLING_MS]
+    return [one for one in found if one.code not in _TRANSIENT_CODES or now_ms - one.since >= SETTLING_MS]
 
 
 def _own_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
@@ -30,7 +30,7 @@ def _own_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
         severe=True,
         title=f"The member {status.member} takes no part in its group",
         message=status.why,
-        fix=status.fix or _DOCUMENT,
+        fix=status.fix or _DOCS_HINT,
     )
 
 
@@ -47,37 +47,37 @@ def _service_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
         title="The group's log service lacks servers" if has_quorum else "The group has lost its quorum",
         message=f"{status.engines_current} of {status.engines} servers are up to date."
         + ("" if has_quorum else " Without a majority, no record is acknowledged."),
-        fix="Start the missing servers; they catch up automatically. " + _DOCUMENT,
+        fix="Start the missing servers; they catch up automatically. " + _DOCS_HINT,
     )
 
 
 def _member_problems(status: GroupStatus) -> Iterator[ProblemEntry]:
-    for one in status.members:
-        if one.name == status.member:
+    for member in status.members:
+        if member.name == status.member:
             continue
-        if one.there and one.alike is False:
-            yield _problem_of(
-                one,
+        if member.there and member.alike is False:
+            yield _member_problem(
+                member,
                 "replica_diverged",
-                f"The journal of the member {one.name} differs",
+                f"The journal of the member {member.name} differs",
                 f"Its hash isn't that of {status.member} at the same entry.",
                 "Compare the hashes of all members on the page Replication, and reseed the one that differs:"
                 " `manage.py replication reseed`.",
             )
         # A member that is detached itself receives nothing, which says nothing about the others.
-        elif not one.there and not status.code:
-            yield _problem_of(
-                one,
+        elif not member.there and not status.code:
+            yield _member_problem(
+                member,
                 "member_silent",
-                f"The member {one.name} takes no part in its group",
+                f"The member {member.name} takes no part in its group",
                 f"The member {status.member} receives nothing from it.",
                 "See whether its broker runs and reaches the log service:"
                 " `manage.py replication status` there. If it was removed for good:"
-                f" `manage.py replication forget {one.name}`.",
+                f" `manage.py replication forget {member.name}`.",
             )
 
 
-def _problem_of(member: MemberEntry, code: str, title: str, message: str, fix: str) -> ProblemEntry:
+def _member_problem(member: MemberEntry, code: str, title: str, message: str, fix: str) -> ProblemEntry:
     return ProblemEntry(
         code=code,
         subject=member.name,

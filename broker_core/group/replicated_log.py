@@ -61,7 +61,7 @@ from broker_core.group.hash_chain import HashChain, chain_path, load_chain, writ
 from broker_core.group.member_status import PeerTable
 from broker_core.group.settings import GroupSettings
 from broker_core.group.state_machine import (
-    START,
+    START_POSITION,
     JournalEnd,
     LogPosition,
     LogStateMachine,
@@ -75,36 +75,36 @@ from broker_core.journal.commit_log import MAX_GROUP_BYTES, CommitListener, Owne
 from broker_core.journal.journal import Journal
 from broker_core.journal.publishers import Refusal
 from broker_core.journal.segment import BatchPosition
-from broker_core.sync_replication.sync_replication import STOOD_STILL_S, SyncReplication
+from broker_core.sync_replication.sync_replication import MAX_CHECK_PAUSE_S, SyncReplication
 
 P = ParamSpec("P")
 T = TypeVar("T")
 log = structlog.get_logger("sluice.group")
 CHECK_INTERVAL_S: Final = 0.1
 """Seconds between checks whether pending batches have waited too long."""
-RETRY_S: Final = 0.25
+RETRY_INTERVAL_S: Final = 0.25
 """Seconds between attempts to attach."""
-TELL_S: Final = 0.25
+STATUS_INTERVAL_S: Final = 0.25
 """Maximum seconds between status messages."""
-NOTICES_GATHER_S: Final = 0.02
+NOTICE_BATCH_INTERVAL_S: Final = 0.02
 """Seconds for which notices gather, so that several logons go into one message."""
-TELL_AT_MOST_S: Final = 0.005
+MIN_STATUS_INTERVAL_S: Final = 0.005
 """Minimum seconds between status messages if other members wait for what this one has synced."""
-SAMPLES: Final = 8
+STATUSES_PER_CHECK: Final = 8
 """Status messages (TELL_S each) between two checks of the log service's state."""
-TROUBLE_RETRY_S: Final = 5.0
+TROUBLE_RETRY_INTERVAL_S: Final = 5.0
 """Maximum seconds between attempts while the member is in `trouble`."""
-CONFIRM_S: Final = 2.0
+LOSS_CONFIRM_DELAY_S: Final = 2.0
 """Seconds between two answers that the log was lost. A deposed leader knows its successor by then."""
 SEEKING: Final = ("engine_away", "no_quorum")
 """Error codes of a member that looks for its log service, or for a majority of its servers."""
-NOT_ASKED: Final = OperatorError(
+NOT_CONNECTED_YET: Final = OperatorError(
     "engine_away", "the engine hasn't been asked yet", "Wait; if this lasts, see the broker's log."
 )
 """Initial reason for not being attached."""
-SKEW_TOLD_MS: Final = 10_000
+MAX_SKEW_MS: Final = 10_000
 """Clock difference to the log service, in ms, above which it is logged and corrected."""
-CHAIN_RETENTION_S: Final = 10.0
+CHAIN_WRITE_INTERVAL_S: Final = 10.0
 """Seconds between writes of the chain file. At start, journal records behind its value are read again."""
 
 
@@ -119,7 +119,7 @@ class ReplicatedLog(Generic[Owner]):
         journal: Journal,
         outlet: CommitListener[Owner],
         clock: Clock,
-        engine: SharedLog,
+        log_service: SharedLog,
         settings: GroupSettings,
         confirmations: SyncReplication,
         may_begin: bool = True,
@@ -130,37 +130,37 @@ class ReplicatedLog(Generic[Owner]):
         """
         self._may_begin = may_begin
         self._journal, self._outlet, self._clock = journal, outlet, clock
-        self._engine, self._settings = engine, settings
+        self._log_service, self._settings = log_service, settings
         self._thread = ThreadPoolExecutor(1, "journal")
         self.run_id = uuid4().hex
         """Identifier of this process among those that use the member's name."""
         self.trouble: OperatorError | None = None
         """Why this member takes no part, if only an operator can correct it."""
-        self.away: OperatorError | JournalError | None = NOT_ASKED
+        self.detach_reason: OperatorError | JournalError | None = NOT_CONNECTED_YET
         """Why the member isn't attached; None while it is."""
         self.state_since = clock.now_ns()
         """When this member began to take part, or stopped for the reason of `problem`, ns UTC."""
-        self._sought_since: int | None = None
+        self._search_started_at: int | None = None
         """Start of the search for the log service that led to this attachment, ns UTC.
 
         None if another problem preceded.
         """
-        self.engines_since: int | None = None
+        self.servers_behind_since: int | None = None
         """Since when some server of the log service isn't up to date, ns UTC; None while all are."""
-        self._end = 0
+        self._newest_entry = 0
         """The log's newest entry as far as known from reads and answers."""
-        self.started_at = self._away_since = clock.seconds()
-        self.attached: StreamInfo | None = None
+        self.started_at = self._detached_since = clock.seconds()
+        self.stream: StreamInfo | None = None
         self.skew_ms = 0
         """How far this machine's clock is ahead of the log service's, by this member's last own entry."""
         self.chain = HashChain(0, None)
-        self.applied = 0
+        self.applied_entry = 0
         """The newest entry that is applied here whole."""
-        self.applied_at = 0
+        self.applied_entry_at = 0
         """When the log service accepted that entry, ns by its clock; 0 before the first read."""
         self.members = PeerTable(settings, self.run_id)
         self.confirmations = confirmations
-        confirmations.unheard = self._unheard
+        confirmations.list_unreachable = self._list_unreachable
         self.on_attached: Callable[[StreamInfo], None] = lambda _: None
         """Called when the log was found; set by the broker."""
         self._is_confirmed = False
@@ -171,34 +171,34 @@ class ReplicatedLog(Generic[Owner]):
         """Returns where clients connect to this member, by transport; set by the broker."""
         self.notices: NoticeExchange | None = None
         """Notices about clients that members send each other; set by the broker."""
-        self._synced = asyncio.Event()
+        self._synced_event = asyncio.Event()
         """Set when entries were synced that no status message has reported."""
-        self._appending: EntryAppender[Owner] = EntryAppender(engine, settings.member, self.run_id)
-        self._waiting: PendingEntries[Owner] = PendingEntries()
-        self._applying = False
+        self._appender: EntryAppender[Owner] = EntryAppender(log_service, settings.member, self.run_id)
+        self._pending: PendingEntries[Owner] = PendingEntries()
+        self._is_applying = False
         self._progress_at = clock.seconds()
-        self._chain_kept = 0
-        self._chain_kept_at = clock.seconds()
+        self._stored_chain_sequence = 0
+        self._chain_stored_at = clock.seconds()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def problem(self) -> OperatorError | JournalError | None:
         """Why this member takes no part; None while it does."""
-        return self.trouble or self.away
+        return self.trouble or self.detach_reason
 
     @property
-    def behind(self) -> int:
+    def entries_behind(self) -> int:
         """Number of entries known to be in the log and not applied here."""
-        return max(self._end - self.applied, 0)
+        return max(self._newest_entry - self.applied_entry, 0)
 
     # Interface of `CommitLog`.
 
     @property
     def is_full(self) -> bool:
-        return self._waiting.is_full
+        return self._pending.is_full
 
     async def wait_for_room(self) -> None:
-        await self._waiting.wait_for_room()
+        await self._pending.wait_for_room()
 
     def append(self, *batches: PendingBatch[Owner]) -> None:
         at = self._clock.now_ns()
@@ -209,10 +209,10 @@ class ReplicatedLog(Generic[Owner]):
             # The accept time travels with the batch. Each member makes the rest of the stamp when it
             # applies the batch.
             pending.batch.stamp(origin=self._journal.origin, epoch=0, first_sequence=0, accepted_at=at)
-        self._waiting.add(batches, self._clock.seconds())
+        self._pending.add(batches, self._clock.seconds())
 
     async def barrier(self) -> None:
-        await self._waiting.barrier()
+        await self._pending.barrier()
 
     async def wait_caught_up(self) -> int | None:
         """Read the end of the log with the log service's confirmation.
@@ -221,40 +221,40 @@ class ReplicatedLog(Generic[Owner]):
         doesn't wait if the log service has been away for longer than that. Returns the newest record at
         that time, or None if nothing was confirmed.
         """
-        if self.attached is None and self._clock.seconds() - self._away_since > self._settings.hold_s:
+        if self.stream is None and self._clock.seconds() - self._detached_since > self._settings.hold_s:
             return None
         try:
-            return await asyncio.wait_for(self._waiting.request_catch_up(), self._settings.hold_s)
+            return await asyncio.wait_for(self._pending.request_catch_up(), self._settings.hold_s)
         except TimeoutError:
             return None
 
     @property
     def is_current(self) -> bool:
         """Whether the end of the log was read with confirmation since this member attached."""
-        return self._is_confirmed and self.attached is not None
+        return self._is_confirmed and self.stream is not None
 
     # Sync replication.
 
-    def _unheard(self) -> list[str]:
+    def _list_unreachable(self) -> list[str]:
         """Return the members that can't be reached.
 
         While the log service is away, these are all members, so none is downgraded for it.
         """
-        return self.confirmations.members if self.attached is None else []
+        return self.confirmations.members if self.stream is None else []
 
-    def _hear_confirmed(self) -> None:
+    def _report_confirmed_peers(self) -> None:
         """Report the journals of other members that are proved equal to sync replication."""
-        for name, other in self.members.others.items():
+        for name, peer in self.members.peers.items():
             if (
-                other.proved > self.confirmations.confirming.confirmed_sequence_of(name)
-                or other.alike is None
+                peer.proved_sequence > self.confirmations.confirming.get_confirmed_sequence(name)
+                or peer.alike is None
             ):
-                self.confirmations.on_peer_confirmed(name, other.proved)
+                self.confirmations.on_peer_confirmed(name, peer.proved_sequence)
 
     def start(self) -> None:
         """Start the tasks that attach, append, apply and check time limits."""
-        for work in (self._take_part(), self._look()):
-            task = asyncio.get_running_loop().create_task(self._unforeseen(work), name="group")
+        for task_body in (self._stay_attached(), self._fail_overdue()):
+            task = asyncio.get_running_loop().create_task(self._run_guarded(task_body), name="group")
             self._tasks.append(task)
 
     async def close(self) -> None:
@@ -264,35 +264,35 @@ class ReplicatedLog(Generic[Owner]):
         await cancel_and_wait(
             self._tasks, 2.0
         )  # 2 s: a second cancellation must not cut off a write to the journal
-        self._fail([], _no_quorum("the broker is being stopped"))
-        await self._engine.close()
+        self._fail_pending([], _no_quorum_error("the broker is being stopped"))
+        await self._log_service.close()
         if self._journal.failure is None:
             with suppress(OSError):
-                self._keep_chain()
+                self._store_chain()
         self._thread.shutdown(wait=True)
 
-    async def _unforeseen(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_guarded(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task; treat an unexpected exception as a broken log."""
         try:
             await work
         except Exception as problem:
-            self._break(problem)
+            self._report_broken(problem)
 
     # Taking part.
 
-    async def _take_part(self) -> None:
+    async def _stay_attached(self) -> None:
         """Attach again and again, with a pause after each failure."""
-        self.chain = await self._in_thread(load_chain, self._journal)
-        self._engine.read_statuses(self._heard)
+        self.chain = await self._run_in_thread(load_chain, self._journal)
+        self._log_service.read_statuses(self._on_message)
         while True:
             try:
-                await self._attend()
+                await self._attach_and_work()
             except LogServiceUnavailableError as problem:
-                self._is_away(str(problem), has_server=self._engine.is_connected)
-                await asyncio.sleep(RETRY_S)
+                self._mark_unavailable(str(problem), has_server=self._log_service.is_connected)
+                await asyncio.sleep(RETRY_INTERVAL_S)
             except OperatorError as problem:
-                self._is_troubled(problem)
-                await asyncio.sleep(min(TROUBLE_RETRY_S, self._settings.hold_s))
+                self._mark_troubled(problem)
+                await asyncio.sleep(min(TROUBLE_RETRY_INTERVAL_S, self._settings.hold_s))
             except JournalError as problem:
                 if self._journal.failure is not None:
                     raise
@@ -301,35 +301,41 @@ class ReplicatedLog(Generic[Owner]):
                 self._detach(problem)
                 await asyncio.sleep(1.0)
 
-    async def _attend(self) -> None:
+    async def _attach_and_work(self) -> None:
         """Attach once, and work until a part of the attachment fails."""
-        attached, place = await self._find(journal_end(self._journal))
-        await self._appending.open()
-        order = LogStateMachine(self._journal, attached.generation, place, self.chain)
-        self.applied, self._end = order.applied_entry, attached.last
-        await self._engine.read_from(order.applied_entry + 1)
-        first = await self._check_newest_entry(attached, place)
-        await self._engine.publish_status(self._said(attached.generation))
-        if (trouble := self.members.problems()) is not None:
+        stream, position = await self._find_stream(journal_end(self._journal))
+        await self._appender.open()
+        state_machine = LogStateMachine(self._journal, stream.generation, position, self.chain)
+        self.applied_entry, self._newest_entry = state_machine.applied_entry, stream.last
+        await self._log_service.read_from(state_machine.applied_entry + 1)
+        first = await self._check_newest_entry(stream, position)
+        await self._log_service.publish_status(self._encode_status(stream.generation))
+        if (trouble := self.members.find_divergence()) is not None:
             raise trouble
-        self._is_attached(attached)
-        self.on_attached(attached)
-        log.info("group_attached", applied=order.applied_entry, last=attached.last, leader=attached.leader)
+        self._mark_attached(stream)
+        self.on_attached(stream)
+        log.info(
+            "group_attached", applied=state_machine.applied_entry, last=stream.last, leader=stream.leader
+        )
         await wait_first_failure(
-            self._tell(), self._send(), self._read(order, first), self._confirm(), self._send_notices()
+            self._send_statuses(),
+            self._send_entries(),
+            self._read_entries(state_machine, first),
+            self._confirm_caught_up(),
+            self._send_notices(),
         )
 
-    async def _confirm(self) -> None:
+    async def _confirm_caught_up(self) -> None:
         """Read the end of the log once in each attachment, then call `on_current`."""
         while True:
-            if await self._waiting.request_catch_up() is not None:
+            if await self._pending.request_catch_up() is not None:
                 break
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_INTERVAL_S)
         self._is_confirmed = True
         self.on_current()
         await asyncio.Event().wait()  # `wait_first_failure` expects tasks that don't return
 
-    async def _find(self, standing: JournalEnd) -> tuple[StreamInfo, LogPosition]:
+    async def _find_stream(self, end: JournalEnd) -> tuple[StreamInfo, LogPosition]:
         """Return the log service's log, and how far this journal has applied it.
 
         A loss is believed only if a second answer says so, of another server, and of a leader in contact
@@ -337,164 +343,169 @@ class ReplicatedLog(Generic[Owner]):
         log yet. Raises OperatorError if the log is another, or lost.
         """
         try:
-            return await self._find_once(standing)
+            return await self._find_stream_once(end)
         except OperatorError as problem:
-            known = self.trouble.code if self.trouble is not None else ""
-            if problem.code != "engine_lost" or known == "engine_lost":
+            trouble_code = self.trouble.code if self.trouble is not None else ""
+            if problem.code != "engine_lost" or trouble_code == "engine_lost":
                 raise
             log.warning("engine_loss_unconfirmed", why=problem.sentence)
-            self._is_away("the engine is asked again: one answer says that its log was lost", has_server=True)
-        await asyncio.sleep(CONFIRM_S)
-        return await self._find_once(standing, elsewhere=True)
+            self._mark_unavailable(
+                "the engine is asked again: one answer says that its log was lost", has_server=True
+            )
+        await asyncio.sleep(LOSS_CONFIRM_DELAY_S)
+        return await self._find_stream_once(end, elsewhere=True)
 
-    async def _find_once(
-        self, standing: JournalEnd, *, elsewhere: bool = False
+    async def _find_stream_once(
+        self, end: JournalEnd, *, elsewhere: bool = False
     ) -> tuple[StreamInfo, LogPosition]:
         """Attach, and check the log against the journal."""
-        told = self.members.newest_applied()  # read before the log, so that the log can only be newer
+        newest_applied = (
+            self.members.newest_applied()
+        )  # read before the log, so that the log can only be newer
         try:
-            begins = self._may_begin and not standing.sequence
-            attached = await self._engine.attach(
-                self._journal.identity if begins else None, elsewhere=elsewhere
+            may_create = self._may_begin and not end.sequence
+            stream = await self._log_service.attach(
+                self._journal.identity if may_create else None, elsewhere=elsewhere
             )
-            self._check_identity(attached)
+            self._check_identity(stream)
         except OperatorError as problem:
-            if problem.code == "engine_lost" and standing.sequence and not standing.generation:
-                raise not_group_journal_error(standing.sequence) from None
+            if problem.code == "engine_lost" and end.sequence and not end.generation:
+                raise not_group_journal_error(end.sequence) from None
             raise
-        place = applied_position(standing, attached, self.chain.value)
+        position = applied_position(end, stream, self.chain.value)
         try:
-            self._check_reach(attached, place.entry, told.get(attached.generation, (0, "")))
+            self._check_reach(stream, position.entry, newest_applied.get(stream.generation, (0, "")))
         except OperatorError as problem:
-            if problem.code == "engine_lost" and attached.last < place.entry:
-                await self._tell_loss(attached, place)
+            if problem.code == "engine_lost" and stream.last < position.entry:
+                await self._report_loss(stream, position)
             raise
-        return attached, place
+        return stream, position
 
-    def _check_identity(self, attached: StreamInfo) -> None:
+    def _check_identity(self, stream: StreamInfo) -> None:
         """Check that the log is the one of this member's journal. Raises OperatorError engine_lost."""
         instance = self._journal.instance
-        if attached.log != self._journal.identity:
+        if stream.log != self._journal.identity:
             raise OperatorError(
                 "engine_lost",
-                f"The engine's log of {instance} is {attached.log}, and this member's journal is "
+                f"The engine's log of {instance} is {stream.log}, and this member's journal is "
                 f"of {self._journal.identity}.",
                 "Name the engines of its own group (SLUICE_GROUP_ENGINES). If this member is to "
                 "join that one: `manage.py replication"
                 " reseed`, which moves its files aside.",
-                engine=str(attached.log),
+                engine=str(stream.log),
                 journal=str(self._journal.identity),
             )
 
-    async def _check_newest_entry(self, attached: StreamInfo, place: LogPosition) -> Sequence[LogEntry]:
+    async def _check_newest_entry(self, stream: StreamInfo, position: LogPosition) -> Sequence[LogEntry]:
         """Read the entry of the journal's newest batch, and return it with the entries after it.
 
         Raises:
             OperatorError: engine_lost, if the log has another entry there.
         """
-        newest = None if place == START else newest_batch(self._journal)
+        newest = None if position == START_POSITION else newest_batch(self._journal)
         if newest is None:
             return ()
-        entries = await self._engine.next_entry(1)
-        if entries[0].number != place.entry or is_batch_of_entry(newest, entries[0]):
+        entries = await self._log_service.next_entry(1)
+        if entries[0].number != position.entry or is_batch_of_entry(newest, entries[0]):
             return entries
-        await self._tell_loss(attached, place)
+        await self._report_loss(stream, position)
         raise OperatorError(
             "engine_lost",
-            f"Entry {place.entry} of the engine's log of {self._journal.instance} isn't the one that this"
+            f"Entry {position.entry} of the engine's log of {self._journal.instance} isn't the one that this"
             f" member applied as record {newest.last_sequence}.",
             "The engine lost entries that its quorum had, and took others. Nothing is acknowledged. See"
             " `engine_lost` in docs/group.md.",
-            engine=attached.last,
-            applied=place.entry,
+            engine=stream.last,
+            applied=position.entry,
         )
 
-    async def _tell_loss(self, attached: StreamInfo, place: LogPosition) -> None:
+    async def _report_loss(self, stream: StreamInfo, position: LogPosition) -> None:
         """Send the newest applied entry to the other members, so that they can compare it with the log."""
-        self.chain.mark_entry_applied(place.entry)
+        self.chain.mark_entry_applied(position.entry)
         addresses = self.addresses()
-        status = self.members.encode_status(attached.generation, place.entry, 0, self.chain, 0, addresses)
+        status = self.members.encode_status(stream.generation, position.entry, 0, self.chain, 0, addresses)
         with suppress(LogServiceUnavailableError):
-            await self._engine.publish_status(status)
+            await self._log_service.publish_status(status)
 
-    def _check_reach(self, attached: StreamInfo, applied: int, told: tuple[int, str]) -> None:
+    def _check_reach(self, stream: StreamInfo, applied: int, newest_applied: tuple[int, str]) -> None:
         """Check that the log has what the members applied, and what this member needs next.
 
-        `told`: the newest entry that another member has applied, and that member.
+        `newest_applied`: the newest entry that another member has applied, and that member.
 
         Raises:
             OperatorError: engine_lost or member_behind.
         """
         instance = self._journal.instance
-        if attached.last < told[0] > applied:
+        entry, member = newest_applied
+        if stream.last < entry > applied:
             raise OperatorError(
                 "engine_lost",
-                f"The engine's log of {instance} ends with entry {attached.last}, and member {told[1]} has"
-                f" applied {told[0]}.",
+                f"The engine's log of {instance} ends with entry {stream.last}, and member {member} has"
+                f" applied {entry}.",
                 "The engine lost entries that its quorum had. Nothing is acknowledged. See `engine_lost` in"
                 " docs/group.md.",
-                engine=attached.last,
-                applied=told[0],
+                engine=stream.last,
+                applied=entry,
             )
-        if attached.last < applied:
+        if stream.last < applied:
             raise OperatorError(
                 "engine_lost",
-                f"The engine's log of {instance} ends with entry {attached.last}, and this "
+                f"The engine's log of {instance} ends with entry {stream.last}, and this "
                 f"member has applied {applied}.",
                 "The engine lost entries that its quorum had. Nothing is acknowledged. See "
                 "`engine_lost` in docs/group.md.",
-                engine=attached.last,
+                engine=stream.last,
                 applied=applied,
             )
-        if attached.first > applied + 1:
+        if stream.first > applied + 1:
             raise OperatorError(
                 "member_behind",
-                f"The engine's log of {instance} begins with entry {attached.first}, and this "
+                f"The engine's log of {instance} begins with entry {stream.first}, and this "
                 f"member needs {applied + 1}.",
                 "Stop it, and give it another member's journal: `manage.py replication reseed "
                 "--from DIRECTORY`.",
-                engine=attached.first,
+                engine=stream.first,
                 applied=applied,
             )
 
-    def _is_away(self, why: str, *, has_server: bool) -> None:
+    def _mark_unavailable(self, reason: str, *, has_server: bool) -> None:
         """Record that the log service can't be used.
 
         `has_server`: a server is connected and doesn't answer, so the quorum is missing.
         """
-        if self.away is None or self.away.sentence != why:
-            log.warning("engine_away", why=why)
+        if self.detach_reason is None or self.detach_reason.sentence != reason:
+            log.warning("engine_away", why=reason)
         self._detach(
             OperatorError(
                 "no_quorum" if has_server else "engine_away",
-                why,
+                reason,
                 "Start the servers of the log service that are missing (SLUICE_GROUP_ENGINES);"
                 " the member goes on automatically. See docs/group.md.",
             )
         )
 
-    def _is_troubled(self, problem: OperatorError) -> None:
+    def _mark_troubled(self, problem: OperatorError) -> None:
         """Record a problem that an operator must solve."""
         if self.trouble is None or self.trouble.code != problem.code:
             log.error("group_trouble", code=problem.code, why=problem.sentence, fix=problem.fix)
         self._detach(problem, trouble=problem)
 
-    def _is_attached(self, attached: StreamInfo) -> None:
+    def _mark_attached(self, stream: StreamInfo) -> None:
         """Record that the member is attached."""
-        before, self.trouble, self.away = self.problem, None, None
+        before, self.trouble, self.detach_reason = self.problem, None, None
         self._is_confirmed = False
-        self._note_change(before)
-        self._note_answer(attached)
+        self._update_state_since(before)
+        self._update_stream(stream)
 
-    def _detach(self, away: OperatorError | JournalError, *, trouble: OperatorError | None = None) -> None:
+    def _detach(self, reason: OperatorError | JournalError, *, trouble: OperatorError | None = None) -> None:
         """Record that the member isn't attached, and why."""
-        if self.attached is not None:
-            self._away_since = self._clock.seconds()
-        before, self.attached, self.away = self.problem, None, away
+        if self.stream is not None:
+            self._detached_since = self._clock.seconds()
+        before, self.stream, self.detach_reason = self.problem, None, reason
         self.trouble = trouble or self.trouble
-        self._note_change(before)
+        self._update_state_since(before)
 
-    def _note_change(self, before: OperatorError | JournalError | None) -> None:
+    def _update_state_since(self, before: OperatorError | JournalError | None) -> None:
         """Update `state_since` after the state changed.
 
         While a member looks for its log service in vain, the state keeps its start, although the codes
@@ -507,86 +518,89 @@ class ReplicatedLog(Generic[Owner]):
             return
         self.state_since = self._clock.now_ns()
         if now is None:
-            self._sought_since = began_at if was_seeking else None
-        elif is_seeking and before is None and not self._is_confirmed and self._sought_since is not None:
-            self.state_since = self._sought_since
+            self._search_started_at = began_at if was_seeking else None
+        elif is_seeking and before is None and not self._is_confirmed and self._search_started_at is not None:
+            self.state_since = self._search_started_at
 
-    def _note_answer(self, attached: StreamInfo) -> None:
-        self.attached = attached
-        self._end = max(self._end, attached.last)
-        is_whole = attached.current >= attached.servers
-        self.engines_since = None if is_whole else self.engines_since or self._clock.now_ns()
+    def _update_stream(self, stream: StreamInfo) -> None:
+        self.stream = stream
+        self._newest_entry = max(self._newest_entry, stream.last)
+        is_complete = stream.current >= stream.servers
+        self.servers_behind_since = None if is_complete else self.servers_behind_since or self._clock.now_ns()
 
     # Appending.
 
-    async def _send(self) -> None:
+    async def _send_entries(self) -> None:
         """Append entries, one at a time. After a reconnect the append under way comes first."""
         while True:
-            await self._waiting.wanted.wait()
-            outgoing = self._appending.underway or self._waiting.next_outgoing(self._clock.seconds())
+            await self._pending.work_event.wait()
+            outgoing = self._appender.in_flight or self._pending.next_outgoing(self._clock.seconds())
             if outgoing is None:
                 # No await between the look-up and this: a batch added meanwhile would be missed.
-                self._waiting.wanted.clear()
+                self._pending.work_event.clear()
                 continue
-            await self._appending.append(outgoing)
+            await self._appender.append(outgoing)
             self._progress_at = self._clock.seconds()
-            self._appending.on_appended(outgoing)
+            self._appender.on_appended(outgoing)
 
     # Reading and applying.
 
-    async def _read(self, order: LogStateMachine, first: Sequence[LogEntry]) -> None:
+    async def _read_entries(self, state_machine: LogStateMachine, first: Sequence[LogEntry]) -> None:
         """Apply the entries in `first`, then read and apply all that follow."""
         while True:
-            entries, first = first or await self._engine.next_entry(MAX_GROUP_BYTES), ()
-            trouble = self.members.problems()
+            entries, first = first or await self._log_service.next_entry(MAX_GROUP_BYTES), ()
+            trouble = self.members.find_divergence()
             if trouble is not None:
                 raise trouble
             self._progress_at = self._clock.seconds()
-            await shield_until_done(self._apply(order, entries))
-            self._end = max(self._end, entries[-1].number + entries[-1].behind)
-            await self._keep_chain_sometimes()
+            await shield_until_done(self._apply_entries(state_machine, entries))
+            self._newest_entry = max(self._newest_entry, entries[-1].number + entries[-1].entries_after)
+            await self._store_chain_if_due()
 
-    async def _apply(self, order: LogStateMachine, entries: Sequence[LogEntry]) -> None:
+    async def _apply_entries(self, state_machine: LogStateMachine, entries: Sequence[LogEntry]) -> None:
         """Apply entries: stamp their new batches, write and sync them, then notify their owners.
 
         The caller shields this from cancellation, because a thread writes the journal meanwhile.
         """
         # Decode everything first: a damaged entry must not change the state.
-        found = [(entry, own := self._own_of(entry), entry_batches(entry, own)) for entry in entries]
-        before = self.chain.checkpoint
+        decoded = [
+            (entry, outgoing := self._find_outgoing(entry), entry_batches(entry, outgoing))
+            for entry in entries
+        ]
+        checkpoint = self.chain.checkpoint
         group: list[PendingBatch[Owner]] = []
         refused: list[tuple[PendingBatch[Owner], Refusal]] = []
-        reached: list[OutgoingEntry[Owner]] = []
-        for entry, own, batches in found:
-            if own is not None:
-                self._waiting.mark_applying(own)
+        applied: list[OutgoingEntry[Owner]] = []
+        for entry, outgoing, batches in decoded:
+            if outgoing is not None:
+                self._pending.mark_applying(outgoing)
                 if batches:
                     self._compare_clocks(batches[-1].accepted_at - entry.at)
             for number, batch in enumerate(batches):
-                pending = own.batches[number] if own is not None else PendingBatch[Owner](batch)
-                fresh = order.apply_batch(entry, number, batch)
+                pending = outgoing.batches[number] if outgoing is not None else PendingBatch[Owner](batch)
+                fresh = state_machine.apply_batch(entry, number, batch)
                 if isinstance(fresh, Refusal):
                     refused.append((pending, fresh))
                     continue
                 pending.batch = fresh
                 group.append(pending)
-            order.mark_applied(entry)
-            if own is not None:
-                reached.append(own)
+            state_machine.mark_applied(entry)
+            if outgoing is not None:
+                applied.append(outgoing)
         # Commit before any answer: a repeat may be of a record in this very group.
         if group:
-            await self._commit(before, group, reached)
-        self.applied, self.applied_at = entries[-1].number, entries[-1].at
-        self._synced.set()
+            await self._commit_batches(checkpoint, group, applied)
+        self.applied_entry, self.applied_entry_at = entries[-1].number, entries[-1].at
+        self._synced_event.set()
         self.members.compare_journals(self.chain)
-        self._hear_confirmed()
-        for pending, why in refused:
-            if why is Refusal.REPEATED:
+        self._report_confirmed_peers()
+        for pending, refusal in refused:
+            if refusal is Refusal.REPEATED:
                 self._outlet.on_duplicate(pending)
             else:
                 self._outlet.superseded(pending)
-        for own in reached:
-            self._waiting.remove_applied(own, self.chain.sequence)
+        for outgoing in applied:
+            self._pending.remove_applied(outgoing, self.chain.sequence)
 
     def _compare_clocks(self, ahead_ns: int) -> None:
         """Update the clock difference from an own entry.
@@ -594,83 +608,88 @@ class ReplicatedLog(Generic[Owner]):
         `ahead_ns`: accept time of the entry's last batch minus the log service's time. The last batch
         waited least; waiting makes a clock look as if it were behind.
         """
-        off = abs(self.skew_ms) > SKEW_TOLD_MS
+        was_skewed = abs(self.skew_ms) > MAX_SKEW_MS
         self.skew_ms = ahead_ns // 1_000_000
-        if abs(self.skew_ms) > SKEW_TOLD_MS and not off:
+        if abs(self.skew_ms) > MAX_SKEW_MS and not was_skewed:
             log.warning("clock_off", ahead_s=round(self.skew_ms / 1_000, 1), fix="Set this machine's clock.")
 
-    def _own_of(self, entry: LogEntry) -> OutgoingEntry[Owner] | None:
+    def _find_outgoing(self, entry: LogEntry) -> OutgoingEntry[Owner] | None:
         """Return the pending entry of this process that came back as `entry`; None for other entries."""
-        number = self._appending.entry_number(entry)
-        return None if number is None else self._waiting.outgoing_of(number)
+        number = self._appender.entry_number(entry)
+        return None if number is None else self._pending.get_outgoing(number)
 
-    async def _commit(
+    async def _commit_batches(
         self,
-        before: tuple[int, bytes | None],
+        checkpoint: tuple[int, bytes | None],
         group: list[PendingBatch[Owner]],
-        reached: list[OutgoingEntry[Owner]],
+        applied: list[OutgoingEntry[Owner]],
     ) -> None:
         """Write and sync stamped batches, and pass them to the listener.
 
         On failure restore the state of before.
         """
-        self._applying = True
+        self._is_applying = True
         self._outlet.on_stamped(group)
         # Safe before the sync: the log service's order is final, so no crash gives these sequences to others.
         if self._outlet.shows_early:
             self._outlet.show(group, ())
         try:
-            positions = await self._in_thread(self._write, [pending.batch for pending in group])
+            positions = await self._run_in_thread(self._write_batches, [pending.batch for pending in group])
         except JournalError as problem:
-            self.chain.rollback(before)
-            self._waiting.unmark_applying(reached)
-            self._fail(group, problem)
+            self.chain.rollback(checkpoint)
+            self._pending.unmark_applying(applied)
+            self._fail_pending(group, problem)
             raise
         finally:
-            self._applying = False
+            self._is_applying = False
         # Invariant of every acknowledgement: it follows the sync.
         assert group[-1].batch.last_sequence <= self._journal.durable_sequence
         self._outlet.on_durable(group, positions)
 
-    def _write(self, batches: Sequence[Batch]) -> list[BatchPosition]:
+    def _write_batches(self, batches: Sequence[Batch]) -> list[BatchPosition]:
         positions = self._journal.write(batches)
         self._journal.sync()
         return positions
 
     # Status messages and notices.
 
-    async def _tell(self) -> None:
-        """Send status messages, and check the log service's state after every SAMPLES of them."""
-        told: dict[int, tuple[int, str]] = {}
+    async def _send_statuses(self) -> None:
+        """Send status messages, and check the log service's state after every STATUSES_PER_CHECK of them."""
+        newest_applied: dict[int, tuple[int, str]] = {}
         while True:
-            if self.attached is not None:
-                found = await self._engine.stream_info()
-                if found.last < told.get(found.generation, (0, ""))[0]:
+            if self.stream is not None:
+                info = await self._log_service.stream_info()
+                if info.last < newest_applied.get(info.generation, (0, ""))[0]:
                     raise LogServiceUnavailableError("another member has applied more than the log has")
-                self._note_answer(found)
-            # For the next look: a server that leads may have an entry some moments after one that follows.
-            told = self.members.newest_applied()
-            again = self._clock.seconds() + SAMPLES * TELL_S
-            while self._clock.seconds() < again:
-                self._synced.clear()
-                generation = self.attached.generation if self.attached is not None else 0
-                await self._engine.publish_status(self._said(generation))
-                await self._until_told_again()
+                self._update_stream(info)
+            # For the next check: a server that leads may have an entry some moments after one that follows.
+            newest_applied = self.members.newest_applied()
+            next_check = self._clock.seconds() + STATUSES_PER_CHECK * STATUS_INTERVAL_S
+            while self._clock.seconds() < next_check:
+                self._synced_event.clear()
+                generation = self.stream.generation if self.stream is not None else 0
+                await self._log_service.publish_status(self._encode_status(generation))
+                await self._wait_next_status()
 
-    def _said(self, generation: int) -> bytes:
+    def _encode_status(self, generation: int) -> bytes:
         """Return the status message of this member."""
         return self.members.encode_status(
-            generation, self.applied, self.behind, self.chain, self.applied_at, self.addresses()
+            generation,
+            self.applied_entry,
+            self.entries_behind,
+            self.chain,
+            self.applied_entry_at,
+            self.addresses(),
         )
 
-    async def _until_told_again(self) -> None:
+    async def _wait_next_status(self) -> None:
         """Wait until the next status message is due."""
         if not self.confirmations.is_required:
-            await asyncio.sleep(TELL_S)
+            await asyncio.sleep(STATUS_INTERVAL_S)
             return
-        await asyncio.sleep(TELL_AT_MOST_S)
+        await asyncio.sleep(MIN_STATUS_INTERVAL_S)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._synced.wait(), TELL_S)
+            await asyncio.wait_for(self._synced_event.wait(), STATUS_INTERVAL_S)
 
     async def _send_notices(self) -> None:
         """Send the notices of this member when there are any."""
@@ -680,12 +699,12 @@ class ReplicatedLog(Generic[Owner]):
             return
         notices.send_all()
         while True:
-            await notices.wanted.wait()
-            await asyncio.sleep(NOTICES_GATHER_S)
+            await notices.send_requested.wait()
+            await asyncio.sleep(NOTICE_BATCH_INTERVAL_S)
             while (message := notices.next_message()) is not None:
-                await self._engine.publish_status(message)
+                await self._log_service.publish_status(message)
 
-    def _heard(self, content: bytes) -> None:
+    def _on_message(self, content: bytes) -> None:
         """Process a status message or notices of a member."""
         if content.startswith(b"["):
             if self.notices is not None:
@@ -693,52 +712,54 @@ class ReplicatedLog(Generic[Owner]):
             return
         self.members.on_status(content, self._clock.seconds())
         self.members.compare_journals(self.chain)
-        self._hear_confirmed()
-        trouble = self.members.problems()
+        self._report_confirmed_peers()
+        trouble = self.members.find_divergence()
         if trouble is not None:
-            self._is_troubled(trouble)
+            self._mark_troubled(trouble)
         elif self.trouble is not None and self.trouble.code == "replica_diverged":
             before, self.trouble = self.trouble, None
-            self._note_change(before)
+            self._update_state_since(before)
 
     # Time limits and failures.
 
-    async def _look(self) -> None:
+    async def _fail_overdue(self) -> None:
         """Fail pending batches that have waited too long, without end.
 
         The limit is `hold_ms` without progress. While the member is in trouble, they fail immediately.
         """
         now = self._clock.seconds()
         while True:
-            before = now
+            previous = now
             await asyncio.sleep(CHECK_INTERVAL_S)
-            now, hold = self._clock.seconds(), self._settings.hold_s
-            if now - before > STOOD_STILL_S:
+            now, hold_s = self._clock.seconds(), self._settings.hold_s
+            if now - previous > MAX_CHECK_PAUSE_S:
                 # the process stood still: answers of the log service wait in the socket
                 self._progress_at = now
-            since = self._waiting.oldest_since()
-            if self._applying or since is None:
+            oldest = self._pending.oldest_pending_time()
+            if self._is_applying or oldest is None:
                 continue
             if self.trouble is not None:
-                self._fail([], _no_quorum(self.trouble.sentence))
-            elif now - since > hold and now - self._progress_at > hold:
-                why = self.away.sentence if self.away is not None else "no entry was taken"
-                self._fail([], _no_quorum(why))
+                self._fail_pending([], _no_quorum_error(self.trouble.sentence))
+            elif now - oldest > hold_s and now - self._progress_at > hold_s:
+                why = self.detach_reason.sentence if self.detach_reason is not None else "no entry was taken"
+                self._fail_pending([], _no_quorum_error(why))
 
-    def _fail(self, stamped: list[PendingBatch[Owner]], error: JournalError) -> None:
+    def _fail_pending(self, stamped: list[PendingBatch[Owner]], error: JournalError) -> None:
         """Fail all pending batches with `error`. As far as is known, none of them is stored.
 
         `stamped`: batches that were being written; other members' may be among them.
         """
-        waiting, nbytes = self._waiting.abandon_all()
-        self._appending.underway = None
-        own = {id(one) for one in waiting}
-        if waiting or stamped:
-            log.warning("publishes_refused", batches=len(waiting), code=error.code, why=error.sentence)
-            self._outlet.on_failed([*(one for one in stamped if id(one) not in own), *waiting], error)
-        self._waiting.release(len(waiting), nbytes)
+        failed, nbytes = self._pending.abandon_all()
+        self._appender.in_flight = None
+        failed_ids = {id(pending) for pending in failed}
+        if failed or stamped:
+            log.warning("publishes_refused", batches=len(failed), code=error.code, why=error.sentence)
+            self._outlet.on_failed(
+                [*(pending for pending in stamped if id(pending) not in failed_ids), *failed], error
+            )
+        self._pending.release(len(failed), nbytes)
 
-    def _break(self, problem: Exception) -> None:
+    def _report_broken(self, problem: Exception) -> None:
         """Report an unexpected exception as a broken log, which ends the process."""
         if isinstance(problem, JournalError):
             error = problem
@@ -748,27 +769,27 @@ class ReplicatedLog(Generic[Owner]):
                 "journal_failed", f"The log failed unforeseen: {problem!r}.", "See the broker's log."
             )
         self._journal.failure = self._journal.failure or error
-        self._fail([], error)
+        self._fail_pending([], error)
         self._outlet.on_log_broken(error)
 
     # The chain on disk.
 
-    async def _keep_chain_sometimes(self) -> None:
+    async def _store_chain_if_due(self) -> None:
         """Store the chain every CHAIN_RETENTION_S."""
         now = self._clock.seconds()
-        if now - self._chain_kept_at > CHAIN_RETENTION_S:
-            self._chain_kept_at = now
+        if now - self._chain_stored_at > CHAIN_WRITE_INTERVAL_S:
+            self._chain_stored_at = now
             with suppress(OSError):  # a missing file only slows the next start
-                await shield_until_done(self._in_thread(self._keep_chain))
+                await shield_until_done(self._run_in_thread(self._store_chain))
 
-    def _keep_chain(self) -> None:
+    def _store_chain(self) -> None:
         sequence, value = self.chain.checkpoint
-        if value is not None and sequence != self._chain_kept:
+        if value is not None and sequence != self._stored_chain_sequence:
             path = chain_path(self._journal.directory, self._journal.instance)
             write_chain(self._journal.files, path, sequence, value)
-            self._chain_kept = sequence
+            self._stored_chain_sequence = sequence
 
-    async def _in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    async def _run_in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Run a function in the journal's thread."""
         return await asyncio.get_running_loop().run_in_executor(
             self._thread, partial(work, *arguments, **named)
@@ -779,9 +800,9 @@ def _is_seeking(problem: OperatorError | JournalError | None) -> bool:
     return problem is not None and problem.code in SEEKING
 
 
-def _no_quorum(why: str) -> JournalError:
+def _no_quorum_error(reason: str) -> JournalError:
     return JournalError(
         "no_quorum",
-        f"The group's log takes nothing from this member: {why}.".replace("..", "."),
+        f"The group's log takes nothing from this member: {reason}.".replace("..", "."),
         "Publish through another member, or again later; the client library does both.",
     )

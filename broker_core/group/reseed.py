@@ -41,18 +41,18 @@ from broker_core.journal.segment import HEADER_SIZE, SegmentFile, find_segment_f
 from broker_core.journal.segment_reader import iter_batches, open_source, read_header
 from broker_core.journal.tools.inspect import segment_files, verify_segments
 
-Say = Callable[[str], None]
-_STEP = 8 * 1024 * 1024
+ReportProgress = Callable[[str], None]
+_READ_BYTES = 8 * 1024 * 1024
 """Bytes of one read of the journal."""
-_COPIED = (".clients.ack", ".owners", ".removed.json", ".chain", ".durable")
+_COPIED_SUFFIXES = (".clients.ack", ".owners", ".removed.json", ".chain", ".durable")
 """Endings of the files copied with the segments, the durable mark last.
 
 Positions and leases aren't copied: they belong to the source member. The names of users belong to the
 group.
 """
-_STAGING = "reseed-"
+_STAGING_PREFIX = "reseed-"
 """Prefix of the directory that receives the copy."""
-_TRIES = 3
+_MAX_COPY_ATTEMPTS = 3
 """Attempts to copy a journal whose files change meanwhile."""
 
 
@@ -105,13 +105,13 @@ class ReseedReceipt(Struct, frozen=True):
     chain: str
 
 
-async def find_stream(engine: SharedLog) -> StreamInfo | None:
+async def find_stream(log_service: SharedLog) -> StreamInfo | None:
     """Return the group's log at the log service; None if there is none.
 
-    Closes `engine`. Raises OperatorError engine_away, wrong_stream.
+    Closes `log_service`. Raises OperatorError engine_away, wrong_stream.
     """
     try:
-        return await engine.attach(None)
+        return await log_service.attach(None)
     except LogServiceUnavailableError as problem:
         raise OperatorError(
             "engine_away",
@@ -123,27 +123,25 @@ async def find_stream(engine: SharedLog) -> StreamInfo | None:
             raise
         return None
     finally:
-        await engine.close()
+        await log_service.close()
 
 
-def read_extent(places: SegmentDirectories, instance: str) -> JournalExtent | None:
+def read_extent(directories: SegmentDirectories, instance: str) -> JournalExtent | None:
     """Read the contents of a journal without its lock; None without records.
 
     Raises OperatorError no_journal; JournalError.
     """
-    files = segment_files(places.journal, instance, places.archive)
-    found = _newest_of(files)
+    files = segment_files(directories.journal, instance, directories.archive)
+    found = _find_newest_batch(files)
     if found is None:
         return None
     file, newest = found
-    standing = JournalEnd.position_in(newest)
+    end = JournalEnd.from_newest_batch(newest)
     log = read_header(open_source(file.path)).log
-    return JournalExtent(
-        str(log), files[0].first_sequence, standing.sequence, standing.place.entry, standing.generation
-    )
+    return JournalExtent(str(log), files[0].first_sequence, end.sequence, end.position.entry, end.generation)
 
 
-def _newest_of(files: list[SegmentFile]) -> tuple[SegmentFile, Batch] | None:
+def _find_newest_batch(files: list[SegmentFile]) -> tuple[SegmentFile, Batch] | None:
     """Return the newest batch of a journal and its segment; None when there are no records."""
     for file in reversed(files):
         newest: Batch | None = None
@@ -155,28 +153,28 @@ def _newest_of(files: list[SegmentFile]) -> tuple[SegmentFile, Batch] | None:
 
 
 async def has_other_entries(
-    engine: SharedLog, found: StreamInfo | None, places: SegmentDirectories, instance: str
+    log_service: SharedLog, stream: StreamInfo | None, directories: SegmentDirectories, instance: str
 ) -> bool:
     """Return whether the log has another entry in the place of the one that a journal's newest batch is of.
 
     Raises OperatorError engine_away, wrong_stream.
     """
-    newest = _newest_of(segment_files(places.journal, instance, places.archive))
-    if found is None or newest is None:
+    newest = _find_newest_batch(segment_files(directories.journal, instance, directories.archive))
+    if stream is None or newest is None:
         return False
-    standing = JournalEnd.position_in(newest[1])
-    if standing.generation != found.generation or not found.first <= standing.place.entry <= found.last:
+    end = JournalEnd.from_newest_batch(newest[1])
+    if end.generation != stream.generation or not stream.first <= end.position.entry <= stream.last:
         return False
     try:
-        await engine.attach(None)
-        await engine.read_from(standing.place.entry)
-        entries = await engine.next_entry(1)
+        await log_service.attach(None)
+        await log_service.read_from(end.position.entry)
+        entries = await log_service.next_entry(1)
     except LogServiceUnavailableError as problem:
         raise OperatorError(
             "engine_away", f"The log can't be read: {problem}.", "Nothing was done. Start the engines."
         ) from None
     finally:
-        await engine.close()
+        await log_service.close()
     return not is_batch_of_entry(newest[1], entries[0])
 
 
@@ -184,34 +182,34 @@ async def has_other_entries(
 
 
 def plan_empty(
-    places: SegmentDirectories, instance: str, member: str, found: StreamInfo | None, known: int
+    directories: SegmentDirectories, instance: str, member: str, stream: StreamInfo | None, known_records: int
 ) -> ReseedPlan:
     """Plan a log that begins with record 1, for a group that lost all its journals.
 
-    `known`: records of the group that the control plane knows. Raises OperatorError log_exists,
+    `known_records`: records of the group that the control plane knows. Raises OperatorError log_exists,
     journal_there.
     """
-    places.journal.mkdir(parents=True, exist_ok=True)
-    own = read_extent(places, instance)
-    if own is not None or find_segment_files(places.journal, instance, places.archive):
+    directories.journal.mkdir(parents=True, exist_ok=True)
+    own = read_extent(directories, instance)
+    if own is not None or find_segment_files(directories.journal, instance, directories.archive):
         raise OperatorError(
             "journal_there",
-            f"{places.journal} has segments of {instance}.",
+            f"{directories.journal} has segments of {instance}.",
             "Leave --empty out, and the new log goes on behind them.",
         )
-    if found is not None:
+    if stream is not None:
         raise OperatorError(
             "log_exists",
-            f"The engine has a log of {instance} already: log {found.log}, with {found.last} entries.",
+            f"The engine has a log of {instance} already: log {stream.log}, with {stream.last} entries.",
             "To join it: `replication join`.",
-            log=str(found.log),
+            log=str(stream.log),
         )
     log = uuid4()
     return ReseedPlan(
         "init",
         instance,
         member,
-        str(places.journal),
+        str(directories.journal),
         None,
         str(log),
         1,
@@ -221,35 +219,37 @@ def plan_empty(
         None,
         "",
         [
-            f"give up {known} records that the control plane knows of {instance}: nobody has them",
+            f"give up {known_records} records that the control plane knows of {instance}: nobody has them",
             f"make a log {log} at the engine that begins with record 1",
             "let bookmarks of before name other records",
         ],
     )
 
 
-async def begin_empty(plan: ReseedPlan, engine: SharedLog, now: str, say: Say) -> ReseedReceipt:
-    """Create the log as planned. Closes `engine`.
+async def begin_empty(
+    plan: ReseedPlan, log_service: SharedLog, now: str, report_progress: ReportProgress
+) -> ReseedReceipt:
+    """Create the log as planned. Closes `log_service`.
 
     Raises OperatorError log_exists if another member created it meanwhile, and engine_away.
     """
     try:
-        made = await engine.create_stream(StreamOrigin(UUID(plan.log), plan.generation))
+        stream = await log_service.create_stream(StreamOrigin(UUID(plan.log), plan.generation))
     except LogServiceUnavailableError as problem:
         raise OperatorError(
             "engine_away", f"The log couldn't be made: {problem}.", "Nothing was changed. Try again."
         ) from None
     finally:
-        await engine.close()
-    say(f"the engine has log {made.log}, generation {made.generation}")
-    return ReseedReceipt(plan, now, made.generation, 0, 0, "")
+        await log_service.close()
+    report_progress(f"the engine has log {stream.log}, generation {stream.generation}")
+    return ReseedReceipt(plan, now, stream.generation, 0, 0, "")
 
 
 def plan_init(
-    places: SegmentDirectories,
+    directories: SegmentDirectories,
     instance: str,
     member: str,
-    found: StreamInfo | None,
+    stream: StreamInfo | None,
     *,
     replace: bool = False,
     other_entries: bool = False,
@@ -259,42 +259,42 @@ def plan_init(
     `replace`: also if the log service has a log, unless that log is complete and this journal's own.
     `other_entries`: as `has_other_entries` returns. Raises OperatorError log_exists, no_journal.
     """
-    own = read_extent(places, instance)
+    own = read_extent(directories, instance)
     if own is None:
         raise OperatorError(
             "no_journal",
-            f"{places.journal} has no record of {instance}.",
+            f"{directories.journal} has no record of {instance}.",
             "A group's first member makes the log by itself: start its broker.",
         )
     steps = []
-    if found is not None:
+    if stream is not None:
         if not other_entries:
-            _refuse_whole(own, found)
-        said = f"log {found.log}, generation {found.generation}, with {found.last} entries"
+            _check_replaceable(own, stream)
+        description = f"log {stream.log}, generation {stream.generation}, with {stream.last} entries"
         if not replace:
             raise OperatorError(
                 "log_exists",
-                f"The engine has a log of {instance} already: {said}.",
+                f"The engine has a log of {instance} already: {description}.",
                 "To join it: `replication reseed`. To set it aside, and go on with this journal "
                 "instead: `replication init --replace`.",
-                log=str(found.log),
+                log=str(stream.log),
             )
-        steps = [f"set the engine's {said} aside: it stays there, and nobody appends to it any more"]
+        steps = [f"set the engine's {description} aside: it stays there, and nobody appends to it any more"]
     return ReseedPlan(
         "init",
         instance,
         member,
-        str(places.journal),
+        str(directories.journal),
         own,
         own.log,
         own.generation + 1,
-        found.first if found is not None else 0,
-        found.last if found is not None else 0,
+        stream.first if stream is not None else 0,
+        stream.last if stream is not None else 0,
         "",
         None,
         "",
         [
-            f"open the journal in {places.journal}: records {own.first} to {own.last}, log {own.log}",
+            f"open the journal in {directories.journal}: records {own.first} to {own.last}, log {own.log}",
             "make its hash",
             *steps,
             f"make a log at the engine that goes on behind record {own.last}, in a generation of its own",
@@ -302,57 +302,57 @@ def plan_init(
     )
 
 
-def _refuse_whole(own: JournalExtent, found: StreamInfo) -> None:
+def _check_replaceable(own: JournalExtent, stream: StreamInfo) -> None:
     """Raise OperatorError log_exists if the log service's log is complete and this journal's own.
 
     It is complete if it has all that the journal has applied, or has continued in a later generation. Then
     the journal may be wrong, not the log.
     """
-    if own.log != str(found.log) or not own.generation or own.generation > found.generation:
+    if own.log != str(stream.log) or not own.generation or own.generation > stream.generation:
         return
-    if own.generation < found.generation or own.entry <= found.last:
+    if own.generation < stream.generation or own.entry <= stream.last:
         raise OperatorError(
             "log_exists",
-            f"The engine's log is this journal's own, in generation {found.generation}, with "
-            f"{found.last} entries; the journal has"
+            f"The engine's log is this journal's own, in generation {stream.generation}, with "
+            f"{stream.last} entries; the journal has"
             f" applied {own.entry} of generation {own.generation}.",
             "Nothing is to be replaced. Start the broker; if it can't take part: `replication reseed`.",
-            log=str(found.log),
+            log=str(stream.log),
         )
 
 
 async def init_group(
     plan: ReseedPlan,
-    places: SegmentDirectories,
-    found: StreamInfo | None,
-    engine: SharedLog,
+    directories: SegmentDirectories,
+    stream: StreamInfo | None,
+    log_service: SharedLog,
     now: str,
-    say: Say,
+    report_progress: ReportProgress,
 ) -> ReseedReceipt:
-    """Create the log as planned. Closes `engine`.
+    """Create the log as planned. Closes `log_service`.
 
     Raises OperatorError log_exists if another member was faster, engine_away; journal_locked while the
     broker runs.
     """
-    journal = Journal.open(places.journal, plan.instance, places.archive)
+    journal = Journal.open(directories.journal, plan.instance, directories.archive)
     try:
-        say(f"opened: records {journal.first_sequence} to {journal.next_sequence - 1}")
-        chain, standing = load_chain(journal), journal_end(journal)
+        report_progress(f"opened: records {journal.first_sequence} to {journal.next_sequence - 1}")
+        chain, end = load_chain(journal), journal_end(journal)
         if chain.value is None:
             # The journal's beginning was removed, and no hash of it is stored: members are compared from
             # here on.
             start = blake2b(journal.identity.bytes + b"%d" % chain.sequence, digest_size=DIGEST)
             chain = HashChain(chain.sequence, start.digest())
         assert chain.value is not None
-        _kept(journal.files, places.journal, plan.instance, chain)
-        say(f"hash at record {chain.sequence}: {chain.value.hex()}")
+        _store_chain(journal.files, directories.journal, plan.instance, chain)
+        report_progress(f"hash at record {chain.sequence}: {chain.value.hex()}")
         # The epoch counts the journal's openings, so no earlier generation of it had this number.
-        generation = max(journal.epoch, standing.generation, found.generation if found is not None else 0) + 1
+        generation = max(journal.epoch, end.generation, stream.generation if stream is not None else 0) + 1
         beginning = StreamOrigin(journal.identity, generation, chain.sequence, chain.value)
         try:
-            if found is not None:
-                say(f"the engine's log is set aside as {await engine.retire_stream()}")
-            made = await engine.create_stream(beginning)
+            if stream is not None:
+                report_progress(f"the engine's log is set aside as {await log_service.retire_stream()}")
+            created = await log_service.create_stream(beginning)
         except LogServiceUnavailableError as problem:
             raise OperatorError(
                 "engine_away",
@@ -360,9 +360,9 @@ async def init_group(
                 "Nothing of the journal was changed. Try again.",
             ) from None
         finally:
-            await engine.close()
-        say(f"the engine has log {made.log}, generation {made.generation}")
-        return ReseedReceipt(plan, now, made.generation, chain.sequence, 0, chain.value.hex())
+            await log_service.close()
+        report_progress(f"the engine has log {created.log}, generation {created.generation}")
+        return ReseedReceipt(plan, now, created.generation, chain.sequence, 0, chain.value.hex())
     finally:
         journal.close()
 
@@ -372,11 +372,11 @@ async def init_group(
 
 def plan_reseed(
     act: Literal["join", "reseed"],
-    places: SegmentDirectories,
+    directories: SegmentDirectories,
     source: SegmentDirectories | None,
     instance: str,
     member: str,
-    found: StreamInfo | None,
+    stream: StreamInfo | None,
     stamp: str,
 ) -> ReseedPlan:
     """Plan how a member without a usable journal gets one.
@@ -384,14 +384,14 @@ def plan_reseed(
     `source`: a journal to copy; None if the member can begin with the log's first entry. Raises
     OperatorError engine_lost, journal_there, no_source, journal_other.
     """
-    if found is None:
+    if stream is None:
         raise OperatorError(
             "engine_lost",
             f"The engine has no log of {instance}.",
             "`replication init` on the member that has most makes one of its journal.",
         )
-    places.journal.mkdir(parents=True, exist_ok=True)
-    own = read_extent(places, instance)
+    directories.journal.mkdir(parents=True, exist_ok=True)
+    own = read_extent(directories, instance)
     if act == "join" and own is not None:
         raise OperatorError(
             "journal_there",
@@ -399,15 +399,15 @@ def plan_reseed(
             "Start its broker: what the engine holds it applies by itself. If it can't: "
             "`replication reseed`.",
         )
-    source_has = None if source is None else _checked(source, instance, found)
-    if source is None and (found.first > 1 or found.base):
+    source_has = None if source is None else _check_source(source, instance, stream)
+    if source is None and (stream.first > 1 or stream.base):
         raise OperatorError(
             "no_source",
-            f"The engine's log begins with entry {found.first}, behind record {found.base}: what "
+            f"The engine's log begins with entry {stream.first}, behind record {stream.base}: what "
             "is before it members have alone.",
             "Name the journal directory of a healthy member, or a copy of it: `--from DIRECTORY`.",
         )
-    aside = f"aside-{stamp}" if own is not None or find_segment_files(places.journal, instance) else ""
+    aside = f"aside-{stamp}" if own is not None or find_segment_files(directories.journal, instance) else ""
     steps = []
     if source is not None and source_has is not None:
         steps += [
@@ -416,27 +416,29 @@ def plan_reseed(
         ]
     if aside:
         steps.append(
-            f"move everything of {instance} that is in {places.journal}"
-            + (f" and {places.archive}" if places.archive is not None else "")
+            f"move everything of {instance} that is in {directories.journal}"
+            + (f" and {directories.archive}" if directories.archive is not None else "")
             + f" into {aside}/ there, with the positions that durable subscriptions have at this member"
         )
     if source_has is not None:
         steps.append("put the copy in place")
-    behind = source_has.entry if source_has is not None and source_has.generation == found.generation else 0
+    start_entry = (
+        source_has.entry if source_has is not None and source_has.generation == stream.generation else 0
+    )
     steps.append(
-        f"the broker, when it is started, goes on behind entry {behind} of the engine's log, "
-        f"which ends with {found.last} now"
+        f"the broker, when it is started, goes on behind entry {start_entry} of the engine's log, "
+        f"which ends with {stream.last} now"
     )
     return ReseedPlan(
         act,
         instance,
         member,
-        str(places.journal),
+        str(directories.journal),
         own,
-        str(found.log),
-        found.generation,
-        found.first,
-        found.last,
+        str(stream.log),
+        stream.generation,
+        stream.first,
+        stream.last,
         str(source.journal) if source is not None else "",
         source_has,
         aside,
@@ -444,49 +446,49 @@ def plan_reseed(
     )
 
 
-def _checked(source: SegmentDirectories, instance: str, found: StreamInfo) -> JournalExtent:
+def _check_source(source: SegmentDirectories, instance: str, stream: StreamInfo) -> JournalExtent:
     """Return the contents of a source journal.
 
     Raises OperatorError no_source, journal_other if it doesn't suit.
     """
     try:
-        has = read_extent(source, instance)
+        extent = read_extent(source, instance)
     except (JournalError, OSError) as problem:
-        raise _no_source(source, f"it can't be read: {problem}") from None
+        raise _no_source_error(source, f"it can't be read: {problem}") from None
     except OperatorError as problem:
-        raise _no_source(source, problem.sentence) from None
-    if has is None:
-        raise _no_source(source, f"it has no record of {instance}")
-    if has.log != str(found.log):
+        raise _no_source_error(source, problem.sentence) from None
+    if extent is None:
+        raise _no_source_error(source, f"it has no record of {instance}")
+    if extent.log != str(stream.log):
         raise OperatorError(
             "journal_other",
-            f"The journal in {source.journal} is of log {has.log}, and the engine's is {found.log}.",
+            f"The journal in {source.journal} is of log {extent.log}, and the engine's is {stream.log}.",
             "Name a member of this group. Nothing was done.",
-            logs=[has.log, str(found.log)],
+            logs=[extent.log, str(stream.log)],
         )
-    entry = has.entry if has.generation == found.generation else 0
-    if found.first > entry + 1:
-        raise _no_source(
-            source, f"it has applied entry {entry}, and the engine's log begins with {found.first}"
+    entry = extent.entry if extent.generation == stream.generation else 0
+    if stream.first > entry + 1:
+        raise _no_source_error(
+            source, f"it has applied entry {entry}, and the engine's log begins with {stream.first}"
         )
-    return has
+    return extent
 
 
-def _no_source(source: SegmentDirectories, why: str) -> OperatorError:
+def _no_source_error(source: SegmentDirectories, reason: str) -> OperatorError:
     return OperatorError(
         "no_source",
-        f"{source.journal} is no healthy source: {why}.",
+        f"{source.journal} is no healthy source: {reason}.",
         "Nothing was done. Name another member's journal directory.",
     )
 
 
 def reseed(
     plan: ReseedPlan,
-    places: SegmentDirectories,
+    directories: SegmentDirectories,
     source: SegmentDirectories | None,
-    found: StreamInfo,
+    stream: StreamInfo,
     now: str,
-    say: Say,
+    report_progress: ReportProgress,
 ) -> ReseedReceipt:
     """Replace the member's journal as planned.
 
@@ -495,67 +497,77 @@ def reseed(
     """
     files = FileSystem()
     try:
-        with closing(lock_directory(places.journal / f"{plan.instance}.lock")):
-            staging = places.journal / f"{_STAGING}{plan.aside.removeprefix('aside-') or 'new'}"
-            receipt = ReseedReceipt(plan, now, found.generation, 0, 0, "")
+        with closing(lock_directory(directories.journal / f"{plan.instance}.lock")):
+            staging = directories.journal / f"{_STAGING_PREFIX}{plan.aside.removeprefix('aside-') or 'new'}"
+            receipt = ReseedReceipt(plan, now, stream.generation, 0, 0, "")
             if source is not None:
-                for left in places.journal.glob(f"{_STAGING}*"):
-                    shutil.rmtree(left)  # left by an interrupted attempt: the new copy needs the space
-                _copy(files, source, staging, plan.instance, say)
-                records, entry, chain = _prove(staging, plan.instance, found, source, say)
-                receipt = ReseedReceipt(plan, now, found.generation, records, entry, chain)
+                for stale in directories.journal.glob(f"{_STAGING_PREFIX}*"):
+                    shutil.rmtree(stale)  # left by an interrupted attempt: the new copy needs the space
+                _copy_journal(files, source, staging, plan.instance, report_progress)
+                records, entry, chain = _verify_copy(staging, plan.instance, stream, source, report_progress)
+                receipt = ReseedReceipt(plan, now, stream.generation, records, entry, chain)
             if plan.aside:
-                _move_aside(files, places, plan, receipt, say)
+                _move_aside(files, directories, plan, receipt, report_progress)
             if source is not None:
                 # The durable mark last: without it a broker refuses to start, instead of starting with some
                 # of the files.
                 for path in sorted(staging.iterdir(), key=lambda one: one.name.endswith(".durable")):
-                    files.rename(path, places.journal / path.name)
+                    files.rename(path, directories.journal / path.name)
                 staging.rmdir()
-                files.sync_directory(places.journal)
-                say("the copy is in place")
+                files.sync_directory(directories.journal)
+                report_progress("the copy is in place")
             return receipt
     except OSError as error:
         raise journal_error(error, f"the {plan.act}") from error
 
 
-def _copy(files: FileSystem, source: SegmentDirectories, staging: Path, instance: str, say: Say) -> None:
+def _copy_journal(
+    files: FileSystem,
+    source: SegmentDirectories,
+    staging: Path,
+    instance: str,
+    report_progress: ReportProgress,
+) -> None:
     """Copy the source's files, while its broker may run.
 
     The durable mark is copied first, so that it isn't ahead of the copied records. Copying starts again if
     the source archives, compresses or removes a file meanwhile.
     """
-    for left in range(_TRIES - 1, -1, -1):
+    for attempts_left in range(_MAX_COPY_ATTEMPTS - 1, -1, -1):
         staging.mkdir()
         try:
             mark = source.journal / f"{instance}.durable"
             if mark.exists():
-                _copied(files, mark, staging)
+                _copy_file(files, mark, staging)
             chosen = segment_files(source.journal, instance, source.archive)
             for number, file in enumerate(chosen, 1):
-                _copied(files, file.path, staging)
-                say(f"copied {file.path.name}, {number} of {len(chosen)}")
-            for ending in _COPIED[:-1]:
+                _copy_file(files, file.path, staging)
+                report_progress(f"copied {file.path.name}, {number} of {len(chosen)}")
+            for ending in _COPIED_SUFFIXES[:-1]:
                 path = source.journal / f"{instance}{ending}"
                 if path.exists():
-                    _copied(files, path, staging)
+                    _copy_file(files, path, staging)
             files.sync_directory(staging)
             return
         except FileNotFoundError:
             # The source archived, compressed or removed a file.
             shutil.rmtree(staging)
-            if not left:
-                raise _no_source(source, "its files change faster than they are copied") from None
+            if not attempts_left:
+                raise _no_source_error(source, "its files change faster than they are copied") from None
 
 
-def _copied(files: FileSystem, path: Path, target: Path) -> None:
-    made = Path(shutil.copyfile(path, target / path.name))
-    with made.open("rb") as opened:
+def _copy_file(files: FileSystem, path: Path, target: Path) -> None:
+    copy = Path(shutil.copyfile(path, target / path.name))
+    with copy.open("rb") as opened:
         files.fsync(opened.fileno())
 
 
-def _prove(
-    staging: Path, instance: str, found: StreamInfo, source: SegmentDirectories, say: Say
+def _verify_copy(
+    staging: Path,
+    instance: str,
+    stream: StreamInfo,
+    source: SegmentDirectories,
+    report_progress: ReportProgress,
 ) -> tuple[int, int, str]:
     """Verify a copy: every batch, its hash chain, and that the log continues behind it.
 
@@ -564,30 +576,31 @@ def _prove(
     """
     for report in verify_segments(staging, instance):
         if report.problem and not report.unsynced:
-            raise _no_source(source, f"{report.path.name}: {report.problem}")
-    say("every batch of it is whole")
-    kept = read_chain(chain_path(staging, instance))
-    journal = Journal.open(staging, instance, known=KnownLog(found.log, 0))
+            raise _no_source_error(source, f"{report.path.name}: {report.problem}")
+    report_progress("every batch of it is whole")
+    stored_chain = read_chain(chain_path(staging, instance))
+    journal = Journal.open(staging, instance, known=KnownLog(stream.log, 0))
     try:
-        chain = _chain_from_the_beginning(journal, kept, source, found)
-        place = applied_position(journal_end(journal), found, chain.value)
-        if found.first > place.entry + 1:
-            raise _no_source(
-                source, f"it ends with entry {place.entry}, and the engine's log begins with {found.first}"
+        chain = _compute_chain(journal, stored_chain, source, stream)
+        position = applied_position(journal_end(journal), stream, chain.value)
+        if stream.first > position.entry + 1:
+            raise _no_source_error(
+                source,
+                f"it ends with entry {position.entry}, and the engine's log begins with {stream.first}",
             )
         if chain.value is not None:
-            _kept(journal.files, staging, instance, chain)
+            _store_chain(journal.files, staging, instance, chain)
         value = chain.value.hex() if chain.value is not None else ""
-        say(f"hash at record {chain.sequence}: {value or 'unknown, its beginning is gone'}")
+        report_progress(f"hash at record {chain.sequence}: {value or 'unknown, its beginning is gone'}")
         last = journal.next_sequence - 1
     finally:
         journal.close()
     (staging / f"{instance}.lock").unlink()
-    return last, place.entry, value
+    return last, position.entry, value
 
 
-def _chain_from_the_beginning(
-    journal: Journal, kept: HashChain | None, source: SegmentDirectories, found: StreamInfo
+def _compute_chain(
+    journal: Journal, stored_chain: HashChain | None, source: SegmentDirectories, stream: StreamInfo
 ) -> HashChain:
     """Return the hash chain, computed from the batches.
 
@@ -597,62 +610,74 @@ def _chain_from_the_beginning(
     if journal.first_sequence != 1:
         return load_chain(journal)
     chain = HashChain(0, journal.identity.bytes)
-    for batch in _batches(journal, found.base):
+    for batch in _read_batches(journal, stream.base):
         if journal.lacks(chain.sequence + 1, batch.first_sequence - 1):
-            chain = HashChain(found.base, found.base_chain)
+            chain = HashChain(stream.base, stream.base_chain)
         chain.add(batch)
-        if kept is not None and chain.sequence == kept.sequence and chain.value != kept.value:
-            raise _no_source(source, f"its hash at record {kept.sequence} isn't that of its batches")
-    if chain.sequence < found.base == journal.next_sequence - 1:
-        chain = HashChain(found.base, found.base_chain)
+        if (
+            stored_chain is not None
+            and chain.sequence == stored_chain.sequence
+            and chain.value != stored_chain.value
+        ):
+            raise _no_source_error(
+                source, f"its hash at record {stored_chain.sequence} isn't that of its batches"
+            )
+    if chain.sequence < stream.base == journal.next_sequence - 1:
+        chain = HashChain(stream.base, stream.base_chain)
     if chain.sequence != journal.next_sequence - 1:
-        raise _no_source(source, f"it can't be read behind record {chain.sequence}")
+        raise _no_source_error(source, f"it can't be read behind record {chain.sequence}")
     return chain
 
 
-def _batches(journal: Journal, base: int) -> Iterator[Batch]:
+def _read_batches(journal: Journal, base: int) -> Iterator[Batch]:
     """Yield all batches of a journal, up to the first missing range.
 
     A missing range that ends at `base` is skipped, because all members lack it: a restored journal had lost
     it, and the log began behind it.
     """
-    at, last = 1, journal.next_sequence - 1
-    while at <= last:
-        if journal.next_readable(at) > base >= at:
-            at = base + 1
+    sequence, last = 1, journal.next_sequence - 1
+    while sequence <= last:
+        if journal.next_readable(sequence) > base >= sequence:
+            sequence = base + 1
             continue
-        found = journal.read(at, _STEP, last)
-        if not found or journal.lacks(at, found[0].first_sequence - 1):
+        batches = journal.read(sequence, _READ_BYTES, last)
+        if not batches or journal.lacks(sequence, batches[0].first_sequence - 1):
             return
-        yield from found
-        at = found[-1].last_sequence + 1
+        yield from batches
+        sequence = batches[-1].last_sequence + 1
 
 
-def _kept(files: FileSystem, directory: Path, instance: str, chain: HashChain) -> None:
+def _store_chain(files: FileSystem, directory: Path, instance: str, chain: HashChain) -> None:
     """Write the chain file of a copy or journal."""
     assert chain.value is not None
     write_chain(files, chain_path(directory, instance), chain.sequence, chain.value)
 
 
 def _move_aside(
-    files: FileSystem, places: SegmentDirectories, plan: ReseedPlan, receipt: ReseedReceipt, say: Say
+    files: FileSystem,
+    directories: SegmentDirectories,
+    plan: ReseedPlan,
+    receipt: ReseedReceipt,
+    report_progress: ReportProgress,
 ) -> None:
     """Move all files of the instance except its lock into the directory `plan.aside`.
 
     The receipt is stored there. The durable mark is moved first: a broker doesn't take the files that
     remain after a crash for a whole journal.
     """
-    for place in (places.journal, places.archive):
-        if place is None or not place.is_dir():
+    for directory in (directories.journal, directories.archive):
+        if directory is None or not directory.is_dir():
             continue
-        found = [one for one in place.glob(f"{plan.instance}.*") if one.is_file() and one.suffix != ".lock"]
-        if not found:
+        paths = [
+            path for path in directory.glob(f"{plan.instance}.*") if path.is_file() and path.suffix != ".lock"
+        ]
+        if not paths:
             continue
-        aside = place / plan.aside
+        aside = directory / plan.aside
         aside.mkdir()
-        for path in sorted(found, key=lambda one: not one.name.endswith(".durable")):
+        for path in sorted(paths, key=lambda path: not path.name.endswith(".durable")):
             files.rename(path, aside / path.name)
-        files.sync_directory(place)
-        say(f"{len(found)} files are in {aside} now")
-    if (places.journal / plan.aside).is_dir():
-        replace_durably(files, places.journal / plan.aside / "receipt.json", json.encode(receipt))
+        files.sync_directory(directory)
+        report_progress(f"{len(paths)} files are in {aside} now")
+    if (directories.journal / plan.aside).is_dir():
+        replace_durably(files, directories.journal / plan.aside / "receipt.json", json.encode(receipt))

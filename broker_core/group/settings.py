@@ -33,24 +33,26 @@ class NatsServerAddress(NamedTuple):
         return f"nats://{self.host}:{self.port}"
 
 
-def nats_config(own: NatsServerAddress, others: Sequence[NatsServerAddress], store: Path) -> str:
+def nats_config(server: NatsServerAddress, other_servers: Sequence[NatsServerAddress], store: Path) -> str:
     """Return the text of one server's configuration file.
 
     The server syncs everything before it acknowledges it (`sync_interval: always`; NATS's default is two
     minutes).
     """
     lines = [
-        f"server_name: {json.dumps(own.name)}",
-        f"host: {json.dumps(own.host)}",
-        f"port: {own.port}",
+        f"server_name: {json.dumps(server.name)}",
+        f"host: {json.dumps(server.host)}",
+        f"port: {server.port}",
         f"max_payload: {MAX_PAYLOAD}",
         f"max_pending: {4 * MAX_PAYLOAD}",
         f"jetstream {{ store_dir: {json.dumps(str(store))}, sync_interval: always }}",
     ]
-    if others:
-        routes = ", ".join(json.dumps(f"nats-route://{one.host}:{one.route_port}") for one in others)
+    if other_servers:
+        routes = ", ".join(
+            json.dumps(f"nats-route://{other.host}:{other.route_port}") for other in other_servers
+        )
         lines.append(
-            f"cluster {{ name: sluice, host: {json.dumps(own.host)}, port: {own.route_port}, "
+            f"cluster {{ name: sluice, host: {json.dumps(server.host)}, port: {server.route_port}, "
             f"routes: [{routes}] }}"
         )
     return "\n".join(lines) + "\n"
@@ -58,7 +60,7 @@ def nats_config(own: NatsServerAddress, others: Sequence[NatsServerAddress], sto
 
 HOLD_MS: Final = 5_000
 MAX_COPIES: Final = 5
-_TOKEN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,26 +110,28 @@ def read_settings(
     if not engines:
         return None
     for what, name in (("An instance", instance), ("A member", member)):
-        if not 0 < len(name) <= 64 or not _TOKEN.issuperset(name):
-            raise _bad(
+        if not 0 < len(name) <= 64 or not _NAME_CHARACTERS.issuperset(name):
+            raise _bad_group_error(
                 f"{what} of a group can't be called {name[:80]!r}.",
                 "Letters, digits, dashes and underscores, 64 at most (SLUICE_INSTANCE, SLUICE_GROUP_MEMBER).",
             )
     for address in engines:
         if not address.startswith(("nats://", "tls://")):
-            raise _bad(
+            raise _bad_group_error(
                 f"{address[:80]!r} is no engine's address.", "SLUICE_GROUP_ENGINES=nats://HOST:PORT,..."
             )
     if not 0 <= copies <= MAX_COPIES or copies == 2:
-        raise _bad(f"{copies} copies make no quorum.", "SLUICE_GROUP_COPIES is 1, 3 or 5.")
+        raise _bad_group_error(f"{copies} copies make no quorum.", "SLUICE_GROUP_COPIES is 1, 3 or 5.")
     if not 100 <= hold_ms <= 600_000:
-        raise _bad(f"Publishes can't be held {hold_ms} ms.", "SLUICE_GROUP_HOLD_MS is 100 to 600000.")
+        raise _bad_group_error(
+            f"Publishes can't be held {hold_ms} ms.", "SLUICE_GROUP_HOLD_MS is 100 to 600000."
+        )
     if ca and not Path(ca).is_file():
-        raise _bad(
+        raise _bad_group_error(
             f"{ca} is no file.", "SLUICE_GROUP_CA names the authority of the engines' certificates, as PEM."
         )
     return GroupSettings(instance, member, tuple(engines), copies, hold_ms, ca)
 
 
-def _bad(sentence: str, fix: str) -> OperatorError:
+def _bad_group_error(sentence: str, fix: str) -> OperatorError:
     return OperatorError("bad_group", sentence, fix)

@@ -28,7 +28,7 @@ from broker_core.group.hash_chain import HashChain
 from broker_core.journal.journal import Journal
 from broker_core.journal.publishers import Publishers, Refusal, judge, number_of
 
-SKEW_NS = 2_000_000_000
+MAX_SKEW_NS = 2_000_000_000
 _BATCH_BITS = 16
 MAX_BATCHES = 1 << _BATCH_BITS
 
@@ -44,7 +44,7 @@ class LogPosition(NamedTuple):
         return self.entry << _BATCH_BITS | self.batch
 
 
-START = LogPosition(0, MAX_BATCHES)
+START_POSITION = LogPosition(0, MAX_BATCHES)
 """Position before the first entry."""
 
 
@@ -61,14 +61,14 @@ class JournalEnd(NamedTuple):
 
     sequence: int
     generation: int
-    place: LogPosition
+    position: LogPosition
 
     @classmethod
-    def position_in(cls, newest: Batch) -> JournalEnd:
+    def from_newest_batch(cls, newest: Batch) -> JournalEnd:
         """Return the end of a journal whose last batch is `newest`."""
         position = newest.header.log_position
         if not position:
-            return cls(newest.last_sequence, 0, START)
+            return cls(newest.last_sequence, 0, START_POSITION)
         return cls(newest.last_sequence, newest.header.epoch, decode_position(position))
 
 
@@ -83,8 +83,8 @@ def journal_end(journal: Journal) -> JournalEnd:
     """Return the end of a journal."""
     newest = newest_batch(journal)
     if newest is None:
-        return JournalEnd(journal.next_sequence - 1, 0, START)
-    return JournalEnd.position_in(newest)
+        return JournalEnd(journal.next_sequence - 1, 0, START_POSITION)
+    return JournalEnd.from_newest_batch(newest)
 
 
 def is_batch_of_entry(newest: Batch, entry: LogEntry) -> bool:
@@ -108,16 +108,16 @@ def is_batch_of_entry(newest: Batch, entry: LogEntry) -> bool:
     return found.header.payload_crc == newest.header.payload_crc
 
 
-def applied_position(standing: JournalEnd, log: StreamInfo, chain: bytes | None) -> LogPosition:
+def applied_position(end: JournalEnd, log: StreamInfo, chain: bytes | None) -> LogPosition:
     """Return how far a journal has applied a log.
 
     `chain`: hash at the journal's end. Raises OperatorError not_the_groups, member_behind or
     replica_diverged if the journal belongs neither to this generation nor to the records that the
     generation began with.
     """
-    if standing.generation and standing.generation == log.generation:
-        return standing.place
-    last = standing.sequence
+    if end.generation and end.generation == log.generation:
+        return end.position
+    last = end.sequence
     if last < log.base:
         raise OperatorError(
             "member_behind",
@@ -127,12 +127,12 @@ def applied_position(standing: JournalEnd, log: StreamInfo, chain: bytes | None)
             applied=last,
         )
     if last == log.base and (chain is None or not log.base_chain or chain == log.base_chain):
-        return START
-    if standing.generation == 0 and last > log.base:
+        return START_POSITION
+    if end.generation == 0 and last > log.base:
         raise not_group_journal_error(last)
     raise OperatorError(
         "replica_diverged",
-        f"This journal ends with record {last} of generation {standing.generation}, and isn't "
+        f"This journal ends with record {last} of generation {end.generation}, and isn't "
         f"what generation {log.generation}"
         f" began with, behind record {log.base}.",
         "Its files are kept. `manage.py replication reseed --from DIRECTORY` moves them aside "
@@ -168,55 +168,55 @@ class LogStateMachine:
     The state is: publishers, next sequence, latest time, hash chain and applied position.
     """
 
-    def __init__(self, journal: Journal, generation: int, place: LogPosition, chain: HashChain) -> None:
+    def __init__(self, journal: Journal, generation: int, position: LogPosition, chain: HashChain) -> None:
         self._origin, self._generation = journal.origin, generation
         self._publishers = Publishers(journal.publishers)
-        self._next = journal.next_sequence
-        self._last_at = _last_at(journal)
-        self._place = place
+        self._next_sequence = journal.next_sequence
+        self._newest_time = _newest_time(journal)
+        self._position = position
         self.chain = chain
 
     @property
     def applied_entry(self) -> int:
         """The newest entry that is surely applied whole. Reading continues behind it."""
-        return self._place.entry if self._place.batch == MAX_BATCHES else self._place.entry - 1
+        return self._position.entry if self._position.batch == MAX_BATCHES else self._position.entry - 1
 
     def apply_batch(self, entry: LogEntry, number: int, batch: Batch) -> Batch | Refusal:
         """Return the new records of a batch, stamped; or the reason why none of it is stored.
 
         A refusal changes no state: later decisions follow from the journal alone, also after a restart.
         """
-        if LogPosition(entry.number, number) <= self._place:
-            return self._earlier(batch)
-        fresh = self._fresh(batch)
+        if LogPosition(entry.number, number) <= self._position:
+            return self._judge_applied(batch)
+        fresh = self._select_new(batch)
         if isinstance(fresh, Refusal):
             return fresh
         assert isinstance(fresh.buf, bytearray)
-        self._last_at = max(self._last_at, min(batch.accepted_at, entry.at + SKEW_NS))
+        self._newest_time = max(self._newest_time, min(batch.accepted_at, entry.at + MAX_SKEW_NS))
         write_flags(fresh.buf, 0)
         write_log_position(fresh.buf, LogPosition(entry.number, number).encode)
         fresh.stamp(
             origin=self._origin,
             epoch=self._generation,
-            first_sequence=self._next,
-            accepted_at=self._last_at,
+            first_sequence=self._next_sequence,
+            accepted_at=self._newest_time,
         )
-        self._next += fresh.count
+        self._next_sequence += fresh.count
         self.chain.add(fresh)
         return fresh
 
     def mark_applied(self, entry: LogEntry) -> None:
         """Record that all batches of an entry were applied."""
-        self._place = max(self._place, LogPosition(entry.number, MAX_BATCHES))
+        self._position = max(self._position, LogPosition(entry.number, MAX_BATCHES))
         self.chain.mark_entry_applied(entry.number)
 
-    def _earlier(self, batch: Batch) -> Refusal:
+    def _judge_applied(self, batch: Batch) -> Refusal:
         """Return the outcome of a batch that was applied before this object was created."""
         last = batch.last_publisher_sequence
         known = number_of(self._publishers.get(batch.publisher_name, ()), batch.session)
         return Refusal.REPEATED if last <= known else Refusal.SUPERSEDED
 
-    def _fresh(self, batch: Batch) -> Batch | Refusal:
+    def _select_new(self, batch: Batch) -> Batch | Refusal:
         first = batch.first_publisher_sequence
         if first == 0:
             return batch
@@ -231,7 +231,7 @@ class LogStateMachine:
         return batch.select(np.nonzero(batch.publisher_sequences() > above)[0], explicit=False)
 
 
-def _last_at(journal: Journal) -> int:
+def _newest_time(journal: Journal) -> int:
     """Return the time of the newest record, ns UTC.
 
     `journal.last_at` alone isn't enough: it dates from the opening of the journal.

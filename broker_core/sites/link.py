@@ -66,10 +66,10 @@ def renumber_batch(batch: Batch, after: int, publisher: str) -> list[RenumberedB
         return []
     sequences = batch.sequences()
     rows = np.flatnonzero(sequences > np.uint64(after))
-    return _parts(batch, rows, publisher) if len(rows) else []
+    return _split_batch(batch, rows, publisher) if len(rows) else []
 
 
-def _parts(batch: Batch, rows: Rows, publisher: str) -> list[RenumberedBatch]:
+def _split_batch(batch: Batch, rows: Rows, publisher: str) -> list[RenumberedBatch]:
     try:
         made = batch.for_republish(publisher, rows)
     except ClientError:
@@ -78,12 +78,12 @@ def _parts(batch: Batch, rows: Rows, publisher: str) -> list[RenumberedBatch]:
         if len(rows) == 1:
             raise
         half = len(rows) // 2
-        return _parts(batch, rows[:half], publisher) + _parts(batch, rows[half:], publisher)
+        return _split_batch(batch, rows[:half], publisher) + _split_batch(batch, rows[half:], publisher)
     numbers = batch.sequences()[rows]
     return [RenumberedBatch(int(numbers[0]), int(numbers[-1]), made)]
 
 
-MAX_BYTES: Final = 64 * 1024
+MAX_SECRETS_BYTES: Final = 64 * 1024
 """Maximum size of the secrets file."""
 
 
@@ -105,7 +105,7 @@ def load_link_credentials(path: Path | None, destination: str) -> LinkCredential
         return LinkCredentials()
     try:
         status = path.stat()
-        if status.st_mode & 0o007 or status.st_size > MAX_BYTES:
+        if status.st_mode & 0o007 or status.st_size > MAX_SECRETS_BYTES:
             raise ValueError("others may read it, or it is too long")
         lines = [line.split(maxsplit=2) for line in path.read_text("utf-8").splitlines()]
     except (OSError, ValueError) as problem:
@@ -126,28 +126,28 @@ def load_link_credentials(path: Path | None, destination: str) -> LinkCredential
 
 
 log = structlog.get_logger("sluice.sites")
-UNDER_WAY: Final = 8 * 1024 * 1024
+MAX_IN_FLIGHT_BYTES: Final = 8 * 1024 * 1024
 """Maximum bytes sent to a destination that it hasn't stored yet. Further records wait in the log."""
 HEARTBEAT_MS: Final = 5_000
-RETRY_DELAY_S: Final = (0.5, 1.0, 2.0, 5.0)
+RETRY_DELAYS_S: Final = (0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to reconnect; the last one repeats."""
 LINK_SESSION: Final = 1
 """Publisher session of every link.
 
 Its numbers are the sequences of this instance's log, whichever process or member carries them.
 """
-ONE_TRY: Final = ReconnectPolicy(enabled=False, first_connect_timeout=30.0, logon_timeout=30.0)
+SINGLE_ATTEMPT: Final = ReconnectPolicy(enabled=False, first_connect_timeout=30.0, logon_timeout=30.0)
 """Try each address once. The link itself decides when to try again."""
 
 
 class InFlightBatch(NamedTuple):
     """A batch that was sent to the destination and isn't confirmed.
 
-    `upto`: number of its last message in the subscription; `sequence`: its last record as the destination
-    acknowledges it; `accepted_at`: when that record was accepted, ns.
+    `last_message`: number of its last message in the subscription; `sequence`: its last record as the
+    destination acknowledges it; `accepted_at`: when that record was accepted, ns.
     """
 
-    upto: int
+    last_message: int
     sequence: int
     accepted_at: int
     carried: int
@@ -163,20 +163,20 @@ class LinkPublishStore(MemoryPublishStore):
     durable = True  # the records are in the log
 
     def __init__(self, link: SiteLink) -> None:
-        super().__init__(UNDER_WAY)
+        super().__init__(MAX_IN_FLIGHT_BYTES)
         self.stored = 0
         self._link = link
 
     def discard(self, first: int, last: int) -> None:
         super().discard(first, last)
-        self._move(self.oldest_sequence() - 1 if self._entries else self.last_sequence)
+        self._update_stored(self.oldest_sequence() - 1 if self._entries else self.last_sequence)
 
     def discard_through(self, last: int) -> None:
         super().discard_through(last)
-        self._move(last)
+        self._update_stored(last)
 
-    def _move(self, upto: int) -> None:
-        self.stored = max(self.stored, upto)
+    def _update_stored(self, sequence: int) -> None:
+        self.stored = max(self.stored, sequence)
         self._link.on_confirmed()
 
 
@@ -198,13 +198,13 @@ class SiteLink:
         """Newest record of the log when nothing was carried any more: the destination has no newer one."""
         self._may_carry = False
         self._carried = self._gaps = 0
-        self._near: LocalEndpoint | None = None
-        self._far: AsyncClient | None = None
+        self._local: LocalEndpoint | None = None
+        self._remote: AsyncClient | None = None
         self._store: LinkPublishStore | None = None
         self._delivered = 0
-        self._under_way: deque[InFlightBatch] = deque()
-        self._settling = False
-        self._refused: asyncio.Future[SluiceError] | None = None
+        self._in_flight: deque[InFlightBatch] = deque()
+        self._is_acknowledge_scheduled = False
+        self._refusal: asyncio.Future[SluiceError] | None = None
         self._task = asyncio.create_task(self._run(), name=self._client) if settings.enabled else None
 
     async def close(self) -> None:
@@ -219,7 +219,7 @@ class SiteLink:
         tries = 0
         while True:
             try:
-                problem = await self._carry()
+                problem = await self._forward_until_failure()
             except (SluiceError, OSError, TimeoutError) as error:
                 problem = error
             except Exception as error:
@@ -227,10 +227,10 @@ class SiteLink:
                 log.exception("link_failed", link=self.settings.name)
                 problem = error
             tries = 0 if self._state == "carrying" else tries + 1
-            self._lost(problem)
-            await asyncio.sleep(RETRY_DELAY_S[min(tries, len(RETRY_DELAY_S) - 1)])
+            self._mark_disconnected(problem)
+            await asyncio.sleep(RETRY_DELAYS_S[min(tries, len(RETRY_DELAYS_S) - 1)])
 
-    def _lost(self, problem: Exception) -> None:
+    def _mark_disconnected(self, problem: Exception) -> None:
         """Record that the link is disconnected, and why."""
         error = (
             problem if isinstance(problem, SluiceError) else OperatorError("broker_away", f"{problem}.", "")
@@ -245,71 +245,73 @@ class SiteLink:
         if state != self._state:
             self._state, self._state_since = state, self._clock.now_ns()
 
-    async def _carry(self) -> Exception:
+    async def _forward_until_failure(self) -> Exception:
         """Connect both clients and forward records; return the error that ends it.
 
         Raises SluiceError and OSError.
         """
         settings, loop = self.settings, asyncio.get_running_loop()
         secret = load_link_credentials(self._secrets, settings.name)
-        self._store, self._refused = LinkPublishStore(self), loop.create_future()
-        self._delivered, self._under_way = 0, deque()
-        far = self._far = AsyncClient(
+        self._store, self._refusal = LinkPublishStore(self), loop.create_future()
+        self._delivered, self._in_flight = 0, deque()
+        remote = self._remote = AsyncClient(
             settings.addresses,
             self._publisher,
             user=secret.user,
             password=secret.password,
             token=secret.token,
-            tls=tls_context(settings.ca, settings.certificate, settings.key) if self._secure else None,
+            tls=tls_context(settings.ca, settings.certificate, settings.key) if self._uses_tls else None,
             publish_store=self._store,
             heartbeat_ms=HEARTBEAT_MS,
-            reconnect=ONE_TRY,
-            on_rejection=self._rejected,
+            reconnect=SINGLE_ATTEMPT,
+            on_rejection=self._on_rejected,
             needs_sequence=True,
             publisher_session=LINK_SESSION,
         )
-        lost: asyncio.Future[SluiceError] | None = None
+        disconnected: asyncio.Future[SluiceError] | None = None
         try:
             # The logon there comes first: its answer has the stored sequence, where the subscription begins.
-            await far.start()
-            lost = asyncio.ensure_future(far.wait_closed())
-            self._check_instance(far.instance)
-            remote = f"{settings.name} ({far.instance})"
-            near = self._near = LocalEndpoint(self._engine, remote, self._forward, self._say_confirmed)
-            await self._enter(near, self._store.stored)
-            ends: list[asyncio.Future[SluiceError]] = [self._refused, near.ended, lost]
-            begun: list[asyncio.Future[Any]] = [near.begun, *ends]
-            await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
-            if near.begun.done():
+            await remote.start()
+            disconnected = asyncio.ensure_future(remote.wait_closed())
+            self._check_instance(remote.instance)
+            peer_name = f"{settings.name} ({remote.instance})"
+            local = self._local = LocalEndpoint(
+                self._engine, peer_name, self._forward, self._report_confirmed
+            )
+            await self._subscribe_local(local, self._store.stored)
+            failures: list[asyncio.Future[SluiceError]] = [self._refusal, local.failure, disconnected]
+            following: list[asyncio.Future[Any]] = [local.following, *failures]
+            await asyncio.wait(following, return_when=asyncio.FIRST_COMPLETED)
+            if local.following.done():
                 self._note_carried(self._store.stored)
-                self._carrying()
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            return next(end.result() for end in ends if end.done())
+                self._mark_forwarding()
+                await asyncio.wait(failures, return_when=asyncio.FIRST_COMPLETED)
+            return next(failure.result() for failure in failures if failure.done())
         finally:
-            if lost is not None:
-                lost.cancel()
-            await self._let_go(far)
+            if disconnected is not None:
+                disconnected.cancel()
+            await self._close_clients(remote)
 
     @property
-    def _secure(self) -> bool:
+    def _uses_tls(self) -> bool:
         return any(address.startswith("tcps:") for address in self.settings.addresses)
 
-    def _check_instance(self, found: str) -> None:
+    def _check_instance(self, instance: str) -> None:
         """Check that the destination is another instance, and the same as before. Raises OperatorError."""
-        if found == self._engine.instance:
+        if instance == self._engine.instance:
             raise OperatorError(
                 "link_to_itself",
-                f"{self.settings.name} is this instance, {found}.",
+                f"{self.settings.name} is this instance, {instance}.",
                 "Name another one's addresses.",
             )
-        if self._instance not in ("", found):
+        if self._instance not in ("", instance):
             raise OperatorError(
                 "link_elsewhere",
-                f"{self.settings.name} was {self._instance}, and here {found} answers: it lacks "
+                f"{self.settings.name} was {self._instance}, and here {instance} answers: it lacks "
                 "what the other has.",
                 "Give each instance a destination of its own.",
             )
-        self._instance = found
+        self._instance = instance
 
     def _check_log(self, stored: int) -> None:
         """Check that the destination has no record that this log lacks.
@@ -336,7 +338,7 @@ class SiteLink:
                 here=limit,
             )
 
-    async def _enter(self, near: LocalEndpoint, stored: int) -> None:
+    async def _subscribe_local(self, local: LocalEndpoint, stored: int) -> None:
         """Subscribe at the position of the managed replay.
 
         The replay has one topic and filter: if the policy changed them, it is restarted at its position. If
@@ -352,20 +354,20 @@ class SiteLink:
         self._may_carry = True
         bookmark = EPOCH_TEXT if settings.begin == "oldest" else NOW_TEXT
         with suppress(OperatorError):
-            kept = managed.get(self._client)
-            changed = (kept.topic, kept.filter) != (settings.topic, settings.filter)
-            lost = stored < kept.carried
-            if not kept.ended and (changed or lost):
-                position = min(stored + 1, kept.position) if lost else kept.position
+            replay = managed.get(self._client)
+            has_changed = (replay.topic, replay.filter) != (settings.topic, settings.filter)
+            is_set_back = stored < replay.carried
+            if not replay.ended and (has_changed or is_set_back):
+                position = min(stored + 1, replay.position) if is_set_back else replay.position
                 managed.restart(
                     self._client,
                     position,
                     settings.topic,
                     settings.filter,
-                    min(stored, kept.carried),
-                    self._report_set_back(kept.carried, stored) if lost else None,
+                    min(stored, replay.carried),
+                    self._report_set_back(replay.carried, stored) if is_set_back else None,
                 )
-        near.begin(
+        local.begin(
             self._client,
             commands.Subscribe(
                 id=SUBSCRIPTION,
@@ -398,54 +400,54 @@ class SiteLink:
         with suppress(OperatorError):
             self._engine.managed.note_carried(self._client, sequence)
 
-    def _carrying(self) -> None:
+    def _mark_forwarding(self) -> None:
         """Record that the link is forwarding."""
         self._enter_state("carrying")
         self._error, self._connected_at = None, self._clock.now_ns()
         log.info("link_carrying", link=self.settings.name, instance=self._instance)
 
-    async def _let_go(self, far: AsyncClient) -> None:
+    async def _close_clients(self, remote: AsyncClient) -> None:
         """Close both clients, and store the position."""
-        if self._near is not None:
-            self._gaps += self._near.gaps
-            self._near.close_local()
+        if self._local is not None:
+            self._gaps += self._local.gaps
+            self._local.close_local()
             if self._may_carry:
                 self._limit_carried()
-        self._near = self._far = None
+        self._local = self._remote = None
         if self._store is not None and self._state == "carrying":
             self._note_carried(self._store.stored)
-        await far.close()
+        await remote.close()
         self._store = None
 
     # Delivery here, and confirmations of the destination.
 
     def _forward(self, entries: Sequence[OutboxEntry]) -> None:
         """Publish delivered batches at the destination."""
-        far, store, near = self._far, self._store, self._near
-        if far is None or store is None or near is None:
+        remote, store, local = self._remote, self._store, self._local
+        if remote is None or store is None or local is None:
             return
         for entry in entries:
             try:
                 parts = renumber_batch(entry.batch, max(store.stored, store.last_sequence), self._publisher)
             except ClientError as error:
-                self._refuse(error)
+                self._fail_refused(error)
                 return
             try:
-                for part in parts:
-                    far.publish_numbered_batch(*part)
+                for piece in parts:
+                    remote.publish_numbered_batch(*piece)
             except SluiceError:
                 return  # the connection to the destination is lost, which ends both clients
             self._delivered += entry.batch.count
-            carried = entry.batch.count if parts else 0
-            self._under_way.append(
-                InFlightBatch(self._delivered, store.last_sequence, entry.batch.accepted_at, carried)
+            message_count = entry.batch.count if parts else 0
+            self._in_flight.append(
+                InFlightBatch(self._delivered, store.last_sequence, entry.batch.accepted_at, message_count)
             )
-        near.set_writable(store.nbytes < UNDER_WAY)
-        self._settle_soon()
+        local.set_writable(store.nbytes < MAX_IN_FLIGHT_BYTES)
+        self._schedule_acknowledge()
 
     def on_confirmed(self) -> None:
         """Process new confirmations of the destination at the end of the event-loop iteration."""
-        self._settle_soon()
+        self._schedule_acknowledge()
 
     @property
     def client(self) -> str:
@@ -458,51 +460,51 @@ class SiteLink:
 
         In a group, while another member carries the link, the value that this member reported last.
         """
-        near = self._near
-        position = near.position(self._engine.frontier.durable) if near is not None else None
-        return (self._kept_position() if position is None else position) - 1
+        local = self._local
+        position = local.position(self._engine.frontier.durable) if local is not None else None
+        return (self._stored_position() if position is None else position) - 1
 
-    def _say_confirmed(self) -> None:
+    def _report_confirmed(self) -> None:
         """Report the confirmed record of a sync destination."""
         if self.settings.is_sync:
             self._engine.confirmations.on_peer_confirmed(self._client, self.confirmed_sequence)
 
-    def _kept_position(self) -> int:
+    def _stored_position(self) -> int:
         """Return the stored position; 1 without one."""
         with suppress(OperatorError):
             return self._engine.managed.get(self._client).position
         return 1
 
-    def _settle_soon(self) -> None:
-        """Schedule `_settle` for the end of the event-loop iteration."""
+    def _schedule_acknowledge(self) -> None:
+        """Schedule `_acknowledge_confirmed` for the end of the event-loop iteration."""
         # Not in this call: a delivery enters its window only when it has ended.
-        if not self._settling and self._near is not None:
-            self._settling = True
-            asyncio.get_running_loop().call_soon(self._settle)
+        if not self._is_acknowledge_scheduled and self._local is not None:
+            self._is_acknowledge_scheduled = True
+            asyncio.get_running_loop().call_soon(self._acknowledge_confirmed)
 
-    def _settle(self) -> None:
+    def _acknowledge_confirmed(self) -> None:
         """Acknowledge here what the destination has confirmed."""
-        self._settling = False
-        near, store = self._near, self._store
-        if near is None or store is None or (self._refused is not None and self._refused.done()):
+        self._is_acknowledge_scheduled = False
+        local, store = self._local, self._store
+        if local is None or store is None or (self._refusal is not None and self._refusal.done()):
             return  # a refused record has left the store, so `stored` would count it as confirmed
-        upto = 0
-        while self._under_way and self._under_way[0].sequence <= store.stored:
-            done = self._under_way.popleft()
-            upto = done.upto
-            self._carried += done.carried
-        if upto:
+        last_message = 0
+        while self._in_flight and self._in_flight[0].sequence <= store.stored:
+            batch = self._in_flight.popleft()
+            last_message = batch.last_message
+            self._carried += batch.carried
+        if last_message:
             self._note_carried(store.stored)  # before the position moves, or together with it
-            near.acknowledge(upto)
-        near.set_writable(store.nbytes < UNDER_WAY)
+            local.acknowledge(last_message)
+        local.set_writable(store.nbytes < MAX_IN_FLIGHT_BYTES)
 
-    def _rejected(self, rejection: Rejection) -> None:
-        self._refuse(rejection.error)
+    def _on_rejected(self, rejection: Rejection) -> None:
+        self._fail_refused(rejection.error)
 
-    def _refuse(self, error: SluiceError) -> None:
+    def _fail_refused(self, error: SluiceError) -> None:
         """End the link because the destination refuses a record. Skipping the record would lose it."""
-        if self._refused is not None and not self._refused.done():
-            self._refused.set_result(
+        if self._refusal is not None and not self._refusal.done():
+            self._refusal.set_result(
                 OperatorError(
                     "link_refused",
                     f"{self._instance} doesn't take a record of this link: {error.sentence} ({error.code})",
@@ -519,44 +521,44 @@ class SiteLink:
         position, recorded_at, newest = 1, 0, engine.frontier.durable
         set_back: DestinationSetBack | None = None
         with suppress(OperatorError):
-            kept = engine.managed.get(self._client)
-            position, recorded_at, set_back = kept.position, kept.recorded_at, kept.set_back
+            replay = engine.managed.get(self._client)
+            position, recorded_at, set_back = replay.position, replay.recorded_at, replay.set_back
         # The stored position moves with forwarded records only. Records that the filter excludes move the
         # endpoint's position.
-        passed = self._near.position(newest) if self._near is not None else None
-        if passed is not None and passed > position:
-            position, recorded_at = passed, 0
-        if self._under_way:
-            recorded_at = self._under_way[0].accepted_at
-        said = (error.code, error.sentence, error.fix) if error is not None else ("", "", "")
-        behind = engine.journal.count(position, newest)
+        local_position = self._local.position(newest) if self._local is not None else None
+        if local_position is not None and local_position > position:
+            position, recorded_at = local_position, 0
+        if self._in_flight:
+            recorded_at = self._in_flight[0].accepted_at
+        error_fields = (error.code, error.sentence, error.fix) if error is not None else ("", "", "")
+        records_behind = engine.journal.count(position, newest)
         return LinkEntry(
             name=settings.name,
             client=self._client,
             addresses=list(settings.addresses),
             topic=settings.topic,
             filter=settings.filter,
-            **self._confirming(),
+            **self._sync_fields(),
             state=self._state,
             since=self._state_since // 1_000_000,
             instance=self._instance,
-            code=said[0],
-            why=said[1],
-            fix=said[2],
-            behind=behind,
+            code=error_fields[0],
+            why=error_fields[1],
+            fix=error_fields[2],
+            behind=records_behind,
             behind_ms=max(self._clock.now_ns() - recorded_at, 0) // 1_000_000
-            if behind and recorded_at
+            if records_behind and recorded_at
             else 0,
             position=str(Bookmark(engine.instance, position - 1)),
             carried=self._carried,
-            gaps=self._gaps + (self._near.gaps if self._near is not None else 0),
+            gaps=self._gaps + (self._local.gaps if self._local is not None else 0),
             connected_at=self._connected_at // 1_000_000 or None,
             set_back_at=set_back.at // 1_000_000 if set_back is not None else None,
             set_back_had=set_back.had if set_back is not None else 0,
             set_back_has=set_back.has if set_back is not None else 0,
         )
 
-    def _confirming(self) -> dict[str, Any]:
+    def _sync_fields(self) -> dict[str, Any]:
         """Return the sync replication fields of `LinkEntry`."""
         confirmations, name = self._engine.confirmations, self._client
         confirming = confirmations.confirming
@@ -564,7 +566,7 @@ class SiteLink:
             "mode": confirming.mode(name).value,
             "downgraded_by": confirming.downgraded_by(name),
             "downgraded_at": confirmations.downgraded_at(name) or None,
-            "confirmed": confirming.confirmed_sequence_of(name),
+            "confirmed": confirming.get_confirmed_sequence(name),
             "unconfirmed_ms": confirming.waited_ms(name, self._clock.seconds()),
             "downgrades": confirming.downgrades[name],
             "upgrades": confirming.upgrades[name],

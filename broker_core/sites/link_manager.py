@@ -21,13 +21,13 @@ class SiteLinkManager:
         """Create a manager without links. `secrets`: the file with the links' credentials."""
         self._engine, self._secrets = engine, secrets
         self._links: dict[str, SiteLink] = {}
-        engine.confirmations.links = self._confirmed
+        engine.confirmations.list_links = self._list_confirmed
         if engine.frontier.end is None:  # before anything is published
             for replay in engine.managed.list_entries():
                 if replay.client == replay.name and replay.name.startswith(LINK_PREFIX):
                     engine.managed.limit_carried(replay.name, engine.frontier.durable)
 
-    def _confirmed(self) -> Iterator[tuple[str, int]]:
+    def _list_confirmed(self) -> Iterator[tuple[str, int]]:
         for link in list(self._links.values()):
             if link.settings.is_sync:
                 yield link.client, link.confirmed_sequence
@@ -38,21 +38,21 @@ class SiteLinkManager:
         The position of a destination that the policy no longer lists is removed, so that it doesn't pin the
         log.
         """
-        wanted = {one.name: one for one in policy.destinations}
+        destinations = {one.name: one for one in policy.destinations}
         for name, link in list(self._links.items()):
-            if wanted.get(name) != link.settings:
+            if destinations.get(name) != link.settings:
                 await self._links.pop(name).close()
-        self._forget(wanted)
-        for name, settings in wanted.items():
+        self._remove_unlisted(destinations)
+        for name, settings in destinations.items():
             if name not in self._links:
                 self._links[name] = SiteLink(self._engine, settings, self._secrets)
 
-    def _forget(self, wanted: Collection[str]) -> None:
-        """Cancel and remove managed replays of destinations that aren't in `wanted`."""
+    def _remove_unlisted(self, destinations: Collection[str]) -> None:
+        """Cancel and remove managed replays of destinations that aren't in `destinations`."""
         managed = self._engine.managed
         for replay in managed.list_entries():
             name = replay.name.removeprefix(LINK_PREFIX)
-            if replay.client == replay.name == f"{LINK_PREFIX}{name}" and name not in wanted:
+            if replay.client == replay.name == f"{LINK_PREFIX}{name}" and name not in destinations:
                 with suppress(OperatorError):
                     if not replay.ended_at:
                         managed.cancel(replay.name)

@@ -35,21 +35,21 @@ class _LocalCommand:
     nbytes = 256
 
     def __init__(
-        self, connection: Connection, command: commands.Command, then: Callable[[], None] | None
+        self, connection: Connection, command: commands.Command, on_executed: Callable[[], None] | None
     ) -> None:
-        self._connection, self._command, self._then = connection, command, then
+        self._connection, self._command, self._on_executed = connection, command, on_executed
 
     def execute(self) -> None:
         self._connection.execute_command(self._command)
-        if self._then is not None:
-            self._then()
+        if self._on_executed is not None:
+            self._on_executed()
 
 
 class LocalEndpoint:
     """The sink of a link's local client. Implements `delivery.sink.ConnectionSink`.
 
-    `on_entries` receives delivered records. `begun` is done when the subscription follows the log. `ended`
-    is done, with the error, when the client can't continue.
+    `on_entries` receives delivered records. `following` is done when the subscription follows the log.
+    `failure` is done, with the error, when the client can't continue.
     """
 
     protocol = "link"
@@ -70,8 +70,8 @@ class LocalEndpoint:
         self.remote = remote
         self.is_writable = True
         self.written_bytes = 0
-        self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.ended: asyncio.Future[SluiceError] = asyncio.get_running_loop().create_future()
+        self.following: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.failure: asyncio.Future[SluiceError] = asyncio.get_running_loop().create_future()
         self.gaps = 0
         """Number of intervals of the log that were removed before the link could forward them."""
         self._on_entries = on_entries
@@ -80,9 +80,9 @@ class LocalEndpoint:
         self._connection: Connection | None = engine.add_connection(BROKER_NAME, self)
 
     def begin(self, name: str, subscribe: commands.Subscribe) -> None:
-        """Log on and subscribe; `begun` is done when the subscription follows the log."""
+        """Log on and subscribe; `following` is done when the subscription follows the log."""
         self._subscribe = subscribe
-        self._ask(commands.Logon(name=name))
+        self._execute(commands.Logon(name=name))
 
     def position(self, durable: int) -> int | None:
         """Return the first record that isn't acknowledged.
@@ -97,15 +97,15 @@ class LocalEndpoint:
 
     def acknowledge(self, upto: int) -> None:
         """Acknowledge the subscription's messages up to number `upto`, which the destination has stored."""
-        self._ask(commands.Acknowledge(id=SUBSCRIPTION, upto=upto), self._on_acknowledged)
+        self._execute(commands.Acknowledge(id=SUBSCRIPTION, upto=upto), self._on_acknowledged)
 
-    def set_writable(self, may: bool) -> None:
+    def set_writable(self, is_writable: bool) -> None:
         """Set whether the destination can receive more; resume delivery if it can again."""
-        if may and not self.is_writable and self._connection is not None:
+        if is_writable and not self.is_writable and self._connection is not None:
             self.is_writable = True
             self._connection.on_writable()
         else:
-            self.is_writable = may and self._connection is not None
+            self.is_writable = is_writable and self._connection is not None
 
     def close_local(self) -> None:
         """Close the client from this side."""
@@ -114,9 +114,9 @@ class LocalEndpoint:
         if connection is not None:
             connection.on_closed()
 
-    def _ask(self, command: commands.Command, then: Callable[[], None] | None = None) -> None:
+    def _execute(self, command: commands.Command, on_executed: Callable[[], None] | None = None) -> None:
         if self._connection is not None:
-            self._connection.receive([_LocalCommand(self._connection, command, then)])
+            self._connection.receive([_LocalCommand(self._connection, command, on_executed)])
 
     # Methods of `ConnectionSink`, called by the engine.
 
@@ -136,23 +136,23 @@ class LocalEndpoint:
     def send_reply(self, reply: Reply) -> None:
         match reply:
             case replies.Ack(of="logon") if self._subscribe is not None:
-                self._ask(self._subscribe)
-            case replies.Ack(of="subscribe", ack="processed") if not self.begun.done():
-                self.begun.set_result(None)
+                self._execute(self._subscribe)
+            case replies.Ack(of="subscribe", ack="processed") if not self.following.done():
+                self.following.set_result(None)
             case replies.ErrorReply():
-                self._end(ClientError.from_dict(reply.code, reply.message, reply.fix))
+                self._fail(ClientError.from_dict(reply.code, reply.message, reply.fix))
             case replies.ClosingNotice() | replies.SubscriptionCancelled():
-                self._end(ClientError.from_dict(reply.code, reply.message))
+                self._fail(ClientError.from_dict(reply.code, reply.message))
             case replies.CloseRequested():
-                self._end(ClientError.from_dict(reply.code, reply.message))
+                self._fail(ClientError.from_dict(reply.code, reply.message))
             case replies.GapNotice():
                 self.gaps += 1
             case replies.DecisionNotice(decision=str(decision)):
-                self._ask(commands.NoticeReceived(decision=decision))
+                self._execute(commands.NoticeReceived(decision=decision))
 
-    def _end(self, error: SluiceError) -> None:
-        if not self.ended.done():
-            self.ended.set_result(error)
+    def _fail(self, error: SluiceError) -> None:
+        if not self.failure.done():
+            self.failure.set_result(error)
 
     def pause_reading(self) -> None:
         """Do nothing: the endpoint sends few commands."""
@@ -161,7 +161,7 @@ class LocalEndpoint:
         """Do nothing: see `pause_reading`."""
 
     def close(self, code: str, message: str) -> None:
-        self._end(ClientError.from_dict(code, message))
+        self._fail(ClientError.from_dict(code, message))
         asyncio.get_running_loop().call_soon(self.close_local)
 
     def drop(self) -> None:

@@ -47,23 +47,25 @@ class ManualDowngradeStore:
     def __init__(self, directory: Path, instance: str, files: FileSystem) -> None:
         self._path = directory / f"{instance}.downgrades"
         self._files = files
-        self._one_at_a_time = asyncio.Lock()
+        self._lock = asyncio.Lock()
         remove_temporaries(files, self._path)
-        self.of: dict[str, ManualDowngrade] = _read(self._path)
+        self.downgrades: dict[str, ManualDowngrade] = _read(self._path)
 
-    async def record(self, name: str, decided: ManualDowngrade | None, listed: Collection[str]) -> None:
+    async def record(self, name: str, downgrade: ManualDowngrade | None, listed: Collection[str]) -> None:
         """Store a downgrade of `name`, or with None remove it; it is on disk when this returns.
 
         Of the other downgrades only those of peers in `listed` are retained. Raises JournalError not_kept.
         """
-        async with self._one_at_a_time:
-            kept = {other: one for other, one in self.of.items() if other in listed and other != name}
-            if decided is not None:
-                kept[name] = decided
-            if kept == self.of:
+        async with self._lock:
+            remaining = {
+                peer: stored for peer, stored in self.downgrades.items() if peer in listed and peer != name
+            }
+            if downgrade is not None:
+                remaining[name] = downgrade
+            if remaining == self.downgrades:
                 return
-            said = msgspec.json.encode(kept)
-            content = msgspec.json.encode(_DowngradeFile(VERSION, crc32c(said), msgspec.Raw(said)))
+            encoded = msgspec.json.encode(remaining)
+            content = msgspec.json.encode(_DowngradeFile(VERSION, crc32c(encoded), msgspec.Raw(encoded)))
             try:
                 await asyncio.to_thread(replace_durably, self._files, self._path, content)
             except OSError as problem:
@@ -72,7 +74,7 @@ class ManualDowngradeStore:
                     f"Who isn't waited for can't be stored: {problem.strerror or problem}.",
                     "Make room on the journal's disk.",
                 ) from None
-            self.of = kept
+            self.downgrades = remaining
 
 
 def _read(path: Path) -> dict[str, ManualDowngrade]:

@@ -24,46 +24,46 @@ from broker_core.sync_replication.sync_state import SyncMode, SyncModeChange, Sy
 log = structlog.get_logger("sluice.confirming")
 CHECK_INTERVAL_S: Final = 0.1
 """Seconds between checks for peers that were waited for too long."""
-STOOD_STILL_S: Final = 1.0
+MAX_CHECK_PAUSE_S: Final = 1.0
 """Seconds between two checks from which on this process counts as stopped, or starved of CPU."""
 
 
 class SyncReplication:
-    """Sync replication of one broker. It calls `moved` after `start`."""
+    """Sync replication of one broker. It calls `on_confirmed` after `start`."""
 
-    def __init__(self, own: str, journal: Journal, clock: Clock) -> None:
-        """Load the manual downgrades. `own`: this broker's name in its group, "" without one."""
+    def __init__(self, local_name: str, journal: Journal, clock: Clock) -> None:
+        """Load the manual downgrades. `local_name`: this broker's name in its group, "" without one."""
         self._clock = clock
-        self._before = journal.next_sequence - 1
-        self.by_hand = ManualDowngradeStore(journal.directory, journal.instance, journal.files)
-        by = {name: one.by for name, one in self.by_hand.of.items()}
-        self.confirming = SyncReplicationState(own, self._before, clock.seconds(), by)
-        self.moved: Callable[[int], None] = lambda _: None
+        self._start_sequence = journal.next_sequence - 1
+        self.manual_downgrades = ManualDowngradeStore(journal.directory, journal.instance, journal.files)
+        operators = {name: one.by for name, one in self.manual_downgrades.downgrades.items()}
+        self.confirming = SyncReplicationState(local_name, self._start_sequence, clock.seconds(), operators)
+        self.on_confirmed: Callable[[int], None] = lambda _: None
         """Called with the record up to which all peers that are waited for have everything."""
         self.on_change: Callable[[SyncModeChange], None] = lambda _: None
         """Called when a peer is downgraded or upgraded."""
-        self.unheard: Callable[[], Collection[str]] = tuple
+        self.list_unreachable: Callable[[], Collection[str]] = tuple
         """Returns the peers that can't be reached at present; set by a group's log."""
-        self.links: Callable[[], Iterable[tuple[str, int]]] = tuple
+        self.list_links: Callable[[], Iterable[tuple[str, int]]] = tuple
         """Returns the confirmed record of each sync destination, by the link's client.
 
         Set by the owner of the links.
         """
-        self._logons_wait = False
+        self._is_logon_delayed = False
         self._started = False
-        self._told = 0
+        self._reported_sequence = 0
 
     def apply_policy(self, policy: PolicyDocument) -> None:
         """Apply the policy in force. A destination that is switched off isn't waited for."""
         instance = policy.instance
         links = [f"{LINK_PREFIX}{one.name}" for one in policy.destinations if one.is_sync]
-        self._logons_wait = bool(instance.sync_topics or links)
+        self._is_logon_delayed = bool(instance.sync_topics or links)
         self.confirming.apply_policy(
             [*instance.sync_members, *links], instance.downgrade_after_ms, self._clock.seconds()
         )
         if not self._started:
             self.confirming.mark_start_unconfirmed()
-        self._tell()
+        self._report_progress()
 
     def start(self) -> None:
         """Allow reports of confirmed records, and check once."""
@@ -74,13 +74,13 @@ class SyncReplication:
         """Check time limits every CHECK_INTERVAL_S, without end."""
         now = self._clock.seconds()
         while True:
-            before = now
+            previous = now
             await asyncio.sleep(CHECK_INTERVAL_S)
             now = self._clock.seconds()
-            if now - before > STOOD_STILL_S:
+            if now - previous > MAX_CHECK_PAUSE_S:
                 # Confirmations that arrived meanwhile wait in the sockets.
-                log.warning("stood_still", seconds=round(now - before, 1))
-                self.confirming.exclude_pause(now - before, now)
+                log.warning("stood_still", seconds=round(now - previous, 1))
+                self.confirming.exclude_pause(now - previous, now)
             self.check_timeouts()
 
     @property
@@ -96,7 +96,7 @@ class SyncReplication:
     @property
     def confirmed_sequence(self) -> int:
         """The record up to which all peers that are waited for have everything."""
-        return self.confirming.upto
+        return self.confirming.confirmed_sequence
 
     @property
     def is_start_unconfirmed(self) -> bool:
@@ -104,19 +104,21 @@ class SyncReplication:
 
         An earlier process may not have acknowledged these records, and the peers may not have them.
         """
-        return self._logons_wait and not (self._started and self.confirmed_sequence >= self._before)
+        return self._is_logon_delayed and not (
+            self._started and self.confirmed_sequence >= self._start_sequence
+        )
 
     @property
     def has_unreachable_peer(self) -> bool:
         """Whether some peer can't be reached, so that the length of a wait for it is unknown."""
-        return bool(self.unheard())
+        return bool(self.list_unreachable())
 
     # Confirmations.
 
     def on_local_durable(self, sequence: int) -> None:
         """Record that this broker has synced everything up to `sequence`.
 
-        `moved` reports it after delivery.
+        `on_confirmed` reports it after delivery.
         """
         self.confirming.on_local_durable(sequence, self._clock.seconds())
 
@@ -124,22 +126,22 @@ class SyncReplication:
         """Record that a peer has everything up to `sequence`."""
         change = self.confirming.on_peer_confirmed(name, sequence, self._clock.seconds())
         if change is not None:
-            self._changed(change)
-        self._tell()
+            self._report_change(change)
+        self._report_progress()
 
     def poll_links(self) -> None:
         """Read the confirmed records of the links, and report progress."""
         if self.confirming.is_required:
-            for name, sequence in self.links():
+            for name, sequence in self.list_links():
                 self.on_peer_confirmed(name, sequence)
-        self._tell()
+        self._report_progress()
 
     def check_timeouts(self) -> None:
         """Downgrade peers that were waited for too long."""
         self.poll_links()
-        for change in self.confirming.check_timeouts(self._clock.seconds(), self.unheard()):
-            self._changed(change)
-        self._tell()
+        for change in self.confirming.check_timeouts(self._clock.seconds(), self.list_unreachable()):
+            self._report_change(change)
+        self._report_progress()
 
     # Manual decisions.
 
@@ -148,24 +150,26 @@ class SyncReplication:
 
         Raises OperatorError unknown_member; JournalError not_kept.
         """
-        self._check(name)
-        await self.by_hand.record(name, ManualDowngrade(by, self._clock.now_ns()), self.confirming.peers)
-        self._check(name)
-        self._by_hand(self.confirming.downgrade(name, by, self._clock.seconds()))
+        self._check_listed(name)
+        await self.manual_downgrades.record(
+            name, ManualDowngrade(by, self._clock.now_ns()), self.confirming.peers
+        )
+        self._check_listed(name)
+        self._on_manual_change(self.confirming.downgrade(name, by, self._clock.seconds()))
 
     async def upgrade(self, name: str, by: str) -> None:
         """Wait for a peer again. Raises as `downgrade`."""
-        self._check(name)
-        await self.by_hand.record(name, None, self.confirming.peers)
-        self._check(name)
-        self._by_hand(self.confirming.upgrade(name, by, self._clock.seconds()))
+        self._check_listed(name)
+        await self.manual_downgrades.record(name, None, self.confirming.peers)
+        self._check_listed(name)
+        self._on_manual_change(self.confirming.upgrade(name, by, self._clock.seconds()))
 
     def downgraded_at(self, name: str) -> int:
         """Return when an operator downgraded the peer, ms UTC; 0 if none did."""
-        decided = self.by_hand.of.get(name)
+        decided = self.manual_downgrades.downgrades.get(name)
         return decided.at // 1_000_000 if decided is not None and self.confirming.downgraded_by(name) else 0
 
-    def _check(self, name: str) -> None:
+    def _check_listed(self, name: str) -> None:
         listed = self.confirming.peers
         if name not in listed:
             raise OperatorError(
@@ -176,14 +180,14 @@ class SyncReplication:
                 listed=listed,
             )
 
-    def _by_hand(self, change: SyncModeChange | None) -> None:
+    def _on_manual_change(self, change: SyncModeChange | None) -> None:
         assert change is not None, "it is listed"
-        self._changed(change)
-        self._tell()
+        self._report_change(change)
+        self._report_progress()
 
     # Reports.
 
-    def _changed(self, change: SyncModeChange) -> None:
+    def _report_change(self, change: SyncModeChange) -> None:
         """Log and report a change."""
         level = log.warning if change.mode is SyncMode.DOWNGRADED else log.info
         level(
@@ -196,12 +200,12 @@ class SyncReplication:
         )
         self.on_change(change)
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         """Report a higher confirmed record, after `start`."""
-        upto = self.confirming.upto
-        if self._started and upto > self._told:
-            self._told = upto
-            self.moved(upto)
+        sequence = self.confirming.confirmed_sequence
+        if self._started and sequence > self._reported_sequence:
+            self._reported_sequence = sequence
+            self.on_confirmed(sequence)
 
 
 def event_name(change: SyncModeChange) -> str:

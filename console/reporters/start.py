@@ -141,7 +141,7 @@ def _from_database(instance: str, member: str, stored: StoredPolicy | None) -> S
         if not has_policy(instance, stored.shown_document):
             return _from_set_back(stored, revision)
         if not group.logs and stored.known is not None:
-            known, group = stored.known, KnownGroup.of(stored.known)
+            known, group = stored.known, KnownGroup.from_log(stored.known)
     return StartOrders(policy, stage, directories_to_open(instance), known, group, DatabaseEntry())
 
 
@@ -180,7 +180,7 @@ def _from_stored(stored: StoredPolicy, entry: DatabaseEntry) -> StartOrders:
         earlier = Path(stored.journal)
         if earlier != directories.journal and find_segment_files(earlier, stored.instance):
             raise elsewhere(stored.instance, directories.journal, earlier)
-    group = KnownGroup.of(stored.known) if stored.known is not None else KnownGroup()
+    group = KnownGroup.from_log(stored.known) if stored.known is not None else KnownGroup()
     return StartOrders(policy, stored.stage, directories, stored.known, group, entry, stored.set_back)
 
 

@@ -97,7 +97,7 @@ def load_job(name: str, environment: Mapping[str, str] = os.environ) -> JobModul
         raise _no_job(path, f"there is another module {path.stem}, {found.__file__ or 'of Python itself'}")
     lacking = [one for one in NEEDED if not hasattr(found, one)]
     if lacking:
-        raise _no_job(path, f"it has no {', '.join(lacking)}")
+        raise _no_job(path, f"it lacks {', '.join(lacking)}")
     return cast(JobModule, found)
 
 
@@ -105,7 +105,7 @@ def _no_job(path: Path, why: str) -> OperatorError:
     return OperatorError(
         "bad_job",
         f"{path} isn't a job: {why}.",
-        "Begin with pipeline/jobs/template.py, or take the file away.",
+        "Start from pipeline/jobs/template.py, or remove the file.",
     )
 
 

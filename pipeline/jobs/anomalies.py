@@ -25,16 +25,16 @@ from pipeline.schemas import CLIENT_HOURS
 from pipeline.spark_session import check_machine, spark_session, watch_tasks
 from pipeline.transforms.features import (
     FEATURES,
-    LEAST_HOURS,
+    MIN_HOURS,
     NAMES,
     Floats,
     baseline,
     distances,
     feature_row,
     inverse_correlation,
-    points_of,
     score_features,
     to_plain,
+    to_points,
     top_features,
 )
 from sluice_spark.columns import MOMENT
@@ -42,10 +42,10 @@ from sluice_spark.columns import MOMENT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HELP = "clients that don't behave as they used to, with the features that say so"
+HELP = "find clients with unusual behaviour, and the features that show it"
 MAX_GROUPS: Final = 4
-MAX_FOUND: Final = 10_000
-PLOTTED: Final = 8
+MAX_CLIENTS_FOUND: Final = 10_000
+MAX_PLOTTED: Final = 8
 HOUR_US: Final = 3_600_000_000
 SILENT_SHARE: Final = 0.8
 """Minimum share of earlier hours with the client present, for it to be reported as silent."""
@@ -80,10 +80,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Run the job. Raises OperatorError no_history without hourly history, bad_range."""
-    began = time.monotonic()
+    started_at = time.monotonic()
     if not 0 < arguments.recent < 24 * arguments.days <= 24 * 400:
         raise OperatorError(
-            "bad_range", "The newest hours must be fewer than all.", "Give --recent and --days."
+            "bad_range", "--recent must be less than the hours of --days.", "Give --recent and --days."
         )
     hours = load_hours(settings, arguments.days)
     newest = pc.max(hours.column("hour").cast(pa.int64())).as_py() // HOUR_US
@@ -95,8 +95,8 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     ):
         inverted = inverse_correlation(correlations(spark, clients))
         names, groups = cluster_clients(spark, clients)
-    found, features, scores = build_tables(clients, inverted, names, groups, arguments.threshold)
-    found += [
+    judged, features, scores = build_tables(clients, inverted, names, groups, arguments.threshold)
+    judged += [
         {
             "client": name,
             "hour": None,
@@ -105,19 +105,19 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         }
         for name in silent
     ]
-    report(found, features, scores, groups, reporter)
-    odd = len({row["client"] for row in found})
-    reporter.note(f"{odd} of {len(clients) + len(silent)} clients don't behave as they used to.")
+    report(judged, features, scores, groups, reporter)
+    odd = len({row["client"] for row in judged})
+    reporter.note(f"{odd} of {len(clients) + len(silent)} clients behave unusually.")
     if too_new:
-        reporter.note(f"{too_new} clients have fewer than {LEAST_HOURS} earlier hours and aren't judged.")
+        reporter.note(f"{too_new} clients have fewer than {MIN_HOURS} earlier hours, too few to judge them.")
     return {
         "clients": len(clients),
         "odd_clients": odd,
-        "odd_hours": sum(row["hour"] is not None for row in found),
+        "odd_hours": sum(row["hour"] is not None for row in judged),
         "silent": len(silent),
         "too_new": too_new,
         "groups": len(groups),
-        "seconds": round(time.monotonic() - began, 3),
+        "seconds": round(time.monotonic() - started_at, 3),
     }
 
 
@@ -129,7 +129,7 @@ def load_hours(settings: JobSettings, days: int) -> pa.Table:
     if not hours.num_rows:
         raise OperatorError(
             "no_history",
-            f"There are no hours of clients in {settings.client_history}.",
+            f"There is no hourly history of clients in {settings.client_history}.",
             "Run client-history first.",
         )
     return hours
@@ -140,7 +140,7 @@ def judge_clients(hours: pa.Table, edge: int) -> tuple[list[JudgedClient], list[
 
     Hours after `edge` are scored. The very last hour is incomplete, and isn't scored.
     """
-    points, micros = points_of(hours), hours.column("hour").cast(pa.int64()).to_numpy() // HOUR_US
+    points, micros = to_points(hours), hours.column("hour").cast(pa.int64()).to_numpy() // HOUR_US
     last = int(micros.max())
     codes = pc.dictionary_encode(hours.column("client").combine_chunks())
     order = np.lexsort((micros, codes.indices.to_numpy()))
@@ -150,7 +150,7 @@ def judge_clients(hours: pa.Table, edge: int) -> tuple[list[JudgedClient], list[
         name = codes.dictionary[int(codes.indices[int(rows[0])].as_py())].as_py()
         before = rows[micros[rows] <= edge]
         now = rows[(micros[rows] > edge) & (micros[rows] < last)]
-        if len(before) < LEAST_HOURS:
+        if len(before) < MIN_HOURS:
             too_new += 1
             continue
         if not len(rows[micros[rows] > edge]):
@@ -262,8 +262,8 @@ def report(
     """Report tables and plots."""
     reporter.table(
         "odd",
-        pa.Table.from_pylist(found[:MAX_FOUND], schema=FOUND),
-        "Hours in which a client wasn't as it used to be",
+        pa.Table.from_pylist(found[:MAX_CLIENTS_FOUND], schema=FOUND),
+        "Unusual hours by client",
     )
     kinds = [
         ("feature", pa.string()),
@@ -272,13 +272,13 @@ def report(
     whose = [("client", pa.string()), ("hour", MOMENT)]
     reporter.table(
         "features",
-        pa.Table.from_pylist(features[:MAX_FOUND], schema=pa.schema([*whose, *kinds])),
-        "What says so",
+        pa.Table.from_pylist(features[:MAX_CLIENTS_FOUND], schema=pa.schema([*whose, *kinds])),
+        "Features of the unusual hours",
     )
     worst: dict[str, float] = {}
     for row in scores:
         worst[row["client"]] = max(worst.get(row["client"], 0.0), row["score"])
-    names = sorted(worst, key=lambda name: (-worst[name], name))[:PLOTTED]
+    names = sorted(worst, key=lambda name: (-worst[name], name))[:MAX_PLOTTED]
     shown = sorted(
         (row for row in scores if row["client"] in names),
         key=lambda row: (names.index(row["client"]), row["hour"]),
@@ -286,8 +286,8 @@ def report(
     reporter.table(
         "scores",
         pa.Table.from_pylist(shown, schema=pa.schema([*whose, ("score", pa.float64())])),
-        "Distance from what is usual, of the oddest clients",
-        [PlotSpec("Distance from what is usual", "hour", ("score",), by="client")],
+        "Anomaly scores of the most unusual clients",
+        [PlotSpec("Anomaly score", "hour", ("score",), by="client")],
     )
     columns: dict[str, Any] = {"group": [f"group {number + 1}" for number in range(len(centres))]}
     said = to_plain(centres)
@@ -300,5 +300,5 @@ def report(
         pa.table(
             columns, schema=pa.schema([("group", pa.string()), *((name, pa.float64()) for name in NAMES)])
         ),
-        "Kinds of clients, by what is usual of them",
+        "Groups of clients with similar behaviour",
     )

@@ -55,16 +55,13 @@ from pipeline.transforms.capacity import (
 )
 from sluice_spark.arrow_reader import ReadRequest, read_span
 from sluice_spark.columns import MOMENT
-from sluice_spark.lease import hold_lease
+from sluice_spark.lease import pin_log
 from sluice_spark.location import LogLocation
-from sluice_spark.log import LogSnapshot, examine_log
+from sluice_spark.log import LogSnapshot
 from sluice_spark.options import read_bound
 from sluice_spark.segments import SegmentSpan, open_segment, read_batches, sidecar_summary
 
-HELP = (
-    "growth by topic, what the pools need, how far back readers reach, days to each limit, "
-    "recommended settings"
-)
+HELP = "report growth by topic, pool usage, reader lag, days until each limit and recommended settings"
 MAX_TOPICS: Final = 20_000
 """Maximum rows (topic and hour) of one span. Smaller ones are summed as others."""
 MAX_READERS: Final = 1_000
@@ -78,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Run the job. Raises SluiceError if the log is incomplete, or the policy is missing."""
-    began = time.monotonic()
+    started_at = time.monotonic()
     instance = settings.log.instance
     document = (
         PolicyDocument.from_dict(read_policy(settings, arguments.policy))
@@ -88,7 +85,6 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
     memory = arguments.host_memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = resolve_pools(document, memory, None, "/nowhere")
     start, end = (read_bound(getattr(arguments, name), name, instance) for name in ("start", "end"))
-    log = examine_log(settings.log, arguments.durable)
     request = ReadRequest(
         columns=("accepted_at", "topic", "header", "body"),
         start=start.sequence,
@@ -98,37 +94,37 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         durable=arguments.durable,
         skip_gaps=arguments.skip_gaps,
     )
-    spans = plan_spans(log, request)
-    check_machine(settings)
-    with (
-        hold_lease(log.place, "capacity", log.first, reporter.note),
-        spark_context(settings, "capacity") as context,
-        watch_tasks(context, partial(reporter.progress, what="tasks")),
-    ):
-        seen = map_items(context, spans, partial(scan_span, log.place, request), SEEN)
-    bounds_s = seen.filter(pc.equal(seen.column("kind"), "bounds"))
+    with pin_log(settings.log, "capacity", reporter.note, arguments.durable) as (log, _):
+        spans = plan_spans(log, request)
+        check_machine(settings)
+        with (
+            spark_context(settings, "capacity") as context,
+            watch_tasks(context, partial(reporter.progress, what="tasks")),
+        ):
+            rows = map_items(context, spans, partial(scan_span, log.location, request), SEEN)
+    bounds_s = rows.filter(pc.equal(rows.column("kind"), "bounds"))
     first = (pc.min(bounds_s.column("slot")).as_py() or 0) / 1e6
     last = (pc.max(bounds_s.column("count")).as_py() or 0) / 1e6
     seconds = max(int(last - first), 1)
-    kept = LogAge(log_age_s(log), retention_s(log, arguments.retention_hours))
+    log_age = LogAge(log_age_s(log), retention_s(log, arguments.retention_hours))
     return build_tables(
-        seen,
+        rows,
         document,
         limits,
         seconds,
-        kept,
-        disk_volumes(settings, kept.held_s, unused_preallocation(log)),
+        log_age,
+        disk_volumes(settings, log_age.covered_s, unused_preallocation(log)),
         reporter,
     ) | {
-        "log": log.place.log,
-        "seconds": round(time.monotonic() - began, 3),
+        "log": log.location.log,
+        "seconds": round(time.monotonic() - started_at, 3),
     }
 
 
 class LogAge(NamedTuple):
     """Time that the log's records cover."""
 
-    held_s: float
+    covered_s: float
     """Seconds from the oldest record to the newest."""
     retention_s: float | None
     """Seconds after which records are removed; None: never."""
@@ -142,7 +138,7 @@ def log_age_s(log: LogSnapshot) -> float:
         batch.column("accepted_at").cast(pa.int64())[0].as_py()
         for end in ends
         for batch in read_span(
-            log.place, SegmentSpan(max(one for one in log.segments if one <= end), end, end), request
+            log.location, SegmentSpan(max(one for one in log.segments if one <= end), end, end), request
         )
     ]
     return (max(moments) - min(moments)) / 1e6 if moments else 0.0
@@ -152,40 +148,42 @@ def retention_s(log: LogSnapshot, hours: float | None) -> float | None:
     """Return the retention: `hours` if given, else the age of the newest removed record at its removal."""
     if hours is not None:
         return hours * 3_600
-    told = [one for one in log.removals if one.removed_at and one.last_at]
-    return (told[-1].removed_at - told[-1].last_at) / 1e9 if told else None
+    removals = [one for one in log.removals if one.removed_at and one.last_at]
+    return (removals[-1].removed_at - removals[-1].last_at) / 1e9 if removals else None
 
 
-def scan_span(place: LogLocation, request: ReadRequest, span: SegmentSpan) -> Iterator[pa.Table]:
+def scan_span(location: LogLocation, request: ReadRequest, span: SegmentSpan) -> Iterator[pa.Table]:
     """Yield the reduced rows of a span. Runs in a worker."""
     topics: list[pa.Table] = []
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     clients: dict[tuple[int, str, str], tuple[int, int]] = {}
     reach: dict[str, tuple[int, int, int]] = {}
-    edges: list[int] = []
-    for batch in read_span(place, span, request):
+    times: list[int] = []
+    for batch in read_span(location, span, request):
         at = batch.column("accepted_at").cast(pa.int64())
-        edges += [pc.min(at).as_py(), pc.max(at).as_py()]
+        times += [pc.min(at).as_py(), pc.max(at).as_py()]
         sizes = pc.add(pc.binary_length(batch.column("body")), pc.binary_length(batch.column("header")))
         hours = pc.divide(at, 3_600_000_000)
-        part = pa.table({"name": batch.column("topic"), "slot": hours, "memory": sizes})
-        topics.append(part.group_by(["name", "slot"]).aggregate([("name", "count"), ("memory", "sum")]))
-        found += _comings(_of(batch, CLIENTS_TOPIC))
-        for table in decode_samples(_of(batch, TRAFFIC_TOPIC)):
-            _add_looks(table, clients, reach)
-    if edges:
-        found.append({"kind": "bounds", "name": "", "slot": min(edges), "count": max(edges)})
-    yield pa.Table.from_pylist([*found, *_uses(clients), *_reached(reach)], schema=SEEN)
+        sizes_by_hour = pa.table({"name": batch.column("topic"), "slot": hours, "memory": sizes})
+        topics.append(
+            sizes_by_hour.group_by(["name", "slot"]).aggregate([("name", "count"), ("memory", "sum")])
+        )
+        rows += _connection_rows(_topic_bodies(batch, CLIENTS_TOPIC))
+        for table in decode_samples(_topic_bodies(batch, TRAFFIC_TOPIC)):
+            _add_samples(table, clients, reach)
+    if times:
+        rows.append({"kind": "bounds", "name": "", "slot": min(times), "count": max(times)})
+    yield pa.Table.from_pylist([*rows, *_usage_rows(clients), *_reader_rows(reach)], schema=SEEN)
     if topics:
-        yield _topics(pa.concat_tables(topics))
+        yield _topic_rows(pa.concat_tables(topics))
 
 
-def _of(batch: pa.RecordBatch, topic: str) -> list[bytes]:
+def _topic_bodies(batch: pa.RecordBatch, topic: str) -> list[bytes]:
     bodies: list[bytes] = batch.column("body").filter(pc.equal(batch.column("topic"), topic)).to_pylist()
     return bodies
 
 
-def _comings(bodies: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+def _connection_rows(bodies: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for body in bodies:
         if b'connect"' not in body:
             continue
@@ -197,27 +195,27 @@ def _comings(bodies: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield {"kind": "away", "name": event.client, "slot": event.at, "count": _EVENTS[event.event]}
 
 
-def _add_looks(
+def _add_samples(
     table: pa.Table,
     clients: dict[tuple[int, str, str], tuple[int, int]],
     reach: dict[str, tuple[int, int, int]],
 ) -> None:
-    wanted = ("name", "transport", "at", "memory", "disk", "oldest_at")
+    names = ("name", "transport", "at", "memory", "disk", "oldest_at")
     for name, transport, at, memory, disk, oldest in zip(
-        *(table.column(one).to_pylist() for one in wanted), strict=True
+        *(table.column(one).to_pylist() for one in names), strict=True
     ):
         key = (at // 1_000, transport, name)
-        before = clients.get(key, (0, 0))  # two samples may fall into one second
-        clients[key] = (max(before[0], memory), max(before[1], disk))
-        mine = reach.get(name, (0, 0, 0))
-        reach[name] = (max(mine[0], at - oldest if oldest else 0), max(mine[1], memory), max(mine[2], disk))
+        usage = clients.get(key, (0, 0))  # two samples may fall into one second
+        clients[key] = (max(usage[0], memory), max(usage[1], disk))
+        lag = reach.get(name, (0, 0, 0))
+        reach[name] = (max(lag[0], at - oldest if oldest else 0), max(lag[1], memory), max(lag[2], disk))
 
 
-def _uses(clients: dict[tuple[int, str, str], tuple[int, int]]) -> Iterator[dict[str, Any]]:
+def _usage_rows(clients: dict[tuple[int, str, str], tuple[int, int]]) -> Iterator[dict[str, Any]]:
     sums: dict[tuple[int, str], list[int]] = {}
     for (second, transport, _), (memory, disk) in clients.items():
-        one = sums.setdefault((second, transport), [0, 0, 0])
-        one[0], one[1], one[2] = one[0] + 1, one[1] + memory, one[2] + disk
+        total = sums.setdefault((second, transport), [0, 0, 0])
+        total[0], total[1], total[2] = total[0] + 1, total[1] + memory, total[2] + disk
     largest: dict[str, int] = {}
     for (_, transport, _), (memory, _) in clients.items():
         largest[transport] = max(largest.get(transport, 0), memory)
@@ -234,65 +232,71 @@ def _uses(clients: dict[tuple[int, str, str], tuple[int, int]]) -> Iterator[dict
         }
 
 
-def _reached(reach: dict[str, tuple[int, int, int]]) -> Iterator[dict[str, Any]]:
+def _reader_rows(reach: dict[str, tuple[int, int, int]]) -> Iterator[dict[str, Any]]:
     for name, (age, memory, disk) in reach.items():
         yield {"kind": "reader", "name": name, "slot": 0, "count": age, "memory": memory, "disk": disk}
 
 
-def _topics(parts: pa.Table) -> pa.Table:
-    sums = parts.group_by(["name", "slot"]).aggregate([("name_count", "sum"), ("memory_sum", "sum")])
+def _topic_rows(tables: pa.Table) -> pa.Table:
+    sums = tables.group_by(["name", "slot"]).aggregate([("name_count", "sum"), ("memory_sum", "sum")])
     sums = sums.sort_by([("memory_sum_sum", "descending")])
-    kept, rest = sums.slice(0, MAX_TOPICS), sums.slice(MAX_TOPICS)
-    rows = kept.rename_columns(["name", "slot", "count", "memory"])
-    if rest.num_rows:
-        others = rest.group_by("slot").aggregate([("name_count_sum", "sum"), ("memory_sum_sum", "sum")])
+    largest, remainder = sums.slice(0, MAX_TOPICS), sums.slice(MAX_TOPICS)
+    rows = largest.rename_columns(["name", "slot", "count", "memory"])
+    if remainder.num_rows:
+        others = remainder.group_by("slot").aggregate([("name_count_sum", "sum"), ("memory_sum_sum", "sum")])
         others = others.rename_columns(["slot", "count", "memory"])
         others = others.append_column("name", pa.array([OTHERS] * others.num_rows))
         rows = pa.concat_tables([rows, others.select(rows.column_names)])
-    many = rows.num_rows
-    rows = rows.append_column("kind", pa.array(["topic"] * many)).append_column("disk", pa.array([0] * many))
+    count = rows.num_rows
+    rows = rows.append_column("kind", pa.array(["topic"] * count)).append_column(
+        "disk", pa.array([0] * count)
+    )
     return rows.select(SEEN.names).cast(SEEN)
 
 
 def unused_preallocation(log: LogSnapshot) -> int:
     """Return the unwritten bytes of the active segment, a preallocated file. Raises JournalError."""
-    if not log.segments or sidecar_summary(log.place, log.segments[-1]) is not None:
+    if not log.segments or sidecar_summary(log.location, log.segments[-1]) is not None:
         return 0
-    source = open_segment(log.place, log.segments[-1])
+    source = open_segment(log.location, log.segments[-1])
     span = SegmentSpan(log.segments[-1], log.segments[-1], log.frontier)
     filled = HEADER_SIZE + sum(
-        batch.nbytes for batch in read_batches(log.place, span, source, skip_gaps=True)
+        batch.nbytes for batch in read_batches(log.location, span, source, skip_gaps=True)
     )
     return max(source.length - filled, 0)
 
 
-def disk_volumes(settings: JobSettings, held: float, empty: int) -> list[DiskVolume]:
+def disk_volumes(settings: JobSettings, log_seconds: float, unwritten: int) -> list[DiskVolume]:
     """Return the file systems of journal, archive and lake, with their growth.
 
-    Growth is the size of the log's files, less `empty` bytes, over the `held` seconds; of the lake, over
-    its days. Below one hour it is 0.
+    Growth is the size of the log's files, less `unwritten` bytes, over `log_seconds`; of the lake, over its
+    days. Below one hour it is 0.
     """
-    found: dict[int, list[Any]] = {}
-    for what, directory in (
+    volumes: dict[int, list[Any]] = {}
+    for role, directory in (
         ("journal", settings.log.directory),
         ("archive", settings.log.archive),
         ("lake", settings.lake),
     ):
         if directory is None or not directory.is_dir():
             continue
-        pattern = "records/day=*/*" if what == "lake" else f"{settings.log.instance}.*.journal*"
+        pattern = "records/day=*/*" if role == "lake" else f"{settings.log.instance}.*.journal*"
         paths = list(directory.glob(pattern))
-        covers = max(held, _days_s({path.parent.name for path in paths})) if what == "lake" else held
-        used = sum(map(_bytes, paths))
-        one = found.setdefault(directory.stat().st_dev, [[], 0, shutil.disk_usage(directory).free, 0.0])
-        one[0].append(what)
-        one[1] += used
-        filled = max(used - empty, 0) if what == "journal" else used
-        one[3] += filled * DAY_S / covers if covers >= ENOUGH_S else 0.0
-    return [DiskVolume(", ".join(names), used, free, grows) for names, used, free, grows in found.values()]
+        covered_s = (
+            max(log_seconds, _covered_s({path.parent.name for path in paths}))
+            if role == "lake"
+            else log_seconds
+        )
+        used = sum(map(_file_bytes, paths))
+        volume = volumes.setdefault(directory.stat().st_dev, [[], 0, shutil.disk_usage(directory).free, 0.0])
+        volume[0].append(role)
+        volume[1] += used
+        filled = max(used - unwritten, 0) if role == "journal" else used
+        volume[3] += filled * DAY_S / covered_s if covered_s >= ENOUGH_S else 0.0
+    return [DiskVolume(", ".join(names), used, free, grows) for names, used, free, grows in volumes.values()]
 
 
-def _days_s(names: set[str]) -> float:
+def _covered_s(names: set[str]) -> float:
     """Return the seconds from a lake's first day (`day=2026-11-21`) to the end of its last."""
     days: list[date] = []
     for name in names:
@@ -301,7 +305,7 @@ def _days_s(names: set[str]) -> float:
     return ((max(days) - min(days)).days + 1) * DAY_S if len(days) > 1 else 0.0
 
 
-def _bytes(path: Path) -> int:
+def _file_bytes(path: Path) -> int:
     try:
         return path.stat().st_blocks * 512  # the active segment is preallocated
     except OSError:
@@ -309,23 +313,23 @@ def _bytes(path: Path) -> int:
 
 
 def build_tables(
-    seen: pa.Table,
+    rows: pa.Table,
     document: PolicyDocument,
     limits: dict[str, PoolLimits],
     seconds: int,
-    kept: LogAge,
+    log_age: LogAge,
     disks: list[DiskVolume],
     reporter: Reporter,
 ) -> dict[str, Any]:
     """Report the tables, and return the result."""
-    topics = by_topic(seen, seconds / 3_600)
-    use = pool_use(seen, {transport: one.name for transport, one in limits.items()})
+    topics = by_topic(rows, seconds / 3_600)
+    use = pool_use(rows, {transport: one.name for transport, one in limits.items()})
     pools = _pools(use, {one.name: one for one in limits.values()}, seconds)
-    reach = reader_lag(seen)
+    reach = reader_lag(rows)
     farthest = reach[0]["reaches_back_s"] if reach else 0.0
-    largest = max_share(seen, {transport: one.memory for transport, one in limits.items()})
+    largest = max_share(rows, {transport: one.memory for transport, one in limits.items()})
     found = setting_advice(
-        pools, farthest, *kept, disks, document.client_policy.client_max_capacity or 100, largest
+        pools, farthest, *log_age, disks, document.client_policy.client_max_capacity or 100, largest
     )
     names = ("setting", "now", "recommended", "why")
     reporter.table(
@@ -336,12 +340,12 @@ def build_tables(
         ),
         "Recommended settings",
     )
-    reporter.table("disks", _disks(disks), "Disks, and how long they last")
-    reporter.table("pools", pa.Table.from_pylist(pools, schema=_POOLS), "What clients took of the pools")
+    reporter.table("disks", _disks(disks), "Disks: usage, growth and days until full")
+    reporter.table("pools", pa.Table.from_pylist(pools, schema=_POOLS), "Pool usage by clients")
     reporter.table(
         "use",
-        _use(use),
-        "Pools over time, the peak of each minute",
+        _pool_use_plots(use),
+        "Peak pool usage by minute",
         [
             PlotSpec("Memory of the pools", "minute", ("memory",), by="pool", unit="bytes"),
             PlotSpec("Disk of the pools", "minute", ("disk",), by="pool", unit="bytes"),
@@ -350,8 +354,8 @@ def build_tables(
     reporter.table(
         "readers",
         pa.Table.from_pylist(reach[:MAX_READERS], schema=_READERS),
-        "How far back clients reached",
-        [PlotSpec("Reaches back", "client", ("reaches_back_s",), "bars", unit="s")],
+        "Oldest record read by each client",
+        [PlotSpec("Age of the oldest record read", "client", ("reaches_back_s",), "bars", unit="s")],
     )
     reporter.table(
         "topics",
@@ -361,14 +365,12 @@ def build_tables(
     )
     reporter.table(
         "growth",
-        hourly_growth(seen, topics),
+        hourly_growth(rows, topics),
         "Bytes by hour",
         [PlotSpec("Bytes by hour", "hour", ("bytes",), by="topic", unit="bytes")],
     )
     if seconds < ENOUGH_S:
-        reporter.note(
-            f"The log covers {seconds} s of what was asked for: too little to say what comes in a day."
-        )
+        reporter.note(f"The log covers {seconds} s of the range: too little to estimate the growth of a day.")
     for row in found:
         reporter.note(f"{row['setting']}: {row['recommended']} (now {row['now']}). {row['why']}")
     return {
@@ -378,8 +380,8 @@ def build_tables(
         "covers_s": seconds,
         "bytes_a_day": pc.sum(topics.column("bytes_a_day")).as_py(),
         "reaches_back_s": farthest,
-        "log_held_s": round(kept.held_s, 1),
-        "retention_s": None if kept.retention_s is None else round(kept.retention_s, 1),
+        "log_held_s": round(log_age.covered_s, 1),
+        "retention_s": None if log_age.retention_s is None else round(log_age.retention_s, 1),
         "disk_days": min((round(one.days, 1) for one in disks if one.days is not None), default=None),
         "recommendations": len(found),
     }
@@ -432,7 +434,7 @@ def _pools(use: dict[str, Any], limits: dict[str, PoolLimits], seconds: int) -> 
     return rows
 
 
-def _use(use: dict[str, Any]) -> pa.Table:
+def _pool_use_plots(use: dict[str, Any]) -> pa.Table:
     """Return the peak usage of each pool by minute."""
     rows: list[dict[str, Any]] = []
     for name, (slots, memory, disk) in use.items():

@@ -31,13 +31,12 @@ from pipeline.transforms.lake import DAY_US, day_name
 from sluice_spark import journal
 from sluice_spark.arrow_reader import ReadRequest, plan_log
 from sluice_spark.columns import spark_ddl
-from sluice_spark.lease import hold_lease
-from sluice_spark.log import examine_log
+from sluice_spark.lease import pin_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HELP = "write each client's lag, rates, states and decisions by hour, for the console's long ranges"
+HELP = "write lag, rates, states and decisions of each client by hour, for the console's long time ranges"
 HOUR_US = HOUR_MS * 1_000
 LEAD_MS = 60_000
 """Time before the first hour from which a run reads, to learn which clients entered that hour offlined."""
@@ -67,37 +66,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Compute the hours from the newest stored one on. Raises SluiceError if the journal is incomplete."""
-    began = time.monotonic()
-    log = examine_log(settings.log, arguments.durable)
-    check_machine(settings)
-    with lock_lake(settings.client_history):
+    started_at = time.monotonic()
+    with (
+        pin_log(settings.log, "client-history", reporter.note, arguments.durable) as (log, lease),
+        lock_lake(settings.client_history),
+    ):
+        check_machine(settings)
         manifest = claim_directory(settings.client_history, log, [])
         newest = None if arguments.all else newest_hour(settings.client_history, settings.log.instance)
         request = request_from(newest, arguments)
-        if not plan_log(log, request):
-            reporter.note("There is nothing new in the journal.")
+        spans = plan_log(log, request)
+        if not spans:
+            reporter.note("The journal has no new records.")
             return {"hours": 0, "clients": 0, "unreadable": 0, "files": 0, "seconds": 0.0}
+        lease.advance(spans[0].first)
         report = partial(reporter.progress, what="tasks")
         with (
-            hold_lease(log.place, "client-history", plan_log(log, request)[0].first, reporter.note),
             spark_session(settings, "client-history") as spark,
             watch_tasks(spark.sparkContext, report),
         ):
             write_manifest(settings.client_history, manifest)
-            fresh = collect_hours(spark, settings, request)
-        files = write_hours(settings.client_history, settings.log.instance, fresh, newest)
-    named = fresh.filter(pc.is_valid(fresh.column("client")))
+            new_hours = collect_hours(spark, settings, request)
+        files = write_hours(settings.client_history, settings.log.instance, new_hours, newest)
+    named = new_hours.filter(pc.is_valid(new_hours.column("client")))
     report_hours(named, reporter)
-    unreadable = pc.sum(fresh.filter(pc.is_null(fresh.column("client"))).column("samples")).as_py() or 0
+    unreadable = (
+        pc.sum(new_hours.filter(pc.is_null(new_hours.column("client"))).column("samples")).as_py() or 0
+    )
     clients = pc.count_distinct(named.column("client")).as_py()
     if unreadable:
-        reporter.note(f"{unreadable} events on {CLIENTS_TOPIC} couldn't be read and were left out.")
+        reporter.note(f"{unreadable} events on {CLIENTS_TOPIC} couldn't be read and were skipped.")
     return {
         "hours": named.num_rows,
         "clients": clients,
         "unreadable": unreadable,
         "files": files,
-        "seconds": round(time.monotonic() - began, 3),
+        "seconds": round(time.monotonic() - started_at, 3),
     }
 
 
@@ -116,12 +120,12 @@ def collect_hours(spark: SparkSession, settings: JobSettings, request: ReadReque
     """Return the hours of all clients. A row without a client counts unreadable events."""
     from pyspark.sql import functions as F
 
-    place = settings.log
+    location = settings.log
     frame = journal(
         spark,
-        place.directory,
-        archive=place.archive,
-        instance=place.instance,
+        location.directory,
+        archive=location.archive,
+        instance=location.instance,
         columns=request.columns or (),
         topics=request.topics,
         start=None if request.start_at is None else format_moment(request.start_at),
@@ -129,11 +133,11 @@ def collect_hours(spark: SparkSession, settings: JobSettings, request: ReadReque
         gaps="note" if request.skip_gaps else "error",
     )
     event = F.from_json(F.col("body").cast("string"), EVENT).alias("event")
-    told = frame.select("sequence", event).select("sequence", "event.*")
-    told = told.withColumn("client", F.when(F.col("at").isNotNull(), F.col("client")))
-    told = told.withColumn("lag_ms", F.col("lag_ms").cast("bigint"))
+    events = frame.select("sequence", event).select("sequence", "event.*")
+    events = events.withColumn("client", F.when(F.col("at").isNotNull(), F.col("client")))
+    events = events.withColumn("lag_ms", F.col("lag_ms").cast("bigint"))
     return close_open_hours(
-        told.groupBy("client").applyInArrow(client_hours, spark_ddl(MADE)).toArrow().cast(MADE)
+        events.groupBy("client").applyInArrow(client_hours, spark_ddl(MADE)).toArrow().cast(MADE)
     )
 
 
@@ -149,30 +153,30 @@ def report_hours(hours: pa.Table, reporter: Reporter) -> None:
     """Report this run's hours by transport, and the clients with the most offlined time."""
     sums = [(name, "sum") for name in _SUMS]
     by_hour = hours.group_by(["transport", "hour"]).aggregate([("client", "count_distinct"), *sums])
-    by_hour = _renamed(by_hour).rename_columns({"client_count_distinct": "clients"})
+    by_hour = _rename_columns(by_hour).rename_columns({"client_count_distinct": "clients"})
     reporter.table(
         "transports",
         by_hour.sort_by([("hour", "ascending"), ("transport", "ascending")]),
         "By transport and hour",
         [
-            PlotSpec("Messages handed over", "hour", ("delivered_messages",), by="transport"),
-            PlotSpec("Time offlined, of all clients", "hour", ("offline_ms",), by="transport", unit="ms"),
+            PlotSpec("Delivered messages", "hour", ("delivered_messages",), by="transport"),
+            PlotSpec("Time offlined, all clients", "hour", ("offline_ms",), by="transport", unit="ms"),
         ],
     )
     peaks = [(name, "max") for name in ("lag_messages_max", "lag_ms_max", "rate_max")]
-    worst = _renamed(hours.group_by(["client", "transport"]).aggregate([*sums, *peaks]))
+    worst = _rename_columns(hours.group_by(["client", "transport"]).aggregate([*sums, *peaks]))
     worst = worst.sort_by(
         [("offline_ms", "descending"), ("lag_ms_max", "descending"), ("client", "ascending")]
     )
     reporter.table(
         "clients",
         worst.slice(0, WORST),
-        "The clients that fared worst",
+        "Clients with the most problems",
         [PlotSpec("Time offlined", "client", ("offline_ms",), "bars", unit="ms")],
     )
 
 
-def _renamed(table: pa.Table) -> pa.Table:
+def _rename_columns(table: pa.Table) -> pa.Table:
     """Remove the aggregates' suffixes from column names."""
     return table.rename_columns(
         [name.removesuffix("_sum").replace("_max_max", "_max") for name in table.column_names]

@@ -42,12 +42,12 @@ from pipeline.transforms.lake import (
 from pipeline.transforms.typed_columns import PREFIX, Fields, infer_fields, typed_columns
 from pipeline.typed_schema import read_typed, write_typed
 from sluice_spark.arrow_reader import ReadRequest, plan_log, read_span
-from sluice_spark.lease import hold_lease
+from sluice_spark.lease import pin_log
 from sluice_spark.location import LogLocation
-from sluice_spark.log import REMOVED, LogGap, LogSnapshot, examine_log, gap_error
+from sluice_spark.log import REMOVED, LogGap, LogSnapshot, gap_error
 from sluice_spark.segments import SegmentSpan
 
-HELP = "write what is new in the journal to Parquet files, by day and sorted by topic and bookmark"
+HELP = "write new records of the journal to Parquet files by day, sorted by topic and bookmark"
 MAX_FILE_BYTES = 96 * 1024 * 1024
 """Arrow bytes that are sorted together into one file, half a segment of the usual size.
 
@@ -56,8 +56,8 @@ in the cache.
 """
 SPAN_BYTES = 1 << 40
 """Task size so large that a segment is one task, and usually one file."""
-NAMED = 20
-SAMPLED, SAMPLED_SPANS = 20_000, 20
+MAX_NAMED = 20
+SAMPLED_BODIES, SAMPLED_SPANS = 20_000, 20
 """Bodies from which the schema of typed columns is inferred, and the maximum spans they come from."""
 GIVEN_UP_WHY = "given up"
 GIVEN_UP = "_given_up"
@@ -79,39 +79,37 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
 
     Raises SluiceError if a span is incomplete; finished files remain.
     """
-    began = time.monotonic()
-    log = examine_log(settings.log, arguments.durable)
-    check_bounds(log, arguments)
-    check_machine(settings)
-    with lock_lake(settings.records):
-        remove_leftovers(settings.records)
-        manifest = claim_records(settings, log)
-        work = plan_lake(settings, log, arguments)
-        if not work.spans:
-            reporter.note("The lake is up to date." if log.frontier else "The log holds no records yet.")
-            rows: list[dict[str, Any]] = []
-            type_bodies(settings, log, plan_log(log, ReadRequest(skip_gaps=True)), arguments, reporter)
-        else:
-            with hold_lease(log.place, "lake", work.spans[0].first, reporter.note):
-                # Take the snapshot again: the lease now protects the segments from removal.
-                log = examine_log(settings.log, log.frontier)
-                work = plan_lake(settings, log, arguments)
+    started_at = time.monotonic()
+    with pin_log(settings.log, "lake", reporter.note, arguments.durable) as (log, lease):
+        check_bounds(log, arguments)
+        check_machine(settings)
+        with lock_lake(settings.records):
+            remove_leftovers(settings.records)
+            manifest = claim_records(settings, log)
+            plan = plan_lake(settings, log, arguments)
+            if not plan.spans:
+                reporter.note("The lake is up to date." if log.frontier else "The log has no records yet.")
+                rows: list[dict[str, Any]] = []
+                type_bodies(settings, log, plan_log(log, ReadRequest(skip_gaps=True)), arguments, reporter)
+            else:
+                lease.advance(plan.spans[0].first)
                 write_manifest(settings.records, manifest)
-                type_bodies(settings, log, work.spans, arguments, reporter)
-                rows = write_spans(settings, log, work.spans, arguments.skip_gaps, reporter)
-        if arguments.skip_gaps:
-            work = replace(work, gaps=work.gaps + give_up(settings, log, work))
-        for gap in work.gaps[:NAMED]:
-            reporter.note(f"Not in the lake: {gap}.")
-        joined = compact_lake(settings, log, reporter) if arguments.compact else {}
-        write_manifest(settings.records, updated_manifest(manifest, settings, log, work.gaps))
-        version = update_delta(settings, arguments.delta)
-    gaps = [gap.as_dict() for gap in work.gaps]
-    return summary(rows, time.monotonic() - began) | {
-        "log": log.place.log,
+                type_bodies(settings, log, plan.spans, arguments, reporter)
+                rows = write_spans(settings, log, plan.spans, arguments.skip_gaps, reporter)
+            lease.advance(log.frontier + 1)
+            if arguments.skip_gaps:
+                plan = replace(plan, gaps=plan.gaps + give_up(settings, log, plan))
+            for gap in plan.gaps[:MAX_NAMED]:
+                reporter.note(f"Not in the lake: {gap}.")
+            compacted = compact_lake(settings, log, reporter) if arguments.compact else {}
+            write_manifest(settings.records, updated_manifest(manifest, settings, log, plan.gaps))
+            version = update_delta(settings, arguments.delta)
+    gaps = [gap.as_dict() for gap in plan.gaps]
+    return summary(rows, time.monotonic() - started_at) | {
+        "log": log.location.log,
         "gaps": gaps,
         **report_types(settings, rows, reporter),
-        **joined,
+        **compacted,
         **({} if version is None else {"delta_version": version}),
     }
 
@@ -127,17 +125,20 @@ def type_bodies(
 
     It is inferred once, and later only extended.
     """
-    known = read_typed(settings.records)
-    if not (arguments.typed or arguments.evolve) or (known is not None and not arguments.evolve):
+    stored = read_typed(settings.records)
+    if not (arguments.typed or arguments.evolve) or (stored is not None and not arguments.evolve):
         return
-    fields = infer_fields(sample_bodies(log, spans), known)
+    fields = infer_fields(sample_bodies(log, spans), stored)
     if not fields:
-        reporter.note("No body is a JSON object yet: ask for typed columns again.")
-    elif fields != known:
+        reporter.note("No body is a JSON object yet. Run the job with --typed again later.")
+    elif fields != stored:
         write_typed(settings.records, fields)
-        new = [f"{PREFIX}{name} {kind}" for name, kind in fields.items() if name not in (known or {})]
+        new_columns = [
+            f"{PREFIX}{name} {kind}" for name, kind in fields.items() if name not in (stored or {})
+        ]
         reporter.note(
-            f"New typed columns: {', '.join(new[:NAMED]) or 'none'}{'…' if len(new) > NAMED else ''}."
+            f"New typed columns: {', '.join(new_columns[:MAX_NAMED]) or 'none'}"
+            f"{'…' if len(new_columns) > MAX_NAMED else ''}."
         )
 
 
@@ -145,15 +146,16 @@ def sample_bodies(log: LogSnapshot, spans: list[SegmentSpan]) -> Iterator[bytes]
     """Yield bodies from the beginning of each span, or of evenly chosen spans if there are many."""
     chosen = spans[:: max(1, -(-len(spans) // SAMPLED_SPANS))]
     for span in chosen:
-        left = SAMPLED // len(chosen)
-        for batch in read_span(log.place, span, ReadRequest(columns=("topic", "body"), skip_gaps=True)):
+        remaining = SAMPLED_BODIES // len(chosen)
+        for batch in read_span(log.location, span, ReadRequest(columns=("topic", "body"), skip_gaps=True)):
             for topic, body in zip(
-                *(batch.column(name).slice(0, left).to_pylist() for name in ("topic", "body")), strict=True
+                *(batch.column(name).slice(0, remaining).to_pylist() for name in ("topic", "body")),
+                strict=True,
             ):
                 if not topic.startswith("$"):
                     yield body
-            left -= batch.num_rows
-            if left <= 0:
+            remaining -= batch.num_rows
+            if remaining <= 0:
                 break
 
 
@@ -165,12 +167,14 @@ def report_types(settings: JobSettings, rows: list[dict[str, Any]], reporter: Re
     unfit, not_json = (sum(row[name] or 0 for row in rows) for name in ("unfit", "not_json"))
     new = sorted({name for row in rows for name in (row["new_fields"] or "").split()})
     if new:
-        reporter.note(f"No column is of {', '.join(new[:NAMED])}: --evolve adds them for what comes.")
+        reporter.note(
+            f"Fields without a column: {', '.join(new[:MAX_NAMED])}. --evolve adds columns for new records."
+        )
     return {
         "typed_columns": len(fields),
         "unfit_values": unfit,
         "not_json": not_json,
-        "new_fields": new[:NAMED],
+        "new_fields": new[:MAX_NAMED],
     }
 
 
@@ -179,23 +183,23 @@ def compact_lake(settings: JobSettings, log: LogSnapshot, reporter: Reporter) ->
 
     def write(directory: Path, table: pa.Table) -> Path:
         columns = {name: table.column(name) for name in table.schema.names}
-        row = write_records(log.place, settings.records, directory, columns)
+        row = write_records(log.location, settings.records, directory, columns)
         return directory / Path(row["file"]).name
 
     before, after = compact(
-        settings.records, log.place.instance, write, partial(reporter.progress, what="days joined")
+        settings.records, log.location.instance, write, partial(reporter.progress, what="days joined")
     )
     if before:
-        reporter.note(f"{before:,} small files became {after:,}.")
+        reporter.note(f"Compacted {before:,} small files to {after:,}.")
     return {"files_joined": before, "files_made": after}
 
 
-def update_delta(settings: JobSettings, wanted: bool) -> int | None:
+def update_delta(settings: JobSettings, is_requested: bool) -> int | None:
     """Update the Delta table of the records; return its version, None without a table.
 
     An existing table is always updated, because its readers must not fall behind the files.
     """
-    if not (wanted or (settings.records / "_delta_log").is_dir()):
+    if not (is_requested or (settings.records / "_delta_log").is_dir()):
         return None
     from pipeline.delta_table import update_delta_table  # the workers import this module, and need no Delta
 
@@ -217,19 +221,19 @@ def plan_lake(settings: JobSettings, log: LogSnapshot, arguments: argparse.Names
     Records removed before this lake began are reported, and no error. For a lake that followed the log they
     are.
     """
-    files = covered_intervals(settings.records, log.place.instance)
-    given_up = covered_intervals(settings.records, log.place.instance, GIVEN_UP)
+    files = covered_intervals(settings.records, log.location.instance)
+    given_up = covered_intervals(settings.records, log.location.instance, GIVEN_UP)
     covered = [(file.first, file.last) for file in (*files, *given_up)]
     last = log.frontier if arguments.end is None else arguments.end
-    begun = min([log.first, *(first for first, _ in covered)])
-    absent = missing_intervals(covered, arguments.start or 1, last)
-    gaps = [gap for first, stop in absent for gap in log.gaps(first, stop)]
+    lake_start = min([log.first, *(first for first, _ in covered)])
+    missing = missing_intervals(covered, arguments.start or 1, last)
+    gaps = [gap for first, stop in missing for gap in log.gaps(first, stop)]
     for gap in gaps:
-        before = gap.why == REMOVED and gap.last < begun and arguments.start is None
-        if not before and not arguments.skip_gaps:
+        is_removed_before = gap.why == REMOVED and gap.last < lake_start and arguments.start is None
+        if not is_removed_before and not arguments.skip_gaps:
             raise gap_error(gap, log)
     spans: list[SegmentSpan] = []
-    for first, stop in absent:
+    for first, stop in missing:
         spans += plan_log(log, ReadRequest(start=first, end=stop, skip_gaps=True, split_bytes=SPAN_BYTES))
     return LakePlan(spans, [*gaps, *(LogGap(file.first, file.last, GIVEN_UP_WHY) for file in given_up)])
 
@@ -243,33 +247,37 @@ def covered_intervals(directory: Path, instance: str, folder: str = "day=*") -> 
     return [file for name in names if (file := parse_file_name(name, instance)) is not None]
 
 
-def give_up(settings: JobSettings, log: LogSnapshot, work: LakePlan) -> list[LogGap]:
+def give_up(settings: JobSettings, log: LogSnapshot, plan: LakePlan) -> list[LogGap]:
     """Record the intervals that --skip-gaps skipped, and return the new ones.
 
     Later runs then don't need --skip-gaps for them, and still report new gaps.
     """
-    directory, instance = settings.records, log.place.instance
-    edges = [*((span.first, span.last) for span in work.spans), *((gap.first, gap.last) for gap in work.gaps)]
+    directory, instance = settings.records, log.location.instance
+    edges = [*((span.first, span.last) for span in plan.spans), *((gap.first, gap.last) for gap in plan.gaps)]
     if not edges:
         return []
     covered = [
         (f.first, f.last)
         for f in (*covered_intervals(directory, instance), *covered_intervals(directory, instance, GIVEN_UP))
     ]
-    skipped = log.skipped()
-    absent = missing_intervals(covered, min(edges)[0], max(last for _, last in edges))
-    found = [part for gap in absent for part in skipped.gaps_between(*gap)]
+    skipped = log.skipped_sequences()
+    missing = missing_intervals(covered, min(edges)[0], max(last for _, last in edges))
+    skipped_intervals = [part for gap in missing for part in skipped.gaps_between(*gap)]
     (directory / GIVEN_UP).mkdir(exist_ok=True)
-    assert log.place.log is not None, "a log with records was claimed"
-    for first, last in found:
-        (directory / GIVEN_UP / file_name(instance, first, last, log_tag(log.place.log))).touch()
-    known = {(gap.first, gap.last) for gap in work.gaps}
-    return [LogGap(first, last, GIVEN_UP_WHY) for first, last in found if (first, last) not in known]
+    assert log.location.log is not None, "a log with records was claimed"
+    for first, last in skipped_intervals:
+        (directory / GIVEN_UP / file_name(instance, first, last, log_tag(log.location.log))).touch()
+    gap_intervals = {(gap.first, gap.last) for gap in plan.gaps}
+    return [
+        LogGap(first, last, GIVEN_UP_WHY)
+        for first, last in skipped_intervals
+        if (first, last) not in gap_intervals
+    ]
 
 
 def claim_records(settings: JobSettings, log: LogSnapshot) -> LakeManifest:
     """Return the manifest of this log's records. Raises OperatorError other_log."""
-    instance, directory = log.place.instance, settings.records
+    instance, directory = log.location.instance, settings.records
     tags = [file.tag for file in covered_intervals(directory, instance)]
     return claim_directory(directory, log, tags)
 
@@ -278,7 +286,7 @@ def updated_manifest(
     manifest: LakeManifest, settings: JobSettings, log: LogSnapshot, gaps: list[LogGap]
 ) -> LakeManifest:
     """Return the manifest after a run."""
-    files = covered_intervals(settings.records, log.place.instance)
+    files = covered_intervals(settings.records, log.location.instance)
     return msgspec.structs.replace(
         manifest,
         gaps=[gap.as_dict() for gap in sorted(gaps)],
@@ -295,7 +303,7 @@ def write_spans(
     """Have the workers write spans; return a row for each file. Raises the first SluiceError."""
     reporter.note(f"{sum(s.last - s.first + 1 for s in spans):,} records in {len(spans)} spans of segments.")
     report = partial(reporter.progress, what="spans")
-    work = partial(write_span_task, log.place, settings.records, skip_gaps)
+    work = partial(write_span_task, log.location, settings.records, skip_gaps)
     with spark_context(settings, "lake") as context, watch_tasks(context, report):
         rows: list[dict[str, Any]] = map_items(context, spans, work, WRITTEN).to_pylist()
     raise_first(rows)
@@ -303,15 +311,15 @@ def write_spans(
 
 
 def write_span_task(
-    place: LogLocation, directory: Path, skip_gaps: bool, span: SegmentSpan
+    location: LogLocation, directory: Path, skip_gaps: bool, span: SegmentSpan
 ) -> Iterator[pa.Table]:
     """Write a span in a task."""
-    rows = try_write_span(place, directory, span, skip_gaps)
+    rows = try_write_span(location, directory, span, skip_gaps)
     yield pa.Table.from_pylist(rows, schema=WRITTEN)
 
 
 def try_write_span(
-    place: LogLocation, directory: Path, span: SegmentSpan, skip_gaps: bool
+    location: LogLocation, directory: Path, span: SegmentSpan, skip_gaps: bool
 ) -> list[dict[str, Any]]:
     """Write a span; return a row for each file.
 
@@ -320,7 +328,7 @@ def try_write_span(
     """
     rows: list[dict[str, Any]] = []
     try:
-        for row in write_span(place, directory, span, skip_gaps):
+        for row in write_span(location, directory, span, skip_gaps):
             rows.append(row)
     except SluiceError as error:
         rows.append({"error": json.dumps(error.as_dict())})
@@ -330,24 +338,26 @@ def try_write_span(
 
 
 def write_span(
-    place: LogLocation, directory: Path, span: SegmentSpan, skip_gaps: bool = False
+    location: LogLocation, directory: Path, span: SegmentSpan, skip_gaps: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Write a span to the lake; yield a row when each file is in place."""
-    kept: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     day, size, expected = 0, 0, span.first
-    for batch in read_span(place, span, ReadRequest(skip_gaps=skip_gaps)):
-        for stretch_day, part in split_by_day(batch):
+    for batch in read_span(location, span, ReadRequest(skip_gaps=skip_gaps)):
+        for part_day, part in split_by_day(batch):
             first = part.column("sequence")[0].as_py()
-            if kept and (stretch_day != day or first != expected or size >= MAX_FILE_BYTES):
-                yield write_file(place, directory, day, kept)
-                kept, size = [], 0
-            kept.append(part)
-            day, size, expected = stretch_day, size + part.nbytes, first + part.num_rows
-    if kept:
-        yield write_file(place, directory, day, kept)
+            if pending and (part_day != day or first != expected or size >= MAX_FILE_BYTES):
+                yield write_file(location, directory, day, pending)
+                pending, size = [], 0
+            pending.append(part)
+            day, size, expected = part_day, size + part.nbytes, first + part.num_rows
+    if pending:
+        yield write_file(location, directory, day, pending)
 
 
-def write_file(place: LogLocation, directory: Path, day: int, parts: list[pa.RecordBatch]) -> dict[str, Any]:
+def write_file(
+    location: LogLocation, directory: Path, day: int, parts: list[pa.RecordBatch]
+) -> dict[str, Any]:
     """Sort and write the records of one file. Empties `parts`, to free memory.
 
     The footer has the number of records, their log and their checksum.
@@ -356,11 +366,11 @@ def write_file(place: LogLocation, directory: Path, day: int, parts: list[pa.Rec
     parts.clear()
     columns = {name: table.column(name) for name in table.schema.names}
     del table
-    return write_records(place, directory, directory / day_name(day), columns)
+    return write_records(location, directory, directory / day_name(day), columns)
 
 
 def write_records(
-    place: LogLocation, records: Path, folder: Path, columns: dict[str, pa.ChunkedArray]
+    location: LogLocation, records: Path, folder: Path, columns: dict[str, pa.ChunkedArray]
 ) -> dict[str, Any]:
     """Write columns in sequence order as a file in `folder`, with the lake's typed columns.
 
@@ -371,18 +381,22 @@ def write_records(
         digest.add(part)
     del part
     first, last = columns["sequence"][0].as_py(), columns["sequence"][-1].as_py()
-    assert place.log is not None, "a log with records was claimed"
-    path = folder / file_name(place.instance, first, last, log_tag(place.log))
-    facts = {"log": place.log, "records": str(digest.records), "digest": digest.text()}
+    assert location.log is not None, "a log with records was claimed"
+    path = folder / file_name(location.instance, first, last, log_tag(location.log))
+    metadata = {"log": location.log, "records": str(digest.records), "digest": digest.text()}
     fields = read_typed(records)
-    told = TypedColumnWriter(fields)
+    typed_writer = TypedColumnWriter(fields)
     groups = sorted_parts(columns, ROW_GROUP)
     size = write_groups(
-        groups if fields is None else map(told.add_typed_columns, groups), path, REPEATING, facts, COUNTING
+        groups if fields is None else map(typed_writer.add_typed_columns, groups),
+        path,
+        REPEATING,
+        metadata,
+        COUNTING,
     )
     name = f"{path.parent.name}/{path.name}"
     row = {"file": name, "first": first, "last": last, "records": digest.records, "bytes": size}
-    return row | told.to_row()
+    return row | typed_writer.to_row()
 
 
 class TypedColumnWriter:
@@ -405,7 +419,7 @@ class TypedColumnWriter:
 
     def to_row(self) -> dict[str, Any]:
         """Return the counts as columns of WRITTEN; empty without typed columns."""
-        new = " ".join(sorted(self._new)[:NAMED])
+        new = " ".join(sorted(self._new)[:MAX_NAMED])
         return (
             {}
             if self._fields is None
@@ -417,8 +431,8 @@ def raise_first(rows: list[dict[str, Any]]) -> None:
     """Raise the first error that a worker reported."""
     for row in rows:
         if row["error"] is not None:
-            told = json.loads(row["error"])
-            raise OperatorError.from_dict(told["code"], told["message"], told["fix"], told["details"])
+            error = json.loads(row["error"])
+            raise OperatorError.from_dict(error["code"], error["message"], error["fix"], error["details"])
 
 
 def summary(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:

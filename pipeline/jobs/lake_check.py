@@ -24,7 +24,7 @@ from pipeline.transforms.lake import LakeFileName, missing_intervals, parse_file
 from sluice_spark.columns import COLUMNS
 from sluice_spark.log import LogSnapshot, examine_log
 
-HELP = "check the lake's files by counts and checksums, and say how far it has all that the log holds"
+HELP = "check counts and checksums of the lake's files, and report how much of the log the lake has"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,13 +37,13 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
 
     In the result, the lake has all records from `first` to `through`.
     """
-    began = time.monotonic()
+    started_at = time.monotonic()
     log = examine_log(settings.log)
     check_bounds(log, arguments)
     claim_records(settings, log)
     first, last = arguments.start or log.first, arguments.end or log.frontier
-    instance, directory = log.place.instance, settings.records
-    found = [
+    instance, directory = log.location.instance, settings.records
+    files = [
         (file, path)
         for path in directory.glob("day=*/*")
         if (file := parse_file_name(path.name, instance)) is not None
@@ -51,48 +51,48 @@ def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter
         and file.first <= last
     ]
     records = 0
-    for number, (file, path) in enumerate(sorted(found)):
-        reporter.progress(number, len(found), "files")
+    for number, (file, path) in enumerate(sorted(files)):
+        reporter.progress(number, len(files), "files")
         records += check_file(log, file, path, quick=arguments.quick)
-    covered = [(file.first, file.last) for file, _ in found]
+    covered = [(file.first, file.last) for file, _ in files]
     given_up = [(file.first, file.last) for file in covered_intervals(directory, instance, GIVEN_UP)]
-    skipped = log.skipped()
-    absent = [
+    skipped = log.skipped_sequences()
+    missing = [
         part
         for gap in missing_intervals([*covered, *given_up], first, last)
         for part in skipped.gaps_between(*gap)
     ]
     return {
-        "log": log.place.log,
+        "log": log.location.log,
         "first": first,
-        "through": absent[0][0] - 1 if absent else last,
-        "files": len(found),
+        "through": missing[0][0] - 1 if missing else last,
+        "files": len(files),
         "records": records,
-        "missing": [list(interval) for interval in absent[:100]],
-        "seconds": round(time.monotonic() - began, 3),
+        "missing": [list(interval) for interval in missing[:100]],
+        "seconds": round(time.monotonic() - started_at, 3),
     }
 
 
 def check_file(log: LogSnapshot, file: LakeFileName, path: Path, *, quick: bool) -> int:
     """Check a file; return its number of records. Raises OperatorError lake_damaged."""
     try:
-        opened = pq.ParquetFile(path)
-        rows, facts = opened.metadata.num_rows, file_metadata(opened)
-        if rows != file.last - file.first + 1 or facts["records"] != str(rows):
-            raise _damaged(path, f"it holds {rows} records")
-        if facts["log"] != log.place.log:
-            raise _damaged(path, f"it is of the log {facts['log']}")
-        if not quick and digest_of(opened.read(list(COLUMNS))) != facts["digest"]:
-            raise _damaged(path, "its records' checksum doesn't fit")
+        parquet = pq.ParquetFile(path)
+        rows, metadata = parquet.metadata.num_rows, file_metadata(parquet)
+        if rows != file.last - file.first + 1 or metadata["records"] != str(rows):
+            raise _damaged_file_error(path, f"it has {rows} records")
+        if metadata["log"] != log.location.log:
+            raise _damaged_file_error(path, f"it belongs to log {metadata['log']}")
+        if not quick and digest_of(parquet.read(list(COLUMNS))) != metadata["digest"]:
+            raise _damaged_file_error(path, "the checksum of its records is wrong")
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise _damaged(path, str(error).splitlines()[0]) from error
+        raise _damaged_file_error(path, str(error).splitlines()[0]) from error
     return int(rows)
 
 
-def _damaged(path: Path, why: str) -> OperatorError:
+def _damaged_file_error(path: Path, why: str) -> OperatorError:
     return OperatorError(
         "lake_damaged",
-        f"{path.parent.name}/{path.name} isn't what was written: {why}.",
+        f"{path.parent.name}/{path.name} is damaged: {why}.",
         "Remove it; while the log still has its records, the next run of `lake` writes them again.",
         file=str(path),
     )

@@ -27,13 +27,17 @@ from pipeline.jobs.anomalies import load_hours
 from pipeline.plots import PlotSpec
 from pipeline.run_record import FOLDER, StoredRun, narrow_plot_name
 
-HELP = "a week on one page: clients, decisions, capacity, anomalies, audit; as one file of HTML"
+HELP = "write a report of some days as one HTML file: clients, decisions, capacity, anomalies, audit"
 DAY_US: Final = 86_400_000_000
-SHOWN: Final = 15
-PARTS: Final = (
-    ("anomalies", "Clients that don't behave as they used to", ("odd", "scores")),
-    ("capacity", "What will be too small, and when", ("advice", "disks", "pools", "use", "topics", "growth")),
-    ("audit", "Whether the log is whole", ("damage", "findings")),
+MAX_ROWS_SHOWN: Final = 15
+JOB_SECTIONS: Final = (
+    ("anomalies", "Clients with unusual behaviour", ("odd", "scores")),
+    (
+        "capacity",
+        "Capacity limits and recommended settings",
+        ("advice", "disks", "pools", "use", "topics", "growth"),
+    ),
+    ("audit", "Completeness of the log", ("damage", "findings")),
 )
 """Jobs whose newest run is included, with the title and the tables to show."""
 
@@ -45,38 +49,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Write the report. Raises OperatorError no_history without hourly history, bad_range."""
-    began = time.monotonic()
+    started_at = time.monotonic()
     if not 0 < arguments.days <= 92:
-        raise OperatorError("bad_range", "A report is of 1 to 92 days.", "Give --days.")
+        raise OperatorError("bad_range", "A report covers 1 to 92 days.", "Give --days.")
     hours = load_hours(settings, arguments.days + 1)
     micros = hours.column("hour").cast(pa.int64())
     end = pc.max(micros).as_py() + 3_600_000_000
     start = end - arguments.days * DAY_US
     hours = hours.filter(pc.greater_equal(micros, start))
-    page = HtmlPage(f"Sluice: {settings.log.instance}", f"{_day(start)} to {_day(end)} UTC")
-    facts = _facts(hours)
-    page.facts(facts)
-    _clients(page, hours, reporter)
-    told = list(_runs(page, settings, start))
-    reporter.page(page.html())
-    missing = [job for job, *_ in PARTS if job not in told]
+    page = HtmlPage(f"Sluice: {settings.log.instance}", f"{_format_day(start)} to {_format_day(end)} UTC")
+    facts = _page_facts(hours)
+    page.add_facts(facts)
+    _add_clients(page, hours, reporter)
+    included = list(_add_runs(page, settings, start))
+    reporter.page(page.to_html())
+    missing = [job for job, *_ in JOB_SECTIONS if job not in included]
     if missing:
-        reporter.note(
-            f"Of the time there is no run of {', '.join(missing)}: have them run before the report."
-        )
+        reporter.note(f"There is no run of {', '.join(missing)} in these days. Run them before the report.")
     return {
         **facts,
         "days": arguments.days,
-        "parts": 1 + len(told),
-        "seconds": round(time.monotonic() - began, 3),
+        "parts": 1 + len(included),
+        "seconds": round(time.monotonic() - started_at, 3),
     }
 
 
-def _day(micros: int) -> str:
+def _format_day(micros: int) -> str:
     return f"{datetime.fromtimestamp(micros / 1e6, UTC):%Y-%m-%d %H:%M}"
 
 
-def _facts(hours: pa.Table) -> dict[str, int]:
+def _page_facts(hours: pa.Table) -> dict[str, int]:
     def total(name: str) -> int:
         return int(pc.sum(hours.column(name)).as_py() or 0)
 
@@ -90,40 +92,42 @@ def _facts(hours: pa.Table) -> dict[str, int]:
     }
 
 
-def _clients(page: HtmlPage, hours: pa.Table, reporter: Reporter) -> None:
+def _add_clients(page: HtmlPage, hours: pa.Table, reporter: Reporter) -> None:
     """Add the clients by hour and transport, and those with the most offlined time."""
     sums = ("delivered_messages", "offline_ms", "warned", "offlined", "disconnected", "lost_messages")
-    by_hour = _summed(hours, ["hour", "transport"], sums).sort_by(
+    by_hour = _sum_by_client(hours, ["hour", "transport"], sums).sort_by(
         [("hour", "ascending"), ("transport", "ascending")]
     )
-    decided = _summed(hours, ["hour"], sums).sort_by("hour")
-    worst = _summed(hours, ["client"], sums, ("lag_ms_max", "lag_messages_max"))
+    decided = _sum_by_client(hours, ["hour"], sums).sort_by("hour")
+    worst = _sum_by_client(hours, ["client"], sums, ("lag_ms_max", "lag_messages_max"))
     worst = worst.sort_by(
         [("offline_ms", "descending"), ("lag_ms_max", "descending"), ("client", "ascending")]
     )
-    page.section("Clients")
+    page.add_section("Clients")
     for plot, table in (
-        (PlotSpec("Messages handed over by hour", "hour", ("delivered_messages",), by="transport"), by_hour),
+        (PlotSpec("Delivered messages by hour", "hour", ("delivered_messages",), by="transport"), by_hour),
         (PlotSpec("Decisions by hour", "hour", ("warned", "offlined", "disconnected")), decided),
         (
             PlotSpec(
-                "Time offlined by hour, of all clients", "hour", ("offline_ms",), by="transport", unit="ms"
+                "Time offlined by hour, all clients", "hour", ("offline_ms",), by="transport", unit="ms"
             ),
             by_hour,
         ),
     ):
-        page.plot(plot, table)
-    page.table("The clients that fared worst", worst, SHOWN)
+        page.add_plot(plot, table)
+    page.add_table("Clients with the most problems", worst, MAX_ROWS_SHOWN)
     reporter.table(
         "hours",
         by_hour,
         "By transport and hour",
-        [PlotSpec("Messages handed over by hour", "hour", ("delivered_messages",), by="transport")],
+        [PlotSpec("Delivered messages by hour", "hour", ("delivered_messages",), by="transport")],
     )
     reporter.table("clients", worst, "Clients")
 
 
-def _summed(hours: pa.Table, keys: list[str], sums: tuple[str, ...], peaks: tuple[str, ...] = ()) -> pa.Table:
+def _sum_by_client(
+    hours: pa.Table, keys: list[str], sums: tuple[str, ...], peaks: tuple[str, ...] = ()
+) -> pa.Table:
     made = hours.group_by(keys).aggregate(
         [*((name, "sum") for name in sums), *((name, "max") for name in peaks)]
     )
@@ -132,28 +136,32 @@ def _summed(hours: pa.Table, keys: list[str], sums: tuple[str, ...], peaks: tupl
     ).rename_columns([*keys, *sums, *peaks])
 
 
-def _runs(page: HtmlPage, settings: JobSettings, start: int) -> Iterator[str]:
+def _add_runs(page: HtmlPage, settings: JobSettings, start: int) -> Iterator[str]:
     """Add the newest run of each job since `start`; yield the jobs that had one."""
     shelf = settings.lake / FOLDER
-    for job, title, wanted in PARTS:
-        kept = _newest(shelf, job, settings.log.instance, start)
+    for job, title, wanted in JOB_SECTIONS:
+        kept = _newest_run(shelf, job, settings.log.instance, start)
         if kept is None:
             continue
-        page.section(title, f"{job}, {_day(kept.ended_at * 1_000)}")
+        page.add_section(title, f"{job}, {_format_day(kept.ended_at * 1_000)}")
         for line in kept.lines[-3:]:
-            page.words(line)
+            page.add_paragraphs(line)
         for one in kept.tables:
             if one.name not in wanted:
                 continue
             folder = shelf / kept.id
             for drawn in one.plots:
-                page.drawn(*((folder / name).read_text("utf-8") for name in (drawn, narrow_plot_name(drawn))))
+                page.add_drawn_plot(
+                    *((folder / name).read_text("utf-8") for name in (drawn, narrow_plot_name(drawn)))
+                )
             if not one.plots:
-                page.table(one.title, pq.ParquetFile(folder / f"{one.name}.parquet").read(), SHOWN)
+                page.add_table(
+                    one.title, pq.ParquetFile(folder / f"{one.name}.parquet").read(), MAX_ROWS_SHOWN
+                )
         yield job
 
 
-def _newest(shelf: Path, job: str, instance: str, start: int) -> StoredRun | None:
+def _newest_run(shelf: Path, job: str, instance: str, start: int) -> StoredRun | None:
     names = sorted(shelf.glob(f"*-{job}-*/run.json"), reverse=True) if shelf.is_dir() else []
     for path in names:
         try:

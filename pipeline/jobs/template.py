@@ -16,25 +16,25 @@ from pipeline.plots import PlotSpec
 from pipeline.spark_session import spark_session
 from sluice_spark import journal
 
-HELP = "how many messages came on each topic in each minute"
+HELP = "count the messages of each topic in each minute"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the job's own options. Every job also has --home, --instance and other common ones."""
-    parser.add_argument("--topics", default="", help="patterns, with commas between (default: all)")
+    parser.add_argument("--topics", default="", help="topic patterns, separated by commas (default: all)")
 
 
 def run(settings: JobSettings, arguments: argparse.Namespace, reporter: Reporter) -> dict[str, Any]:
     """Run the job. Tables go to the reporter; the console shows the returned values as the run's result."""
     from pyspark.sql import functions as F
 
-    place = settings.log
+    location = settings.log
     with spark_session(settings, "messages-by-minute", heavy=True) as spark:
         records = journal(
             spark,
-            place.directory,
-            archive=place.archive,
-            instance=place.instance,
+            location.directory,
+            archive=location.archive,
+            instance=location.instance,
             columns=("topic", "accepted_at"),
             topics=arguments.topics,
         )

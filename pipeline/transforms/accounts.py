@@ -24,7 +24,7 @@ ACCOUNTS: Final = pa.schema(
 
 The last row of a span has no client; its `checked` is the number of accounts checked.
 """
-MOST: Final = 1_000
+MAX_PROBLEMS: Final = 1_000
 """Maximum findings of one span."""
 
 
@@ -48,7 +48,7 @@ def check_account_rows(records: Iterable[tuple[int, bytes]]) -> Iterator[dict[st
         sums = tuple(getattr(event, f"{name}_messages") or 0 for name in SUMS)
         for what in _wrong(sums, before.get(event.client)):
             found += 1
-            if found <= MOST:
+            if found <= MAX_PROBLEMS:
                 yield {
                     "client": event.client,
                     "sequence": sequence,

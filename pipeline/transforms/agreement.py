@@ -42,21 +42,21 @@ def compare_decisions(
     Those within `check_ms` are in time.
     """
     mine, theirs = _episodes(recorded), _episodes(predicted)
-    both = alone = other = in_time = 0
+    both = unmatched = predicted_episode = in_time = 0
     for key in mine.keys() | theirs.keys():
-        then, now = list(mine.get(key, ())), list(theirs.get(key, ()))
-        while then and now:
-            if abs(then[0] - now[0]) <= RETURNS_MS:
+        at, now = list(mine.get(key, ())), list(theirs.get(key, ()))
+        while at and now:
+            if abs(at[0] - now[0]) <= RETURNS_MS:
                 both += 1
-                in_time += abs(then.pop(0) - now.pop(0)) <= check_ms
-            elif then[0] < now[0]:
-                then.pop(0)
-                alone += 1
+                in_time += abs(at.pop(0) - now.pop(0)) <= check_ms
+            elif at[0] < now[0]:
+                at.pop(0)
+                unmatched += 1
             else:
                 now.pop(0)
-                other += 1
-        alone, other = alone + len(then), other + len(now)
-    return Agreement(both, alone, other, in_time)
+                predicted_episode += 1
+        unmatched, predicted_episode = unmatched + len(at), predicted_episode + len(now)
+    return Agreement(both, unmatched, predicted_episode, in_time)
 
 
 def _episodes(acts: Iterable[Mapping[str, Any]]) -> dict[Key, list[int]]:

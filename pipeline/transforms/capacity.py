@@ -59,16 +59,16 @@ class DiskVolume(NamedTuple):
         return self.free / self.grows if self.grows > 0 else None
 
 
-def by_topic(seen: pa.Table, hours: float) -> pa.Table:
+def by_topic(rows: pa.Table, hours: float) -> pa.Table:
     """Return records and bytes of each topic, largest first.
 
     Daily figures need an hour of data. `change_percent_a_week` is the trend of the daily bytes.
     """
-    rows = seen.filter(pc.equal(seen.column("kind"), "topic"))
+    rows = rows.filter(pc.equal(rows.column("kind"), "topic"))
     sums = rows.group_by("name").aggregate([("count", "sum"), ("memory", "sum")]).to_pylist()
     total = sum(row["memory_sum"] for row in sums) or 1
-    trends = _trends(rows)
-    made = [
+    trends = _growth_trends(rows)
+    tables = [
         {
             "topic": row["name"],
             "records": row["count_sum"],
@@ -79,7 +79,7 @@ def by_topic(seen: pa.Table, hours: float) -> pa.Table:
         }
         for row in sums
     ]
-    made.sort(key=lambda row: (-row["bytes"], row["topic"]))
+    tables.sort(key=lambda row: (-row["bytes"], row["topic"]))
     kinds = [
         ("topic", pa.string()),
         ("records", pa.int64()),
@@ -87,18 +87,18 @@ def by_topic(seen: pa.Table, hours: float) -> pa.Table:
         ("bytes_a_day", pa.int64()),
     ]
     return pa.Table.from_pylist(
-        made,
+        tables,
         schema=pa.schema([*kinds, ("share_percent", pa.float64()), ("change_percent_a_week", pa.float64())]),
     )
 
 
-def hourly_growth(seen: pa.Table, topics: pa.Table) -> pa.Table:
+def hourly_growth(rows: pa.Table, topics: pa.Table) -> pa.Table:
     """Return bytes by hour of the largest topics and of all others together, for a plot."""
     largest = topics.column("topic").to_pylist()[:PLOTTED]
     sums: dict[tuple[int, int], int] = {}
     names = [*largest, OTHERS]
     rank = {name: number for number, name in enumerate(largest)}
-    for row in seen.filter(pc.equal(seen.column("kind"), "topic")).to_pylist():
+    for row in rows.filter(pc.equal(rows.column("kind"), "topic")).to_pylist():
         key = (rank.get(row["name"], len(largest)), row["slot"])
         sums[key] = sums.get(key, 0) + row["memory"]
     rows = [
@@ -112,13 +112,13 @@ def hourly_growth(seen: pa.Table, topics: pa.Table) -> pa.Table:
 
 
 def pool_use(
-    seen: pa.Table, pools: Mapping[str, str]
+    rows: pa.Table, pools: Mapping[str, str]
 ) -> dict[str, tuple[npt.NDArray[np.int64], Floats, Floats]]:
     """Return for each pool: seconds with usage, ascending, their memory and their disk.
 
     `pools` maps a transport to its pool.
     """
-    rows = seen.filter(pc.equal(seen.column("kind"), "transport"))
+    rows = rows.filter(pc.equal(rows.column("kind"), "transport"))
     if not rows.num_rows:
         return {}
     names = pa.array([pools.get(name, name) for name in rows.column("name").to_pylist()])
@@ -149,24 +149,24 @@ def days_until_limit(limit: float, slots: npt.NDArray[np.int64], values: Floats)
     """Return days until the daily peak reaches a limit at its present growth; None without growth or data."""
     days = np.asarray(slots) // DAY_S
     peaks = {int(day): float(values[days == day].max()) for day in np.unique(days)}
-    fit = _line(peaks)
+    fit = _fit_line(peaks)
     if fit is None or fit[0] <= 0:
         return None
     slope, newest = fit
     return round(max(0.0, (limit - newest) / slope), 1)
 
 
-def reader_lag(seen: pa.Table) -> list[dict[str, Any]]:
+def reader_lag(rows: pa.Table) -> list[dict[str, Any]]:
     """Return how far back each client reached, farthest first.
 
     That is the age of its oldest unsent record, plus the longest time that it was away before it returned.
     """
     lags, peaks = dict[str, int](), dict[str, tuple[int, int]]()
-    for row in seen.filter(pc.equal(seen.column("kind"), "reader")).to_pylist():
+    for row in rows.filter(pc.equal(rows.column("kind"), "reader")).to_pylist():
         name, (memory, disk) = row["name"], peaks.get(row["name"], (0, 0))
         lags[name] = max(lags.get(name, 0), row["count"])
         peaks[name] = (max(memory, row["memory"]), max(disk, row["disk"]))
-    away = _away(seen.filter(pc.equal(seen.column("kind"), "away")))
+    away = _absences(rows.filter(pc.equal(rows.column("kind"), "away")))
     found = [
         {
             "client": name,
@@ -181,9 +181,9 @@ def reader_lag(seen: pa.Table) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (-row["reaches_back_s"], row["client"]))
 
 
-def max_share(seen: pa.Table, limits: Mapping[str, int]) -> float:
+def max_share(rows: pa.Table, limits: Mapping[str, int]) -> float:
     """Return the greatest share of one client in its pool's memory, in percent. `limits`: by transport."""
-    rows = seen.filter(pc.equal(seen.column("kind"), "largest")).to_pylist()
+    rows = rows.filter(pc.equal(rows.column("kind"), "largest")).to_pylist()
     return max(
         (100 * row["memory"] / limits[row["name"]] for row in rows if limits.get(row["name"])), default=0.0
     )
@@ -209,26 +209,27 @@ def setting_advice(
         setting = f"{pool['pool']}: {pool['of']} limit"
         peak, limit = pool["peak"], pool["limit"]
         if peak > 0.8 * limit:
-            enough = _rounded(peak * RESERVE)
+            enough = _round_up(peak * RESERVE)
             why = (
-                f"its peak was {_size(peak)}, {100 * peak / limit:.0f} % of the limit: clients were "
+                f"its peak was {_format_size(peak)}, {100 * peak / limit:.0f} % of the limit: clients were "
                 "close to being acted on, or were."
             )
-            found.append(_row(setting, _size(limit), _size(max(enough, limit)), why))
+            found.append(_row(setting, _format_size(limit), _format_size(max(enough, limit)), why))
         elif 0 < peak < 0.05 * limit:
             why = (
-                f"its peak was {_size(peak)}, {100 * peak / limit:.1f} % of the limit: it bounds "
+                f"its peak was {_format_size(peak)}, {100 * peak / limit:.1f} % of the limit: it bounds "
                 "nothing. Keep it if bursts are to come."
             )
-            found.append(_row(setting, _size(limit), _size(_rounded(peak * 4)), why))
+            found.append(_row(setting, _format_size(limit), _format_size(_round_up(peak * 4)), why))
         if pool["days_to_limit"] is not None and pool["days_to_limit"] < FULL_SOON_DAYS:
             why = f"its daily peak grows and is at the limit in {pool['days_to_limit']:.0f} days."
-            found.append(_row(setting, _size(limit), _size(_rounded(limit * 2)), why))
+            found.append(_row(setting, _format_size(limit), _format_size(_round_up(limit * 2)), why))
     need = _hours(reach_s * RESERVE)
     if reach_s > 0:
-        why = f"the slowest reader reached back {_span(reach_s)}; the log held {_span(held_s)} at the end."
+        reached, covered = _format_span(reach_s), _format_span(held_s)
+        why = f"the slowest reader reached back {reached}; the log held {covered} at the end."
         word = need if retention_s is not None and reach_s * RESERVE > retention_s else f"{need} at least"
-        now = "nothing is removed" if retention_s is None else _span(retention_s)
+        now = "nothing is removed" if retention_s is None else _format_span(retention_s)
         found.append(_row("journal retention", now, word, why))
     if largest > 0.8 * capacity:
         why = (
@@ -246,8 +247,8 @@ def setting_advice(
     for volume in volumes:
         if volume.days is not None and volume.days < FULL_SOON_DAYS:
             why = (
-                f"{volume.places} grow by {_size(volume.grows)} a day, and {_size(volume.free)} are "
-                f"free: full in {volume.days:.1f} days."
+                f"{volume.places} grow by {_format_size(volume.grows)} a day, and "
+                f"{_format_size(volume.free)} are free: full in {volume.days:.1f} days."
             )
             found.append(
                 _row(
@@ -264,7 +265,7 @@ def _row(setting: str, now: str, recommended: str, why: str) -> dict[str, str]:
     return {"setting": setting, "now": now, "recommended": recommended, "why": why[:1].upper() + why[1:]}
 
 
-def _away(rows: pa.Table) -> dict[str, int]:
+def _absences(rows: pa.Table) -> dict[str, int]:
     """Return the longest absence of each client that returned, ms."""
     found: dict[str, int] = {}
     left: dict[str, int] = {}
@@ -277,7 +278,7 @@ def _away(rows: pa.Table) -> dict[str, int]:
     return found
 
 
-def _trends(rows: pa.Table) -> dict[str, float]:
+def _growth_trends(rows: pa.Table) -> dict[str, float]:
     days: dict[str, dict[int, float]] = {}
     for row in rows.to_pylist():
         own = days.setdefault(row["name"], {})
@@ -286,14 +287,14 @@ def _trends(rows: pa.Table) -> dict[str, float]:
     every = sorted({day for own in days.values() for day in own})[1:-1]
     found = {}
     for name, own in days.items():
-        fit = _line({day: own.get(day, 0.0) for day in every})
+        fit = _fit_line({day: own.get(day, 0.0) for day in every})
         mean = sum(own.get(day, 0.0) for day in every) / len(every) if every else 0.0
         if fit is not None and mean:
             found[name] = round(100 * 7 * fit[0] / mean, 1)
     return found
 
 
-def _line(points: Mapping[int, float]) -> tuple[float, float] | None:
+def _fit_line(points: Mapping[int, float]) -> tuple[float, float] | None:
     """Return (slope a day, value at the newest day) of the line through the points."""
     if len(points) < TREND_DAYS:
         return None
@@ -302,19 +303,19 @@ def _line(points: Mapping[int, float]) -> tuple[float, float] | None:
     return float(slope), float(start)
 
 
-def _rounded(size: float) -> float:
+def _round_up(size: float) -> float:
     """Round up to a multiple of 16 MiB, a usual setting."""
     return math.ceil(max(size, 1) / 2**24) * 2**24
 
 
-def _size(size: float) -> str:
+def _format_size(size: float) -> str:
     for unit, word in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if abs(size) >= unit:
             return f"{size / unit:.3g} {word}"
     return f"{size:.0f} bytes"
 
 
-def _span(seconds: float) -> str:
+def _format_span(seconds: float) -> str:
     for unit, word in ((DAY_S, "days"), (3_600, "hours"), (60, "minutes")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:.1f} {word}"

@@ -69,7 +69,7 @@ def hours_of(events: pa.Table) -> pa.Table:
     told, acts = events.filter(pc.invert(decided)), events.filter(decided)
     rows = _HourRows()
     if told.num_rows:
-        _tell(told, acts, rows)
+        _add_event(told, acts, rows)
     _count_acts(told, acts, rows)
     client = events.column("client")[0].as_py()
     made = [
@@ -126,7 +126,7 @@ class _HourRows:
             mine[name] = mine[name] + amount if how == "sum" else max(mine[name], amount)
 
 
-def _tell(told: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
+def _add_event(told: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
     """Add the figures of all events of a client to its hours."""
     at = told.column("at").to_numpy()
     kinds, states = _texts(told, "event"), _texts(told, "state")
@@ -146,7 +146,7 @@ def _tell(told: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
     away = np.isin(states, ("offlined", "draining")) & (kinds != "disconnect")
     begins = away & ~np.concatenate(([False], away[:-1] & (sessions[1:] == sessions[:-1])))
     rows.add("offline_episodes", transports[begins], hours[begins], np.ones(int(begins.sum()), np.int64))
-    starts, ends = _held(at, kinds)
+    starts, ends = _hold_values(at, kinds)
     # A client whose first event isn't its connection was connected when its hour began.
     if kinds[0] != "connect":
         starts, ends = np.append(starts, hours[0] * HOUR_MS), np.append(ends, at[0])
@@ -165,7 +165,7 @@ def _tell(told: pa.Table, acts: pa.Table, rows: _HourRows) -> None:
     _deliveries(told, at, sessions, transports, rows)
 
 
-def _held(at: Ints, kinds: Texts) -> tuple[Ints, Ints]:
+def _hold_values(at: Ints, kinds: Texts) -> tuple[Ints, Ints]:
     """Return (starts, ends) in ms of the time that each event describes; none for a disconnection.
 
     The time after the last event is unknown, and counts in the next run.

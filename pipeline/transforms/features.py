@@ -41,15 +41,15 @@ FEATURES: Final = (
 )
 NAMES: Final = tuple(one.name for one in FEATURES)
 FLOORS: Final = np.array([one.floor for one in FEATURES])
-LEAST_HOURS: Final = 12
+MIN_HOURS: Final = 12
 """Minimum earlier hours for a baseline."""
 MAX_Z: Final = 12.0
 """Maximum distance of one feature."""
-SHRUNK: Final = 0.3
+SHRINKAGE: Final = 0.3
 """Shrinkage of the correlations: they are estimates, and their inverse must not amplify noise."""
 
 
-def points_of(hours: pa.Table) -> Floats:
+def to_points(hours: pa.Table) -> Floats:
     """Return a row of FEATURES for each hour."""
     value = {
         name: pc.fill_null(hours.column(name), 0).cast(pa.float64()).to_numpy()
@@ -93,7 +93,7 @@ def inverse_correlation(correlations: Floats) -> Floats:
     """Return the inverse of the shrunk correlations. A feature that never varied correlates with none."""
     known = np.nan_to_num(correlations, nan=0.0)
     np.fill_diagonal(known, 1.0)
-    found: Floats = np.linalg.inv((1 - SHRUNK) * known + SHRUNK * np.eye(len(known))).astype(np.float64)
+    found: Floats = np.linalg.inv((1 - SHRINKAGE) * known + SHRINKAGE * np.eye(len(known))).astype(np.float64)
     return found
 
 

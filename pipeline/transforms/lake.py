@@ -123,8 +123,8 @@ def missing_intervals(covered: Iterable[Interval], first: int, last: int) -> lis
         if start <= before:
             raise OperatorError(
                 "lake_overlap",
-                f"Two files of the lake hold record {start}.",
-                "Remove one of them; the next run writes again what is missing.",
+                f"Two files of the lake have record {start}.",
+                "Remove one of them. The next run writes missing records again.",
                 first=start,
             )
         before = stop

@@ -122,7 +122,7 @@ def find_problems(runs: pa.Table) -> tuple[pa.Table, pa.Table]:
     for name, its in sorted(by_name.items()):
         numbered = [row for row in its if row["first"] is not None]
         sums = dict.fromkeys(("missing", "repeated", "out_of_order"), 0)
-        for finding in (*_late(numbered), *_between(numbered)):
+        for finding in (*_find_late(numbered), *_find_between(numbered)):
             findings.append({"publisher": name, "records": finding.records, **finding._asdict()})
             sums[finding.what] += finding.records
         publishers.append(
@@ -141,7 +141,7 @@ def find_problems(runs: pa.Table) -> tuple[pa.Table, pa.Table]:
     )
 
 
-def _late(runs: list[dict[str, Any]]) -> Iterator[SequenceFinding]:
+def _find_late(runs: list[dict[str, Any]]) -> Iterator[SequenceFinding]:
     """Yield records whose number is lower than that of an earlier record."""
     highest = 0
     for row in runs:
@@ -150,7 +150,7 @@ def _late(runs: list[dict[str, Any]]) -> Iterator[SequenceFinding]:
         highest = max(highest, row["last"])
 
 
-def _between(runs: list[dict[str, Any]]) -> Iterator[SequenceFinding]:
+def _find_between(runs: list[dict[str, Any]]) -> Iterator[SequenceFinding]:
     """Yield numbers without a record, and numbers with several."""
     highest: int | None = None
     for row in sorted(runs, key=lambda one: (one["first"], one["sequence"])):

@@ -47,7 +47,7 @@ class WindowCourse(NamedTuple):
     disk: Ints
     levels: Ints
     """Greatest value of each signal of LEVELS until the next step; ages are those at the next step."""
-    most: list[int]
+    max_levels: list[int]
     """Maximum of each row."""
 
 
@@ -56,12 +56,14 @@ def course_of(memory: Ints, disk: Ints, levels: Ints) -> WindowCourse:
     return WindowCourse(memory, disk, levels, levels.max(axis=1).tolist())
 
 
-def levels_of(moments: Ints, amounts: Sequence[Ints], since: Ints, blocked: Ints) -> Ints:
+def levels_of(moments: Ints, amounts: Sequence[Ints], arrived_at: Ints, blocked: Ints) -> Ints:
     """Return the rows of LEVELS at these moments.
 
-    `amounts`: rows that aren't ages; `since`, `blocked`: start times of the ages, 0 for none.
+    `amounts`: rows that aren't ages; `arrived_at`, `blocked`: start times of the ages, 0 for none.
     """
-    ages = [np.where(one > 0, np.maximum(moments - one, 0) + STEP_MS, 0) for one in (since, blocked)]
+    ages = [
+        np.where(start > 0, np.maximum(moments - start, 0) + STEP_MS, 0) for start in (arrived_at, blocked)
+    ]
     return np.stack([*amounts, *ages])
 
 
@@ -70,7 +72,7 @@ class _WindowSlice:
     """Some windows of a trace, from window `first` on."""
 
     first: int
-    figures: list[Ints]
+    sample_columns: list[Ints]
     """Columns of figures, in the order of `TraceSample`."""
     levels: Ints
     matched: Ints
@@ -81,37 +83,39 @@ class _WindowSlice:
 class TraceWindow:
     """A trace in one window, as recorded."""
 
-    def __init__(self, trace: ClientTrace, read: _WindowSlice, window: RecordingWindow) -> None:
-        start = (window.number - read.first) * STEPS + window.skipped
-        of = slice(start, start + window.steps + 1)
-        self._figures = [column[of] for column in read.figures]
-        self.matched: Ints = read.matched[of]
-        self.blocked: Ints = read.blocked[of]
-        self.course = course_of(self._figures[_MEMORY], self._figures[_DISK], read.levels[:, of])
+    def __init__(self, trace: ClientTrace, window_slice: _WindowSlice, window: RecordingWindow) -> None:
+        start = (window.number - window_slice.first) * STEPS + window.skipped
+        rows = slice(start, start + window.steps + 1)
+        self._sample_columns = [column[rows] for column in window_slice.sample_columns]
+        self.matched: Ints = window_slice.matched[rows]
+        self.blocked: Ints = window_slice.blocked[rows]
+        self.course = course_of(
+            self._sample_columns[_MEMORY], self._sample_columns[_DISK], window_slice.levels[:, rows]
+        )
         self.points = [at for at in trace.points if window.before <= at <= window.last]
         self._trace = trace
-        self.eventful = (
+        self.has_events = (
             trace.started_at > window.before
             or max(trace.ended_at, trace.final) < window.last
             or bool(self.points)
         )
         """Whether the trace begins, ends or has a decision in the window."""
-        self._owed = -1
-        near = [
+        self._max_backlog = -1
+        near_intervals = [
             (start, end)
             for start, end in trace.offlined
             if start - NEAR_MS <= window.last and end + NEAR_MS >= window.before
         ]
-        self.offlined = bool(near)
+        self.offlined = bool(near_intervals)
         """Whether it was offlined in or near the window."""
         self.all_offlined = any(
-            start <= window.before - NEAR_MS and window.last + NEAR_MS < end for start, end in near
+            start <= window.before - NEAR_MS and window.last + NEAR_MS < end for start, end in near_intervals
         )
 
     @cached_property
     def rows(self) -> list[TraceSample]:
         """Samples at each moment."""
-        return list(map(TraceSample, *(column.tolist() for column in self._figures)))
+        return list(map(TraceSample, *(column.tolist() for column in self._sample_columns)))
 
     @cached_property
     def bytes_received(self) -> list[int]:
@@ -120,34 +124,36 @@ class TraceWindow:
         return found
 
     @cached_property
-    def max_held(self) -> tuple[int, int]:
+    def max_bytes(self) -> tuple[int, int]:
         """Maximum bytes of memory and disk, also at times of decisions."""
-        between = self._trace.samples_at(np.array(self.points, np.int64)) if self.points else []
+        decision_samples = self._trace.samples_at(np.array(self.points, np.int64)) if self.points else []
         memory, disk = int(self.course.memory.max()), int(self.course.disk.max())
-        return max([memory, *(one.memory for one in between)]), max([disk, *(one.disk for one in between)])
+        return max([memory, *(sample.memory for sample in decision_samples)]), max(
+            [disk, *(sample.disk for sample in decision_samples)]
+        )
 
     @cached_property
-    def _most_owed(self) -> int:
-        between = self._trace.samples_at(np.array(self.points, np.int64)) if self.points else []
-        return max([0, *(one.owed_bytes for one in between)])
+    def _max_decision_backlog(self) -> int:
+        decision_samples = self._trace.samples_at(np.array(self.points, np.int64)) if self.points else []
+        return max([0, *(sample.owed_bytes for sample in decision_samples)])
 
-    def max_backlog(self, room: int) -> int:
+    def max_backlog(self, capacity: int) -> int:
         """Return the maximum backlog in bytes, if the client diverges anywhere in the window.
 
-        `room`: bytes that it takes in a step.
+        `capacity`: bytes that it takes in a step.
         """
-        if self._owed < 0:
-            recorded = self.course.levels[_OWED].tolist()
-            most = reached = recorded[0]
-            for came, owed in zip(self.bytes_received, recorded[1:], strict=True):
-                reached = max(reached + came - room, owed)
-                most = max(most, reached)
-            self._owed = max(most, self._most_owed)
-        return self._owed
+        if self._max_backlog < 0:
+            recorded = self.course.levels[_BACKLOG_LEVEL].tolist()
+            largest = backlog = recorded[0]
+            for received, recorded_backlog in zip(self.bytes_received, recorded[1:], strict=True):
+                backlog = max(backlog + received - capacity, recorded_backlog)
+                largest = max(largest, backlog)
+            self._max_backlog = max(largest, self._max_decision_backlog)
+        return self._max_backlog
 
 
 _MEMORY, _DISK = TraceSample._fields.index("memory"), TraceSample._fields.index("disk")
-_OWED: Final = LEVELS[Signal.BACKLOG_BYTES]
+_BACKLOG_LEVEL: Final = LEVELS[Signal.BACKLOG_BYTES]
 
 
 class RecordingWindow:
@@ -169,48 +175,48 @@ class RecordingWindow:
             point for point in recording.points.get(number, ()) if not skipped or point[0] >= self.before
         ]
         """Times of decisions, each with the trace."""
-        self._stretches: dict[int, TraceWindow] = {}
+        self._trace_windows: dict[int, TraceWindow] = {}
 
-    def after(self, step: int) -> RecordingWindow:
+    def remainder_after(self, step: int) -> RecordingWindow:
         """Return the rest of the window after a step."""
         return RecordingWindow(self._recording, self.number, self.skipped + step)
 
-    def of(self, trace: int) -> TraceWindow:
+    def get_trace_window(self, trace: int) -> TraceWindow:
         """Return a trace in the window, read on first use."""
-        found = self._stretches.get(trace)
-        if found is None:
-            found = self._stretches[trace] = self._recording.trace_window(trace, self)
-        return found
+        trace_window = self._trace_windows.get(trace)
+        if trace_window is None:
+            trace_window = self._trace_windows[trace] = self._recording.trace_window(trace, self)
+        return trace_window
 
 
 class Recording:
     """Traces in the order of their beginning, with an index of the windows."""
 
     def __init__(self, traces: Iterable[ClientTrace]) -> None:
-        self.traces = sorted(traces, key=lambda one: (one.started_at, one.who))
+        self.traces = sorted(traces, key=lambda one: (one.started_at, one.key))
         self.origin = self.traces[0].started_at if self.traces else 0
         active: dict[int, list[int]] = defaultdict(list)
         begins: dict[int, list[int]] = defaultdict(list)
         points: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for number, trace in enumerate(self.traces):
-            for window in self._active(trace):
+            for window in self._active_windows(trace):
                 active[window].append(number)
-            begins[self._reached(trace.started_at)].append(number)
+            begins[self._window_of(trace.started_at)].append(number)
             for at in sorted(set(trace.points)):
-                points[self._reached(at)].append((at, number))
+                points[self._window_of(at)].append((at, number))
         self.active, self.begins = dict(active), dict(begins)
         self.points = {window: sorted(found) for window, found in points.items()}
-        self._read: dict[int, _WindowSlice] = {}
+        self._slices: dict[int, _WindowSlice] = {}
 
-    def windows(self, busy: Callable[[], bool]) -> Iterator[RecordingWindow]:
-        """Yield windows with anything recorded, and others only while `busy` returns true."""
-        known = sorted({*self.active, *self.begins, *self.points}, reverse=True)
-        number = known[-1] if known else 0
-        while known or busy():
-            if known and not busy():
-                number = known[-1]
-            if known and known[-1] == number:
-                known.pop()
+    def windows(self, has_active: Callable[[], bool]) -> Iterator[RecordingWindow]:
+        """Yield windows with anything recorded, and others only while `has_active` returns true."""
+        pending = sorted({*self.active, *self.begins, *self.points}, reverse=True)
+        number = pending[-1] if pending else 0
+        while pending or has_active():
+            if pending and not has_active():
+                number = pending[-1]
+            if pending and pending[-1] == number:
+                pending.pop()
             yield RecordingWindow(self, number)
             number += 1
 
@@ -219,43 +225,50 @@ class Recording:
 
         Several windows of a trace are read together, and dropped at a later one.
         """
-        trace, read = self.traces[number], self._read.get(number)
-        if read is None or not read.first <= window.number < read.first + WINDOWS_AT_ONCE:
-            read = self._read[number] = _read(trace, window)
-        return TraceWindow(trace, read, window)
+        trace, window_slice = self.traces[number], self._slices.get(number)
+        if (
+            window_slice is None
+            or not window_slice.first <= window.number < window_slice.first + WINDOWS_AT_ONCE
+        ):
+            window_slice = self._slices[number] = _read_slice(trace, window)
+        return TraceWindow(trace, window_slice, window)
 
-    def _reached(self, at: int) -> int:
+    def _window_of(self, at: int) -> int:
         """Return the window of the first step at or after a time."""
         return max(-((self.origin - at) // STEP_MS), 0) // STEPS
 
-    def _active(self, trace: ClientTrace) -> list[int]:
-        at, rests = trace.columns["at"], trace.rests
-        until = np.append(at[1:], at[-1:])
-        until = np.where(rests, np.minimum(at + STEP_MS, until), until) + STEP_MS
+    def _active_windows(self, trace: ClientTrace) -> list[int]:
+        at, is_idle = trace.columns["at"], trace.is_idle
+        ends = np.append(at[1:], at[-1:])
+        ends = np.where(is_idle, np.minimum(at + STEP_MS, ends), ends) + STEP_MS
         first = (at - self.origin) // WINDOW_MS
-        spans = set(zip(first.tolist(), ((until - self.origin) // WINDOW_MS).tolist(), strict=True))
-        told = [*((at - STEP_MS, at + STEP_MS) for at in (*trace.points, max(trace.ended_at, trace.final)))]
-        told += [(start - NEAR_MS, end + NEAR_MS) for start, end in trace.offlined]
-        spans |= {((a - self.origin) // WINDOW_MS, (b - self.origin) // WINDOW_MS) for a, b in told}
-        return sorted({window for a, b in spans for window in range(max(a, 0), b + 1)})
+        spans = set(zip(first.tolist(), ((ends - self.origin) // WINDOW_MS).tolist(), strict=True))
+        intervals = [
+            *((at - STEP_MS, at + STEP_MS) for at in (*trace.points, max(trace.ended_at, trace.final)))
+        ]
+        intervals += [(start - NEAR_MS, end + NEAR_MS) for start, end in trace.offlined]
+        spans |= {
+            ((begin - self.origin) // WINDOW_MS, (end - self.origin) // WINDOW_MS) for begin, end in intervals
+        }
+        return sorted({window for begin, end in spans for window in range(max(begin, 0), end + 1)})
 
 
-def _read(trace: ClientTrace, window: RecordingWindow) -> _WindowSlice:
+def _read_slice(trace: ClientTrace, window: RecordingWindow) -> _WindowSlice:
     begins = window.before - window.skipped * STEP_MS
     moments = begins + STEP_MS * np.arange(STEPS * WINDOWS_AT_ONCE + 1)
     figures = trace.columns_at(moments)
-    of = dict(zip(TraceSample._fields, figures, strict=True))
-    oldest, unacked = of["oldest_at"] // _MS, of["unacked_at"] // _MS
-    since = np.where((oldest > 0) & (unacked > 0), np.minimum(oldest, unacked), np.maximum(oldest, unacked))
-    amounts = [of[name] for name in ("memory", "messages", "disk", "owed_bytes", "owed_messages")]
+    column = dict(zip(TraceSample._fields, figures, strict=True))
+    oldest, unacked = column["oldest_at"] // _MS, column["unacked_at"] // _MS
+    oldest = np.where((oldest > 0) & (unacked > 0), np.minimum(oldest, unacked), np.maximum(oldest, unacked))
+    amounts = [column[name] for name in ("memory", "messages", "disk", "owed_bytes", "owed_messages")]
     at = trace.columns["at"]
-    place = np.maximum(np.searchsorted(at, moments, side="right") - 1, 0)
+    sample = np.maximum(np.searchsorted(at, moments, side="right") - 1, 0)
     return _WindowSlice(
         window.number,
         figures,
-        levels_of(moments, amounts, since, of["blocked_since"] // _MS),
+        levels_of(moments, amounts, oldest, column["blocked_since"] // _MS),
         np.interp(moments, at, trace.columns["matched_bytes"]).astype(np.int64),
-        trace.columns["blocked_since"][place],
+        trace.columns["blocked_since"][sample],
     )
 
 

@@ -22,7 +22,7 @@ from broker_core.slow_clients.rules.rule import UNLIMITED
 from pipeline.transforms.recording import LEVELS, TraceWindow, WindowCourse, course_of, levels_of
 from pipeline.transforms.traces import STEP_MS, ClientTrace, Ints, TraceSample
 
-UNSEEN: Final = frozenset(
+UNRECORDED_SIGNALS: Final = frozenset(
     {
         Signal.WINDOW_FULL,
         Signal.UNACKED_MESSAGES,
@@ -37,7 +37,7 @@ UNSEEN: Final = frozenset(
 
 Rules on them aren't judged.
 """
-_OF_BACKLOG: Final = attrgetter(
+_BACKLOG_FIGURES: Final = attrgetter(
     "messages",
     "owed_messages",
     "owed_bytes",
@@ -49,7 +49,7 @@ _OF_BACKLOG: Final = attrgetter(
     "blocked_since",
 )
 _MS: Final = 1_000_000
-_BOUNDLESS: Final = 1 << 50
+_MAX_CAPACITY_BYTES: Final = 1 << 50
 
 
 class SimulatedBacklog:
@@ -60,7 +60,7 @@ class SimulatedBacklog:
 
     def __init__(self, trace: ClientTrace) -> None:
         self.id = "only"
-        self.topic = trace.who.topic
+        self.topic = trace.key.topic
         self.name = ""
         self.durable = self.journaled = self.paused = self.rate_limited = False
         self.prefetch = self.conflation_bytes = self.pinned_bytes = 0
@@ -85,7 +85,7 @@ class SimulatedBacklog:
     def update_progress(self) -> None:
         """Do nothing: the figures are set before the guard reads them."""
 
-    def follow_recording(self, seen: TraceSample) -> None:
+    def follow_recording(self, sample: TraceSample) -> None:
         """Set the recorded figures."""
         (
             self.messages,
@@ -97,7 +97,7 @@ class SimulatedBacklog:
             self.oldest_at,
             self.unacked_at,
             self.blocked_since,
-        ) = _OF_BACKLOG(seen)
+        ) = _BACKLOG_FIGURES(sample)
 
     def waiting(self) -> BacklogCounts:
         return BacklogCounts(self.messages, max(self.owed_messages - self.messages, 0), self.unjournaled, "")
@@ -109,22 +109,22 @@ class QuietLimits(NamedTuple):
     levels: tuple[int, ...]
     """A limit for each row of LEVELS."""
     spool_age: int
-    rated: bool
+    uses_rates: bool
     """Whether a rule uses a rate, and so earlier figures too. Such a rule can't react while nothing waits."""
 
 
 def quiet_limits(use: ClientUsage) -> QuietLimits:
     """Return the quiet limits by the rules of a client and its subscriptions, in any mode."""
-    levels, spool_age, rated = [UNLIMITED] * len(LEVELS), UNLIMITED, False
-    for rule in chain(use.rules, *(one.rules for one in use.ruled_subscriptions.values())):
-        place = LEVELS.get(rule.signal)
-        if place is not None and rule.shape is not Shape.RATE_BELOW:
-            levels[place] = min(levels[place], quiet_limit(rule))
+    levels, spool_age, uses_rates = [UNLIMITED] * len(LEVELS), UNLIMITED, False
+    for rule in chain(use.rules, *(subscription.rules for subscription in use.ruled_subscriptions.values())):
+        level = LEVELS.get(rule.signal)
+        if level is not None and rule.shape is not Shape.RATE_BELOW:
+            levels[level] = min(levels[level], quiet_limit(rule))
         elif rule.signal is Signal.SPOOL_AGE:
             spool_age = min(spool_age, quiet_limit(rule))
-        elif rule.signal not in UNSEEN:
-            rated = True
-    return QuietLimits(tuple(levels), spool_age, rated)
+        elif rule.signal not in UNRECORDED_SIGNALS:
+            uses_rates = True
+    return QuietLimits(tuple(levels), spool_age, uses_rates)
 
 
 @dataclass(slots=True, eq=False)
@@ -134,27 +134,27 @@ class SimulatedClient:
     number: int
     trace: ClientTrace
     backlog: SimulatedBacklog
-    until: int
+    known_until: int
     """Time after which nothing is known of it."""
     use: ClientUsage = field(init=False)
-    calm: QuietLimits = field(init=False)
-    free: bool = False
+    quiet_limits: QuietLimits = field(init=False)
+    is_diverged: bool = False
     """Whether it has diverged from its recording."""
     waiting: int = 0
     """Backlog in bytes of bodies, since it diverged."""
-    base: int = 0
+    acked_base: int = 0
     """Acknowledged bytes at the divergence, less bytes that had arrived and weren't waiting."""
-    moved: int = 0
+    moved_at: int = 0
     """Time of the last move; `matched`: bytes that had arrived by then."""
     matched: int = 0
     offlined_since: int = 0
     offlined_ms: int = 0
-    free_from_log: bool = False
-    quiet: int = 0
+    reads_from_log: bool = False
+    quiet_steps: int = 0
     """Steps since rules had state or decided anything."""
-    ahead: list[int] = field(default_factory=list)
+    projected_bytes: list[int] = field(default_factory=list)
     """Backlog at each step of the window in which it is idle, since it diverged."""
-    gone: bool = False
+    has_ended: bool = False
 
     @classmethod
     def create(cls, number: int, trace: ClientTrace) -> SimulatedClient:
@@ -163,42 +163,44 @@ class SimulatedClient:
 
     def diverge(self, now: int) -> None:
         """Leave the recording: from `now` on, simulate the client with the capacity seen."""
-        if self.free:
+        if self.is_diverged:
             return
-        self.free, self.moved = True, now
+        self.is_diverged, self.moved_at = True, now
         self.matched = self.trace.value_at("matched_bytes", now)
         self.waiting = self.trace.value_at("owed_bytes", now)
-        self.base = self.trace.value_at("taken_bytes", now) + self.waiting - self.matched
+        self.acked_base = self.trace.value_at("taken_bytes", now) + self.waiting - self.matched
 
-    def limit_backlog(self, kept: int) -> int:
-        """Drop waiting bytes above `kept`; return how many."""
-        dropped = max(self.waiting - kept, 0)
+    def limit_backlog(self, max_bytes: int) -> int:
+        """Drop waiting bytes above `max_bytes`; return how many."""
+        dropped = max(self.waiting - max_bytes, 0)
         self.waiting -= dropped
-        self.base -= dropped
+        self.acked_base -= dropped
         return dropped
 
     def advance(self, now: int, matched: int) -> None:
         """Simulate to a time by which `matched` bytes have arrived in all."""
-        room = capacity_bytes(self.trace, now - self.moved) if now > self.moved else 0
-        self.waiting = remaining_bytes(self.waiting, matched - self.matched, room)
-        self.moved, self.matched = now, matched
+        capacity = capacity_bytes(self.trace, now - self.moved_at) if now > self.moved_at else 0
+        self.waiting = remaining_bytes(self.waiting, matched - self.matched, capacity)
+        self.moved_at, self.matched = now, matched
 
-    def follow_recording(self, seen: TraceSample) -> tuple[int, int]:
+    def follow_recording(self, sample: TraceSample) -> tuple[int, int]:
         """Set the recorded figures; return bytes of memory and disk."""
-        self.backlog.follow_recording(seen)
-        return seen.memory, seen.disk
+        self.backlog.follow_recording(sample)
+        return sample.memory, sample.disk
 
     def update_backlog(self) -> tuple[int, int]:
         """Set the simulated figures; return bytes of memory and disk."""
-        of, trace, waiting = self.backlog, self.trace, self.waiting
-        of.owed_bytes, of.owed_messages = waiting, int(waiting / trace.size)
-        of.acked_bytes = self.base + self.matched - waiting
-        of.oldest_at = trace.matched_at(self.matched - waiting) * _MS if waiting else 0
-        of.unacked_at = 0
+        backlog, trace, waiting = self.backlog, self.trace, self.waiting
+        backlog.owed_bytes, backlog.owed_messages = waiting, int(waiting / trace.size)
+        backlog.acked_bytes = self.acked_base + self.matched - waiting
+        backlog.oldest_at = trace.matched_at(self.matched - waiting) * _MS if waiting else 0
+        backlog.unacked_at = 0
         blocked = trace.columns["blocked_since"]
-        of.blocked_since = int(blocked[max(trace.sample_index(self.moved), 0)]) * _MS if waiting else 0
-        of.unjournaled = of.owed_messages if trace.unjournaled else 0
-        of.messages = 0 if self.use.is_offlined else of.owed_messages
+        backlog.blocked_since = (
+            int(blocked[max(trace.sample_index(self.moved_at), 0)]) * _MS if waiting else 0
+        )
+        backlog.unjournaled = backlog.owed_messages if trace.unjournaled else 0
+        backlog.messages = 0 if self.use.is_offlined else backlog.owed_messages
         memory, disk = self.factors
         return int(waiting * memory), int(waiting * disk)
 
@@ -207,48 +209,54 @@ class SimulatedClient:
         """Bytes of memory and of disk for each waiting byte."""
         if self.use.is_offlined:
             return 0.0, self.trace.disk_factor or self.trace.factor
-        return 0.0 if self.free_from_log else self.trace.factor, 0.0
+        return 0.0 if self.reads_from_log else self.trace.factor, 0.0
 
     @property
     def step_capacity(self) -> int:
         """Bytes that it can take in a step."""
         return capacity_bytes(self.trace, STEP_MS)
 
-    def project(self, stretch: TraceWindow, moments: Ints) -> tuple[WindowCourse, list[int]]:
+    def project(self, window: TraceWindow, moments: Ints) -> tuple[WindowCourse, list[int]]:
         """Return its course through a window if nothing is decided, and its backlog at each step.
 
         The result equals that of `advance` and `update_backlog` at each step.
         """
         trace = self.trace
-        waiting = self.projected_backlog(stretch)
-        waits = np.array(waiting, np.int64)
-        memory, disk = ((waits * factor).astype(np.int64) for factor in self.factors)
-        messages = (waits / trace.size).astype(np.int64)
-        since = np.interp(stretch.matched - waits, trace.columns["matched_bytes"], trace.columns["at"])
-        something = waits > 0
-        amounts = (memory, messages, disk, waits, messages)
-        levels = levels_of(moments, amounts, since.astype(np.int64) * something, stretch.blocked * something)
-        return course_of(memory, disk, levels), waiting
+        projected = self.projected_backlog(window)
+        backlog = np.array(projected, np.int64)
+        memory, disk = ((backlog * factor).astype(np.int64) for factor in self.factors)
+        messages = (backlog / trace.size).astype(np.int64)
+        arrived_at = np.interp(window.matched - backlog, trace.columns["matched_bytes"], trace.columns["at"])
+        is_waiting = backlog > 0
+        amounts = (memory, messages, disk, backlog, messages)
+        levels = levels_of(
+            moments, amounts, arrived_at.astype(np.int64) * is_waiting, window.blocked * is_waiting
+        )
+        return course_of(memory, disk, levels), projected
 
-    def projected_backlog(self, stretch: TraceWindow) -> list[int]:
+    def projected_backlog(self, window: TraceWindow) -> list[int]:
         """Return the backlog at the step before a window and at each step, if nothing is decided."""
-        room, waiting = self.step_capacity, [self.waiting]
-        for came in stretch.bytes_received:
-            waiting.append(remaining_bytes(waiting[-1], came, room))
-        return waiting
+        capacity, backlog = self.step_capacity, [self.waiting]
+        for received in window.bytes_received:
+            backlog.append(remaining_bytes(backlog[-1], received, capacity))
+        return backlog
 
-    def max_usage(self, stretch: TraceWindow) -> tuple[int, int]:
+    def max_usage(self, window: TraceWindow) -> tuple[int, int]:
         """Return the maximum memory and disk in a window, whatever is decided.
 
         The backlog of a diverged client doesn't depend on decisions, unless some of it is dropped.
         """
         trace = self.trace
-        memory, disk = (0, 0) if self.free else stretch.max_held
-        owed = max(self.projected_backlog(stretch)) if self.free else stretch.max_backlog(self.step_capacity)
-        if stretch.points:  # decisions between steps
-            owed += sum(stretch.bytes_received)
-        spooled = trace.disk_factor or trace.factor
-        return max(memory, int(owed * trace.factor) + 1), max(disk, int(owed * spooled) + 1)
+        memory, disk = (0, 0) if self.is_diverged else window.max_bytes
+        backlog = (
+            max(self.projected_backlog(window))
+            if self.is_diverged
+            else window.max_backlog(self.step_capacity)
+        )
+        if window.points:  # decisions between steps
+            backlog += sum(window.bytes_received)
+        disk_factor = trace.disk_factor or trace.factor
+        return max(memory, int(backlog * trace.factor) + 1), max(disk, int(backlog * disk_factor) + 1)
 
 
 def capacity_bytes(trace: ClientTrace, ms: int) -> int:
@@ -256,10 +264,10 @@ def capacity_bytes(trace: ClientTrace, ms: int) -> int:
 
     Rounded to whole bytes, so that sums don't depend on order.
     """
-    found = trace.capacity * ms / 1_000
-    return round(found) if found < _BOUNDLESS else _BOUNDLESS
+    capacity = trace.capacity * ms / 1_000
+    return round(capacity) if capacity < _MAX_CAPACITY_BYTES else _MAX_CAPACITY_BYTES
 
 
-def remaining_bytes(waiting: int, came: int, room: int) -> int:
-    """Return the backlog after `came` bytes arrived, and `room` bytes could be taken."""
-    return max(waiting + came - room, 0)
+def remaining_bytes(waiting: int, received: int, capacity: int) -> int:
+    """Return the backlog after `received` bytes arrived, and `capacity` bytes could be taken."""
+    return max(waiting + received - capacity, 0)

@@ -94,9 +94,17 @@ class TraceSample(NamedTuple):
     lump_bytes: int
 
 
-BETWEEN: Final = ("messages", "owed_messages", "owed_bytes", "memory", "disk", "taken_bytes", "unjournaled")
-MOMENTS: Final = ("oldest_at", "unacked_at", "blocked_since")
-WAITING: Final = frozenset(
+LINEAR_COLUMNS: Final = (
+    "messages",
+    "owed_messages",
+    "owed_bytes",
+    "memory",
+    "disk",
+    "taken_bytes",
+    "unjournaled",
+)
+START_COLUMNS: Final = ("oldest_at", "unacked_at", "blocked_since")
+BACKLOG_COLUMNS: Final = frozenset(
     {"messages", "owed_messages", "owed_bytes", "memory", "disk", "oldest_at", "unacked_at", "blocked_since"}
 )
 """Figures that are 0 where nothing waits."""
@@ -106,7 +114,7 @@ WAITING: Final = frozenset(
 class ClientTrace:
     """A session of a client. Columns have one value for each sample, oldest first."""
 
-    who: TrafficRowKey
+    key: TrafficRowKey
     columns: dict[str, Ints]
     points: list[int] = field(default_factory=list)
     """Times of decisions about it, ms."""
@@ -122,7 +130,7 @@ class ClientTrace:
     """Bytes of disk for each; 0: unknown, then a spool copies."""
     size: float = 1.0
     """Mean bytes of a body."""
-    rests: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    is_idle: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     """For each sample, whether nothing waited from it to the next."""
     unjournaled: bool = False
     """Whether unjournaled messages ever waited."""
@@ -153,18 +161,18 @@ class ClientTrace:
         Some are linear between two samples; others keep the value of the sample before. Between two spells
         they are 0.
         """
-        at, of = self.columns["at"], self.columns
-        place = np.maximum(np.searchsorted(at, moments, side="right") - 1, 0)
-        there = ~(self.rests[place] & (moments - at[place] > STEP_MS))
-        made = [np.interp(moments, at, of[name]).astype(np.int64) for name in BETWEEN]
-        made += [self._moments(name, place, moments) * _MS for name in MOMENTS]
-        made = [
-            column * there if name in WAITING else column
-            for name, column in zip(TraceSample._fields, made, strict=False)
+        at, columns = self.columns["at"], self.columns
+        sample = np.maximum(np.searchsorted(at, moments, side="right") - 1, 0)
+        is_busy = ~(self.is_idle[sample] & (moments - at[sample] > STEP_MS))
+        interpolated = [np.interp(moments, at, columns[name]).astype(np.int64) for name in LINEAR_COLUMNS]
+        interpolated += [self._interpolate_starts(name, sample, moments) * _MS for name in START_COLUMNS]
+        interpolated = [
+            column * is_busy if name in BACKLOG_COLUMNS else column
+            for name, column in zip(TraceSample._fields, interpolated, strict=False)
         ]
-        return [*made, of["lump_bytes"][place]]
+        return [*interpolated, columns["lump_bytes"][sample]]
 
-    def _moments(self, name: str, place: Ints, moments: Ints) -> Ints:
+    def _interpolate_starts(self, name: str, sample: Ints, moments: Ints) -> Ints:
         """Interpolate a start time of an age.
 
         It moves on a line to the next sample if a slowly reading client explains the difference; else it
@@ -172,33 +180,33 @@ class ClientTrace:
         halfway.
         """
         at, column = self.columns["at"], self.columns[name]
-        following = np.minimum(place + 1, len(at) - 1)
-        gap, moved = at[following] - at[place], column[following] - column[place]
-        goes_on = (gap > 0) & ~self.rests[place] & (column[place] > 0)
-        steady = goes_on & (moved > 0) & (moved <= STEADY * gap)
-        at_once = goes_on & (moved > STEADY * gap) | goes_on & (column[following] == 0)
-        passed = np.clip(moments - at[place], 0, gap)
-        known = column[place] + np.where(steady, moved * passed // np.maximum(gap, 1), 0)
-        return np.where(at_once & (2 * passed > gap), column[following], known)
+        following = np.minimum(sample + 1, len(at) - 1)
+        gap, change = at[following] - at[sample], column[following] - column[sample]
+        continues = (gap > 0) & ~self.is_idle[sample] & (column[sample] > 0)
+        steady = continues & (change > 0) & (change <= STEADY * gap)
+        is_sudden = continues & (change > STEADY * gap) | continues & (column[following] == 0)
+        elapsed = np.clip(moments - at[sample], 0, gap)
+        value = column[sample] + np.where(steady, change * elapsed // np.maximum(gap, 1), 0)
+        return np.where(is_sudden & (2 * elapsed > gap), column[following], value)
 
-    def takes_all_until(self, now: int, room: int) -> int:
-        """Return until when `room` bytes a step suffice for all arrivals.
+    def keeps_up_until(self, now: int, capacity: int) -> int:
+        """Return until when `capacity` bytes a step suffice for all arrivals.
 
         0 if not, or outside a gap of the recording.
         """
         at, matched = self.columns["at"], self.columns["matched_bytes"]
-        place = max(self.sample_index(now), 0)
-        if place + 1 >= len(at) or not self.rests[place] or now - at[place] <= STEP_MS:
+        sample = max(self.sample_index(now), 0)
+        if sample + 1 >= len(at) or not self.is_idle[sample] or now - at[sample] <= STEP_MS:
             return 0
-        until = int(at[place + 1]) - SPELL_MS
-        came = (matched[place + 1] - matched[place]) * STEP_MS / (at[place + 1] - at[place])
-        return until if until > now and came + 1 <= room else 0
+        known_until = int(at[sample + 1]) - SPELL_MS
+        received = (matched[sample + 1] - matched[sample]) * STEP_MS / (at[sample + 1] - at[sample])
+        return known_until if known_until > now and received + 1 <= capacity else 0
 
     def was_offlined_near(self, now: int, slack: int) -> bool:
         """Whether it was offlined within `slack` ms of a time."""
         return any(start - slack <= now < end + slack for start, end in self.offlined)
 
-    def is_resumed(self, since: int, now: int, slack: int) -> bool:
+    def has_resumed_by(self, since: int, now: int, slack: int) -> bool:
         """Whether the offlined episode that began at about `since` was over by `now`."""
         return any(start - slack <= since < end <= now for start, end in self.offlined)
 
@@ -212,140 +220,155 @@ def interpolate(x: float, xs: Ints, ys: Ints) -> float:
 
     For one number, np.interp's setup would dominate.
     """
-    known, values = xs.data, ys.data
-    place = bisect_right(known, x) - 1
-    if place < 0 or place + 1 >= len(known):
-        return float(values[max(place, 0)])
-    before, value = known[place], values[place]
-    if x == before:
+    points, values = xs.data, ys.data
+    index = bisect_right(points, x) - 1
+    if index < 0 or index + 1 >= len(points):
+        return float(values[max(index, 0)])
+    point, value = points[index], values[index]
+    if x == point:
         return float(value)
-    return (values[place + 1] - value) / (known[place + 1] - before) * (x - before) + value
+    return (values[index + 1] - value) / (points[index + 1] - point) * (x - point) + value
 
 
-def build_traces(looks: pa.Table, acts: pa.Table) -> list[ClientTrace]:
+def build_traces(samples: pa.Table, decisions: pa.Table) -> list[ClientTrace]:
     """Return a trace for each session. Recorded decisions may end sessions."""
-    if looks.num_rows == 0:
+    if samples.num_rows == 0:
         return []
-    rows = looks.sort_by([("name", "ascending"), ("connected", "ascending"), ("at", "ascending")])
+    rows = samples.sort_by([("name", "ascending"), ("connected", "ascending"), ("at", "ascending")])
     numbers = {name: rows.column(name).to_numpy() for name in TrafficSample._fields}
-    found = []
+    traces = []
     for start, stop in _sessions(rows):
-        whose = rows.slice(stop - 1, 1).to_pylist()[0]
-        who = TrafficRowKey(*(whose[name] for name in TrafficRowKey._fields))
-        found.append(ClientTrace(who, {name: column[start:stop] for name, column in numbers.items()}))
+        last_row = rows.slice(stop - 1, 1).to_pylist()[0]
+        key = TrafficRowKey(*(last_row[name] for name in TrafficRowKey._fields))
+        traces.append(ClientTrace(key, {name: column[start:stop] for name, column in numbers.items()}))
     by_client: dict[str, list[dict[str, Any]]] = {}
-    for row in acts.to_pylist():
+    for row in decisions.to_pylist():
         by_client.setdefault(row["client"], []).append(row)
     sessions: dict[str, list[ClientTrace]] = {}
-    for trace in found:
-        sessions.setdefault(trace.who.name, []).append(trace)
-    for name, own in sessions.items():
-        for number, trace in enumerate(own):
-            until = own[number + 1].who.connected if number + 1 < len(own) else 1 << 62
-            mine = [row for row in by_client.get(name, ()) if trace.who.connected <= row["at"] < until]
-            _complete(trace, mine)
-    return found
+    for trace in traces:
+        sessions.setdefault(trace.key.name, []).append(trace)
+    for name, traces_of_client in sessions.items():
+        for number, trace in enumerate(traces_of_client):
+            next_connected = (
+                traces_of_client[number + 1].key.connected if number + 1 < len(traces_of_client) else 1 << 62
+            )
+            client_decisions = [
+                row for row in by_client.get(name, ()) if trace.key.connected <= row["at"] < next_connected
+            ]
+            _apply_decisions(trace, client_decisions)
+    return traces
 
 
 def _sessions(rows: pa.Table) -> Iterator[tuple[int, int]]:
     """Yield the first row of each session, and the row after its last."""
     names = rows.column("name").combine_chunks().dictionary_encode().indices.to_numpy()
     connected = rows.column("connected").to_numpy()
-    other = (np.diff(names) != 0) | (np.diff(connected) != 0)
-    begins = [0, *(np.flatnonzero(other) + 1).tolist(), len(names)]
+    is_new = (np.diff(names) != 0) | (np.diff(connected) != 0)
+    begins = [0, *(np.flatnonzero(is_new) + 1).tolist(), len(names)]
     return pairwise(begins)
 
 
-FINAL: Final = frozenset({"disconnect", "refuse", "cancel_subscription", "delete_durable"})
+FINAL_ACTIONS: Final = frozenset({"disconnect", "refuse", "cancel_subscription", "delete_durable"})
 
 
-def _complete(trace: ClientTrace, acts: Iterable[dict[str, Any]]) -> None:
+def _apply_decisions(trace: ClientTrace, decisions: Iterable[dict[str, Any]]) -> None:
     """Insert the figures of decisions among the samples, and estimate the client's capacity."""
     points = {int(at): number for number, at in enumerate(trace.columns["at"])}
-    for act in acts:
-        if act["mode"] == "enforce" and act["action"] in FINAL and not trace.final:
-            trace.final = act["at"]
-        trace.points.append(act["at"])
-        known = _observed(trace, act)
-        if known and act["at"] not in points:
-            _insert(trace, act, known)
-            points[act["at"]] = 0
+    for decision in decisions:
+        if decision["mode"] == "enforce" and decision["action"] in FINAL_ACTIONS and not trace.final:
+            trace.final = decision["at"]
+        trace.points.append(decision["at"])
+        figures = _observed_figures(trace, decision)
+        if figures and decision["at"] not in points:
+            _insert_sample(trace, decision, figures)
+            points[decision["at"]] = 0
     flags, at = trace.columns["offlined"], trace.columns["at"]
-    since = 0
-    starts = sorted(act["at"] for act in acts if act["mode"] == "enforce" and act["action"] == "offline")
+    offlined_at = 0
+    starts = sorted(
+        decision["at"]
+        for decision in decisions
+        if decision["mode"] == "enforce" and decision["action"] == "offline"
+    )
     for flag, moment in zip(flags.tolist(), at.tolist(), strict=True):
-        if flag and not since:
-            since = max((start for start in starts if start <= moment), default=moment)
-            since = since if moment - since < SPELL_MS else moment
-        elif not flag and since and moment > since:
-            trace.offlined.append((since, moment))
-            since = 0
-    if since:
-        trace.offlined.append((since, int(at[-1])))
-    trace.rests = _rests(trace.columns)
-    _learn(trace)
+        if flag and not offlined_at:
+            offlined_at = max((start for start in starts if start <= moment), default=moment)
+            offlined_at = offlined_at if moment - offlined_at < SPELL_MS else moment
+        elif not flag and offlined_at and moment > offlined_at:
+            trace.offlined.append((offlined_at, moment))
+            offlined_at = 0
+    if offlined_at:
+        trace.offlined.append((offlined_at, int(at[-1])))
+    trace.is_idle = _find_idle(trace.columns)
+    _estimate_capacity(trace)
 
 
-def _rests(of: dict[str, Ints]) -> npt.NDArray[np.bool_]:
+def _find_idle(columns: dict[str, Ints]) -> npt.NDArray[np.bool_]:
     """Return for each sample whether nothing waited until the next.
 
     An emptied backlog is recorded and ends a spell.
     """
-    gap = np.diff(of["at"], append=of["at"][-1:])
-    late = (of["unacked_at"] > 0) & (of["at"] - of["unacked_at"] >= LATE_MS)
-    empty = (of["memory"] == 0) & (of["disk"] == 0) & (of["offlined"] == 0) & ~late
-    rests: npt.NDArray[np.bool_] = (gap > SPELL_MS) & (empty | (gap > BUSY_MS))
-    return rests
+    gap = np.diff(columns["at"], append=columns["at"][-1:])
+    late = (columns["unacked_at"] > 0) & (columns["at"] - columns["unacked_at"] >= LATE_MS)
+    empty = (columns["memory"] == 0) & (columns["disk"] == 0) & (columns["offlined"] == 0) & ~late
+    is_idle: npt.NDArray[np.bool_] = (gap > SPELL_MS) & (empty | (gap > BUSY_MS))
+    return is_idle
 
 
-def _observed(trace: ClientTrace, act: dict[str, Any]) -> dict[str, int]:
+def _observed_figures(trace: ClientTrace, decision: dict[str, Any]) -> dict[str, int]:
     """Return the figures that a decision states of its client.
 
     The observed figure may have passed its limit since the last sample, and no sample follows the action.
     With several subscriptions, which one the rule checked is unknown, so the figure isn't used.
     """
-    known = {"memory": act["memory"], "disk": act["disk"]} if act["memory"] >= 0 else {}
-    column, seen = OBSERVED.get(act["signal"]), act["observed"]
+    figures = {"memory": decision["memory"], "disk": decision["disk"]} if decision["memory"] >= 0 else {}
+    column, observed = OBSERVED.get(decision["signal"]), decision["observed"]
     if (
         column is not None
-        and seen is not None
-        and int(trace.columns["subscriptions"][max(trace.sample_index(act["at"]), 0)]) <= 1
+        and observed is not None
+        and int(trace.columns["subscriptions"][max(trace.sample_index(decision["at"]), 0)]) <= 1
     ):
-        known[column] = act["at"] - seen if act["unit"] == "ms" else seen
-    return known
+        figures[column] = decision["at"] - observed if decision["unit"] == "ms" else observed
+    return figures
 
 
-def _insert(trace: ClientTrace, act: dict[str, Any], known: dict[str, int]) -> None:
+def _insert_sample(trace: ClientTrace, decision: dict[str, Any], figures: dict[str, int]) -> None:
     """Insert the figures of a decision as a sample, as of the moment before it took effect."""
-    now = act["at"]
+    now = decision["at"]
     values = {name: trace.value_at(name, now) for name in trace.columns}
     # Start times aren't linear between samples: the oldest message is that of the sample before.
-    before = max(trace.sample_index(now), 0)
+    sample = max(trace.sample_index(now), 0)
     for name in ("oldest_at", "unacked_at", "blocked_since", "offlined", "lump_bytes", "subscriptions"):
-        values[name] = int(trace.columns[name][before])
-    values |= {"at": now, **known}
-    place = int(np.searchsorted(trace.columns["at"], now))
+        values[name] = int(trace.columns[name][sample])
+    values |= {"at": now, **figures}
+    index = int(np.searchsorted(trace.columns["at"], now))
     for name, column in trace.columns.items():
-        trace.columns[name] = np.insert(column, place, values[name])
+        trace.columns[name] = np.insert(column, index, values[name])
 
 
-def _learn(trace: ClientTrace) -> None:
+def _estimate_capacity(trace: ClientTrace) -> None:
     """Estimate how much the client takes while messages wait, and the memory and disk of a waiting byte."""
-    of = trace.columns
-    gone = np.diff(of["at"])
-    close = (gone > 0) & (gone <= SPELL_MS)
-    waits = (of["owed_bytes"][:-1] > 0) & (of["owed_bytes"][1:] > 0) & (of["offlined"][:-1] == 0)
-    live = close & waits
-    spent, taken = float(gone[live].sum()), float(np.diff(of["acknowledged_bytes"])[live].sum())
-    trace.capacity = taken * 1_000 / spent if spent else float("inf")
-    holds = (of["memory"] > 0) & (of["offlined"] == 0) & (of["owed_bytes"] > 0)
-    if holds.any():
-        trace.factor = float(of["memory"][holds].sum()) / max(float(of["owed_bytes"][holds].sum()), 1.0)
-    spooled = (of["disk"] > 0) & (of["owed_bytes"] > 0)
-    if spooled.any():
-        trace.disk_factor = float(of["disk"][spooled].sum()) / max(
-            float(of["owed_bytes"][spooled].sum()), 1.0
+    columns = trace.columns
+    elapsed = np.diff(columns["at"])
+    close = (elapsed > 0) & (elapsed <= SPELL_MS)
+    is_waiting = (
+        (columns["owed_bytes"][:-1] > 0) & (columns["owed_bytes"][1:] > 0) & (columns["offlined"][:-1] == 0)
+    )
+    live = close & is_waiting
+    elapsed_ms, acked_bytes = (
+        float(elapsed[live].sum()),
+        float(np.diff(columns["acknowledged_bytes"])[live].sum()),
+    )
+    trace.capacity = acked_bytes * 1_000 / elapsed_ms if elapsed_ms else float("inf")
+    uses_memory = (columns["memory"] > 0) & (columns["offlined"] == 0) & (columns["owed_bytes"] > 0)
+    if uses_memory.any():
+        trace.factor = float(columns["memory"][uses_memory].sum()) / max(
+            float(columns["owed_bytes"][uses_memory].sum()), 1.0
         )
-    trace.unjournaled = bool(of["unjournaled"].any())
-    messages = int(of["matched_messages"][-1])
-    trace.size = max(float(of["matched_bytes"][-1]) / messages, 1.0) if messages else 1.0
+    uses_disk = (columns["disk"] > 0) & (columns["owed_bytes"] > 0)
+    if uses_disk.any():
+        trace.disk_factor = float(columns["disk"][uses_disk].sum()) / max(
+            float(columns["owed_bytes"][uses_disk].sum()), 1.0
+        )
+    trace.unjournaled = bool(columns["unjournaled"].any())
+    messages = int(columns["matched_messages"][-1])
+    trace.size = max(float(columns["matched_bytes"][-1]) / messages, 1.0) if messages else 1.0

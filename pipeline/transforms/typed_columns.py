@@ -56,13 +56,13 @@ def infer_fields(bodies: Iterable[bytes], known: Fields | None = None) -> dict[s
     for body in bodies:
         for name, value in (_object(body) or {}).items():
             if value is not None and _column(name):
-                kinds.setdefault(name, set()).add(_kind(value))
+                kinds.setdefault(name, set()).add(_type_of(value))
                 counts[name] = counts.get(name, 0) + 1
     fields = dict(known or {})
     taken = {name.lower() for name in fields}  # Spark's column names ignore case
     for name in sorted(counts, key=lambda one: (-counts[one], one)):
         if name.lower() not in taken and len(fields) < MAX_FIELDS:
-            fields[name] = _joined(kinds[name])
+            fields[name] = _join_types(kinds[name])
             taken.add(name.lower())
     return fields
 
@@ -80,7 +80,7 @@ def typed_columns(topics: pa.ChunkedArray, bodies: pa.ChunkedArray, fields: Fiel
         left: dict[str, Any] = {}
         for name, kind in fields.items():
             value = found.get(name)
-            fitting = None if value is None else _fitting(value, kind)
+            fitting = None if value is None else _fit_column(value, kind)
             if fitting is None and value is not None:
                 left[name] = value
             columns[name].append(fitting)
@@ -114,7 +114,7 @@ def _column(name: str) -> bool:
     return len(name) <= MAX_NAME and name.isascii() and name.replace("_", "a").isalnum()
 
 
-def _kind(value: Any) -> str:
+def _type_of(value: Any) -> str:
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int):
@@ -122,15 +122,15 @@ def _kind(value: Any) -> str:
     return "double" if isinstance(value, float) else "string" if isinstance(value, str) else "json"
 
 
-def _joined(kinds: set[str]) -> str:
+def _join_types(kinds: set[str]) -> str:
     if len(kinds) == 1:
         return next(iter(kinds))
     return "double" if kinds == {"long", "double"} else "json"
 
 
-def _fitting(value: Any, kind: str) -> Any:
+def _fit_column(value: Any, kind: str) -> Any:
     """Return the value as a column of this kind stores it; None if it doesn't fit."""
-    own = _kind(value)
+    own = _type_of(value)
     if kind == "json":
         return orjson.dumps(value).decode()
     if kind == "double" and own == "long":

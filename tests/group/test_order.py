@@ -26,7 +26,7 @@ from broker_core.group.engine_log import (
 from broker_core.group.hash_chain import chain_path, load_chain, read_chain, write_chain
 from broker_core.group.settings import read_settings
 from broker_core.group.state_machine import (
-    SKEW_NS,
+    MAX_SKEW_NS,
     LogStateMachine,
     applied_position,
     decode_batches,
@@ -98,10 +98,12 @@ BATCH = st.tuples(
     st.sampled_from(["p", "q"]),
     st.integers(0, 12),
     st.integers(1, 5),
-    st.integers(1, 10 * SKEW_NS),
+    st.integers(1, 10 * MAX_SKEW_NS),
     st.sampled_from([-2, -1, 1, 2]),
 )
-LOGS = st.lists(st.tuples(st.integers(1, 5 * SKEW_NS), st.lists(BATCH, max_size=4)), min_size=1, max_size=8)
+LOGS = st.lists(
+    st.tuples(st.integers(1, 5 * MAX_SKEW_NS), st.lists(BATCH, max_size=4)), min_size=1, max_size=8
+)
 
 
 @settings(max_examples=25)
@@ -131,7 +133,7 @@ def test_members_make_the_same_of_any_log_whatever_they_had_applied_before(
         assert (hash_log(journal), order.chain.value) == (contents, chain)
         journal.close()
     assert all(before <= after for before, after in pairwise(moments))
-    assert max(moments, default=0) <= max(entry.at for entry in entries) + SKEW_NS
+    assert max(moments, default=0) <= max(entry.at for entry in entries) + MAX_SKEW_NS
     assert all(found == sorted(set(found)) for found in numbers.values())
 
 

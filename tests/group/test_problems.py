@@ -222,12 +222,12 @@ async def test_refused_publishes_tell_no_live_subscriber_of_records_it_never_got
 class DeposedLogService(JetStreamLog):
     """A log service whose reply comes from a leader without contact to the others."""
 
-    async def _reach(self, other_than: str = "") -> None:
-        self.avoided = other_than
+    async def _reconnect(self, avoided_server: str = "") -> None:
+        self.avoided = avoided_server
         self._server = "nats://one"
 
-    async def _look(self) -> StreamInfo:
-        return StreamInfo(UUID(int=1), 1, 1, 7, "engine-1", servers=3, current=1, heard=1)
+    async def _read_stream_info(self) -> StreamInfo:
+        return StreamInfo(UUID(int=1), 1, 1, 7, "engine-1", servers=3, current=1, reachable=1)
 
 
 async def test_a_second_answer_counts_only_of_a_leader_that_has_heard_a_majority() -> None:

@@ -62,7 +62,7 @@ async def test_of_two_clients_of_one_name_on_two_members_each_is_stored_or_close
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
             if not announced:
                 for one in (a, b):
-                    monkeypatch.setattr(one.member._made.notices, "receive", lambda content: None)
+                    monkeypatch.setattr(one.member._replicated_log.notices, "receive", lambda content: None)
             first = await RawClient.connect(a.broker, "feed")
             second = await RawClient.connect(b.broker, "feed")
             assert (first.logon_reply["sequence"], second.logon_reply["sequence"]) == (0, 0)
@@ -94,7 +94,7 @@ async def test_a_session_that_lost_its_name_is_closed_and_what_it_sent_behind_th
     async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
             for one in (a, b):
-                monkeypatch.setattr(one.member._made.notices, "receive", lambda content: None)
+                monkeypatch.setattr(one.member._replicated_log.notices, "receive", lambda content: None)
             first = await RawClient.connect(a.broker, "feed")
             await first.publish("t", [FIRST], first=1)
             await first.read_until("persisted")
@@ -173,7 +173,7 @@ async def test_a_name_is_settled_by_the_members_also_when_the_news_of_a_logon_wa
 ) -> None:
     async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
-            notices = a.member._made.notices
+            notices = a.member._replicated_log.notices
             assert notices is not None
             heard, notices.receive = notices.receive, lambda content: None  # type: ignore[method-assign]
             first = await RawClient.connect(a.broker, "screen")
@@ -262,8 +262,8 @@ async def test_a_session_that_repeats_what_is_under_way_here_is_closed_when_that
     async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
             for one in (a, b):
-                monkeypatch.setattr(one.member._made.notices, "receive", lambda content: None)
-            gate, append = asyncio.Semaphore(0), a.member._engine.append
+                monkeypatch.setattr(one.member._replicated_log.notices, "receive", lambda content: None)
+            gate, append = asyncio.Semaphore(0), a.member._log_service.append
 
             async def held(sender: EntrySender, content: bytes, at: int) -> int:
                 await gate.acquire()
@@ -272,9 +272,9 @@ async def test_a_session_that_repeats_what_is_under_way_here_is_closed_when_that
             former = await RawClient.connect(a.broker, "feed", session=7)
             other = await RawClient.connect(b.broker, "feed", session=8)
             await asyncio.sleep(0.5)
-            monkeypatch.setattr(a.member._engine, "append", held)
+            monkeypatch.setattr(a.member._log_service, "append", held)
             logon = asyncio.create_task(RawClient.connect(a.broker, "feed", session=7))
-            await until(lambda: a.member._made._appending.underway is not None)
+            await until(lambda: a.member._replicated_log._appender.in_flight is not None)
             await former.publish("t", [FIRST] * 3, first=1)
             await until(lambda: a.broker.engine.dispatch.messages_in == 3)
             gate.release()
@@ -308,12 +308,12 @@ async def test_a_member_that_reads_two_sessions_at_once_tells_the_one_that_the_l
     async with running_nats_servers(tmp_path, 1) as engines:
         async with running_members(tmp_path, engines.urls, "a", "b") as (a, b):
             for one in (a, b):
-                monkeypatch.setattr(one.member._made.notices, "receive", lambda content: None)
+                monkeypatch.setattr(one.member._replicated_log.notices, "receive", lambda content: None)
             first = await RawClient.connect(a.broker, "feed", session=11)
             await first.publish("t", [FIRST] * 2, first=1)
             await first.read_until("persisted")
             await same_everywhere(a, b)
-            engine, may_read, is_held = a.member._engine, asyncio.Event(), asyncio.Event()
+            engine, may_read, is_held = a.member._log_service, asyncio.Event(), asyncio.Event()
             read = engine.next_entry
 
             async def held(max_bytes: int) -> list[LogEntry]:
@@ -340,7 +340,7 @@ async def test_a_member_that_reads_two_sessions_at_once_tells_the_one_that_the_l
             await second.read_until("persisted")
             if repeated:
                 await first.publish("t", [FIRST], first=3)
-                await until(lambda: a.member._made._appending.underway is None)
+                await until(lambda: a.member._replicated_log._appender.in_flight is None)
             may_read.set()
             if not repeated:
                 assert await answer_to(first) == ("persisted", 3), "before it is closed"

@@ -30,7 +30,7 @@ from broker_core.engine.publisher_numbers import PendingAck
 from broker_core.errors import ClientError
 from broker_core.group.engine_log import EntrySender, LogEntry
 from broker_core.group.hash_chain import HashChain
-from broker_core.group.state_machine import START, LogStateMachine, decode_batches
+from broker_core.group.state_machine import START_POSITION, LogStateMachine, decode_batches
 from broker_core.journal.commit_log import PendingBatch
 from broker_core.journal.journal import Journal
 from broker_core.journal.publishers import Publishers, Refusal
@@ -163,7 +163,7 @@ class ModelMember:
 
     def __init__(self) -> None:
         journal = cast(Journal, EmptyJournal())
-        self.order = LogStateMachine(journal, 1, START, HashChain(0, b""))
+        self.order = LogStateMachine(journal, 1, START_POSITION, HashChain(0, b""))
         self.gathered: list[PendingBatch[PendingAck]] = []
         self.own: dict[int, list[PendingBatch[PendingAck]]] = {}
         """Batches that this member appended, by entry."""

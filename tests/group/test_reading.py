@@ -17,7 +17,7 @@ from nats.js.errors import APIError
 
 from broker_core.group import jetstream
 from broker_core.group.engine_log import EntrySender
-from broker_core.group.jetstream import PULL, JetStreamLog, _up_to_date
+from broker_core.group.jetstream import PULL_MESSAGES, JetStreamLog, _is_up_to_date
 from broker_core.group.settings import GroupSettings
 from tests.support.brokers import until
 from tests.support.groups import GROUP
@@ -63,7 +63,7 @@ async def requests(engines: NatsServers) -> AsyncIterator[list[bytes]]:
 
 @pytest.mark.parametrize(
     ("content", "most_bytes", "together"),
-    [(b"x", jetstream.PULL_BYTES, PULL), (b"x" * 4_096, 64 * 1_024, 14)],
+    [(b"x", jetstream.PULL_BYTES, PULL_MESSAGES), (b"x" * 4_096, 64 * 1_024, 14)],
     ids=["requests end with their last entry", "requests end for their bytes"],
 )
 async def test_a_member_far_behind_asks_once_for_what_it_is_given(
@@ -77,9 +77,9 @@ async def test_a_member_far_behind_asks_once_for_what_it_is_given(
             while len(read) < ENTRIES:
                 read += [entry.number for entry in await reader.next_entry(1)]
             assert read == list(range(1, ENTRIES + 1))
-            await until(lambda: len(asked) >= ENTRIES // PULL)
+            await until(lambda: len(asked) >= ENTRIES // PULL_MESSAGES)
             assert len(asked) <= ENTRIES / together + 2
-            assert reader._asked <= 2 * PULL
+            assert reader._messages_due <= 2 * PULL_MESSAGES
 
 
 @pytest.mark.parametrize("servers", [1, 3])
@@ -92,7 +92,7 @@ async def test_a_consumer_that_has_heartbeats_alone_is_left_for_one_elsewhere(
         async with a_log(engines, b"x") as reader:
             await reader.read_from(ENTRIES)
             assert [entry.number for entry in await reader.next_entry(1)] == [ENTRIES]
-            engine, consumer = reader._reads_at, reader._consumer
+            engine, consumer = reader._consumer_server, reader._consumer
             client = Client()
             await client.connect(engines.urls[0])
             await client.jetstream().pause_consumer(
@@ -109,7 +109,7 @@ async def test_a_consumer_that_has_heartbeats_alone_is_left_for_one_elsewhere(
             async with asyncio.timeout(30):
                 assert [entry.number for entry in await reader.next_entry(1)] == [ENTRIES + 1]
             assert reader._consumer != consumer
-            assert servers == 1 or reader._reads_at != engine
+            assert servers == 1 or reader._consumer_server != engine
 
 
 async def test_an_entry_that_is_refused_for_the_one_before_it_is_sent_again(
@@ -154,4 +154,4 @@ def observed_requests(**of_it: object) -> api.PeerInfo:
 def test_an_engine_is_up_to_date_that_has_what_there_was_at_the_look_before(
     engine: api.PeerInfo, last: int, before: int | None, up_to_date: bool
 ) -> None:
-    assert _up_to_date(engine, last, before) is up_to_date
+    assert _is_up_to_date(engine, last, before) is up_to_date

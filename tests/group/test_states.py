@@ -118,7 +118,7 @@ async def test_a_member_whose_journal_differs_stops_and_is_named_and_the_others_
             a, b, c = members
             await publish(a.address, "p", 1, 20)
             await until(lambda: all(one.member.status().members[0].sequence >= 20 for one in members))
-            chain = c.member._made.chain
+            chain = c.member._replicated_log.chain
             chain.value = bytes(16)  # as if it had applied something else at some time
             await publish(a.address, "p", 21, 40)
             await until(lambda: c.state == "replica_diverged")
@@ -213,13 +213,13 @@ async def test_a_member_with_the_journal_of_a_broker_by_itself_says_so(tmp_path:
         async with running_members(tmp_path, engines.urls, "a", hold_ms=HOLD_MS) as (member,):
             await until(lambda: member.state == "not_the_groups")
             assert len(await read(member.address, "reader", 5)) == 5
-            assert isinstance(member.member._made.trouble, OperatorError)
+            assert isinstance(member.member._replicated_log.trouble, OperatorError)
 
 
 async def test_the_lag_of_a_disconnected_member_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_module, "SILENT_S", 0.5)
+    monkeypatch.setattr(status_module, "MEMBER_TIMEOUT_S", 0.5)
     async with (
         running_nats_servers(tmp_path, 1) as engines,
         running_members(tmp_path, engines.urls, "a") as (member,),

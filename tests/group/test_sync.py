@@ -187,8 +187,8 @@ async def test_a_file_of_downgrades_with_a_flipped_bit_says_nothing_that_nobody_
     made = ManualDowngradeStore(tmp_path, "group", FileSystem())
     await made.record("c", ManualDowngrade("ada", 1), ["b", "c"])
     assert (
-        ManualDowngradeStore(tmp_path, "group", FileSystem()).of
-        == made.of
+        ManualDowngradeStore(tmp_path, "group", FileSystem()).downgrades
+        == made.downgrades
         == {"c": ManualDowngrade("ada", 1)}
     )
     path = tmp_path / "group.downgrades"
@@ -197,7 +197,7 @@ async def test_a_file_of_downgrades_with_a_flipped_bit_says_nothing_that_nobody_
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
-        assert ManualDowngradeStore(tmp_path, "group", FileSystem()).of in ({}, made.of)
+        assert ManualDowngradeStore(tmp_path, "group", FileSystem()).downgrades in ({}, made.downgrades)
 
 
 async def events_of(member: RunningMember, event: str) -> str:
@@ -220,14 +220,14 @@ def test_what_all_have_is_confirmed_and_never_taken_back() -> None:
     made = confirming()
     made.on_local_durable(10, 1.0)
     made.on_peer_confirmed("b", 10, 1.1)
-    assert made.upto == 0
+    assert made.confirmed_sequence == 0
     made.on_peer_confirmed("c", 7, 1.2)
-    assert made.upto == 7
+    assert made.confirmed_sequence == 7
     made.on_peer_confirmed("c", 0, 1.3)  # it came back with less
-    assert made.upto == 7
+    assert made.confirmed_sequence == 7
     made.on_local_durable(11, 1.4)
     made.on_peer_confirmed("c", 11, 1.5)
-    assert made.upto == 10
+    assert made.confirmed_sequence == 10
 
 
 def test_time_in_which_nothing_can_be_heard_is_counted_against_nobody() -> None:
@@ -239,7 +239,7 @@ def test_time_in_which_nothing_can_be_heard_is_counted_against_nobody() -> None:
     assert made.check_timeouts(69.0) == []
     (change,) = made.check_timeouts(71.0)
     assert (change.name, change.mode, change.confirmed, change.durable) == ("b", SyncMode.DOWNGRADED, 0, 10)
-    assert (made.upto, made.downgraded_by("b"), made.downgrades["b"]) == (10, POLICY, 1)
+    assert (made.confirmed_sequence, made.downgraded_by("b"), made.downgrades["b"]) == (10, POLICY, 1)
 
 
 def test_time_in_which_this_process_stood_still_is_counted_against_nobody() -> None:
@@ -278,4 +278,4 @@ def test_a_member_that_the_policy_lists_no_more_holds_nothing() -> None:
     made = confirming()
     made.on_local_durable(5, 1.0)
     made.apply_policy((), 30_000, 2.0)
-    assert made.upto == 5 and not made.is_required and made.mode("b") is SyncMode.ASYNC
+    assert made.confirmed_sequence == 5 and not made.is_required and made.mode("b") is SyncMode.ASYNC

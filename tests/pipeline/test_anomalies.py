@@ -63,7 +63,7 @@ def history() -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_a_changed_client_is_found_with_its_reasons_and_a_constant_one_is_not(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
-    with pytest.raises(OperatorError, match="no hours of clients"):
+    with pytest.raises(OperatorError, match="no hourly history of clients"):
         anomalies.run(settings, ARGUMENTS, FakeReporter())
     assert not settings.lake.exists()
     write_hours(settings.client_history, INSTANCE, pa.Table.from_pylist(history(), schema=CLIENT_HOURS), None)

@@ -77,7 +77,7 @@ def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tm
     read = [
         batch.nbytes
         for span in plan_log(log_now, ReadRequest())
-        for batch in read_batches(log_now.place, span, open_segment(log_now.place, span.segment))
+        for batch in read_batches(log_now.location, span, open_segment(log_now.location, span.segment))
     ]
     assert found["bytes"] == sum(read), (
         "what was read, and not what the file takes that is written in advance"
@@ -103,7 +103,7 @@ def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tm
         ("ann", "less than before"),
     ]
     assert {row["verdict"] for row in told.tables["lake"]} == {"the same"}
-    with pytest.raises(SluiceError, match=r"audit_failed: .*5 records are there more than once"):
+    with pytest.raises(SluiceError, match=r"audit_failed: .*5 records are repeated"):
         audit.run(settings, audit_arguments(strict=True), FakeReporter())
 
     segments = sorted(journal_location(tmp_path).directory.glob("*.journal"))
@@ -128,8 +128,8 @@ def test_an_audit_finds_what_was_planted_and_nothing_else(lent: SparkSession, tm
     assert found["unreadable"] == 50
     assert found["records"] == clean - (oldest - 1) - 50
     verdicts = [row["verdict"] for row in told.tables["lake"]]
-    assert verdicts[0] == "not in the log any more"
-    assert verdicts[-1] == "isn't what was written"
+    assert verdicts[0] == "no longer in the log"
+    assert verdicts[-1] == "damaged since it was written"
     assert sum(verdict.startswith("the log can't be read") for verdict in verdicts) == 1
     assert found["lake_unlike"] == 2
 

@@ -53,8 +53,8 @@ def recorded_in(home: Path, instance: str = "test-1") -> tuple[pa.Table, pa.Tabl
     log = examine_log(LogLocation(home / "journal", None, instance))
     request = ReadRequest(columns=("body",))
     spans = plan_log(log, request)
-    looks = [one for span in spans for one in read_samples(log.place, request, span)]
-    acts = [one for span in spans for one in read_decisions(log.place, request, span)]
+    looks = [one for span in spans for one in read_samples(log.location, request, span)]
+    acts = [one for span in spans for one in read_decisions(log.location, request, span)]
     return (
         pa.concat_tables(
             [TRAFFIC.empty_table(), *(one.select(TRAFFIC.names).cast(TRAFFIC) for one in looks)]

@@ -75,7 +75,7 @@ async def test_a_job_holds_what_it_reads_renews_and_lets_go(tmp_path: Path) -> N
             read = [
                 batch
                 for span in plan_log(log, ReadRequest())
-                for batch in read_span(log.place, span, ReadRequest())
+                for batch in read_span(log.location, span, ReadRequest())
             ]
             assert sum(batch.num_rows for batch in read) == log.frontier
         assert not file.exists()

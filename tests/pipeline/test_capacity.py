@@ -176,6 +176,6 @@ def test_what_a_segment_takes_in_advance_is_no_growth(tmp_path: Path) -> None:
     sealed = examine_log(settings_in(tmp_path / "sealed").log)
     write_sidecar(
         settings_in(tmp_path / "sealed").log.directory
-        / segment_name(sealed.place.instance, sealed.segments[-1])
+        / segment_name(sealed.location.instance, sealed.segments[-1])
     )
     assert last and capacity.unused_preallocation(sealed) == 0

@@ -249,6 +249,6 @@ class CountingGuard(PolicyBacktest):
         super().__init__(document, HOST, recording.traces, rests)
         self.looks = 0
 
-    def _move(self, number: int, step: int | None) -> None:
+    def _move_client(self, number: int, step: int | None) -> None:
         self.looks += 1
-        super()._move(number, step)
+        super()._move_client(number, step)

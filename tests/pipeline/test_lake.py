@@ -75,7 +75,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
         rows = [
             {"error": None} | row
             for span in spans
-            for row in lake.try_write_span(log.place, settings.records, span, skip_gaps)
+            for row in lake.try_write_span(log.location, settings.records, span, skip_gaps)
         ]
         lake.raise_first(rows)
         return rows
@@ -99,7 +99,7 @@ def files_of(home: Path) -> list[str]:
 
 def tag(home: Path) -> str:
     """Return the log tag that ends the names of this log's files."""
-    return log_tag(examine_log(journal_location(home)).place.log)
+    return log_tag(examine_log(journal_location(home)).location.log)
 
 
 def lake_of(home: Path) -> pa.Table:
@@ -265,7 +265,7 @@ def test_what_retention_took_from_a_lake_that_followed_the_log_is_an_error_until
 def test_records_that_nobody_removed_are_missing_for_a_fresh_lake_too(tmp_path: Path) -> None:
     fill(tmp_path, [50] * 40)
     min(settings_in(tmp_path).log.directory.glob("*.journal")).unlink()
-    with pytest.raises(SluiceError, match="are missing, and nothing says that they were removed"):
+    with pytest.raises(SluiceError, match="are missing, and there is no record of a removal"):
         run_here(tmp_path)
     assert not list(settings_in(tmp_path).records.glob("day=*"))
 
@@ -357,7 +357,7 @@ def test_the_check_says_how_far_the_lake_has_everything(tmp_path: Path) -> None:
     changed = content.set_column(8, "body", pa.array([b"x"] * content.num_rows))
     write_parquet(changed, middle, [], facts)
     check(tmp_path, quick=True)
-    with pytest.raises(SluiceError, match=r"lake_damaged.*checksum doesn't fit"):
+    with pytest.raises(SluiceError, match=r"lake_damaged.*checksum of its records is wrong"):
         check(tmp_path)
     middle.write_bytes(b"PAR1")
     with pytest.raises(SluiceError, match="lake_damaged"):

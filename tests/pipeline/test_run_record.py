@@ -45,7 +45,7 @@ def test_a_job_of_ones_own_is_found_runs_and_is_recorded_with_its_table_and_plot
     (tmp_path / "jobs" / "broken.py").write_text("import nothing_of_that_name\n")
     listed = run(tmp_path, sys.executable, "manage.py", "pipeline", "ls")
     assert "messages-by-minute" in listed.stdout
-    assert "how many messages came on each topic in each minute" in " ".join(listed.stdout.split())
+    assert "count the messages of each topic in each minute" in " ".join(listed.stdout.split())
     done = run(
         tmp_path, sys.executable, "manage.py", "pipeline", "run", "messages-by-minute", "--master=local[2]",
         "--topics=t.1,t.2", SLUICE_ACTOR="maria",

@@ -255,7 +255,7 @@ def test_what_is_damaged_is_named_and_stays(tmp_path: Path) -> None:
         table.set_column(table.schema.get_field_index("body"), "body", pa.array([b"x"] * 10, pa.binary())),
         path,
     )
-    with pytest.raises(OperatorError, match="checksum doesn't fit"):
+    with pytest.raises(OperatorError, match="checksum of its records is wrong"):
         run_here(tmp_path, compact=True)
     assert lake_content(tmp_path) == (3, 30)
 

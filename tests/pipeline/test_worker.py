@@ -90,7 +90,7 @@ def test_a_form_and_a_schedule_have_jobs_done_whose_results_are_pages(
     page = browser.get(f"/pipeline/{found}/").content.decode()
     for word in (
         "<dt>asked: host memory</dt><dd>8,000,000,000</dd>",
-        "What clients took of the pools",
+        "Pool usage by clients",
         "revision-",
     ):
         assert word in page

@@ -22,7 +22,7 @@ from broker_core.journal.appender import JournalOptions
 from broker_core.journal.segment import segment_name
 from broker_core.journal.segment_reader import SegmentSource
 from sluice_spark import arrow_reader
-from sluice_spark.arrow_builder import ArrowBatchBuilder, RecordFilter, _entries, _places
+from sluice_spark.arrow_builder import ArrowBatchBuilder, RecordFilter, _build_entries, _find_topics
 from sluice_spark.arrow_reader import ReadRequest, TopicMatcher, plan_log, plan_read, read_span, read_spans
 from sluice_spark.columns import COLUMNS, record_schema
 from sluice_spark.location import LogLocation
@@ -199,12 +199,12 @@ def test_a_sidecar_bounds_the_read_of_a_rare_topic(tmp_path: Path) -> None:
     assert len(often) == 96, "what was planned for another topic is looked for again"
     lying = [
         span._replace(
-            choice=span.choice._replace(
-                stretches=tuple(one._replace(offset=one.offset + 8) for one in span.choice.stretches)
+            hint=span.hint._replace(
+                ranges=tuple(one._replace(offset=one.offset + 8) for one in span.hint.ranges)
             )
         )
         for span in plan_read(place, ReadRequest(topics=("rare",)))
-        if span.choice is not None
+        if span.hint is not None
     ]
     assert [
         n for span in lying for n in numbers_of(read_span(place, span, ReadRequest(topics=("rare",))))
@@ -349,7 +349,7 @@ def test_a_beginning_that_nobody_removed_raises_for_everybody(tmp_path: Path) ->
     place = journal_location(tmp_path)
     first, second, *_ = sorted(place.directory.glob("*.journal"))
     second.unlink()
-    with pytest.raises(JournalError, match="are missing, and nothing says that they were removed"):
+    with pytest.raises(JournalError, match="are missing, and there is no record of a removal"):
         plan_read(place, ReadRequest())
     first.unlink()
     with pytest.raises(JournalError, match="are missing") as caught:
@@ -364,7 +364,7 @@ def test_every_order_of_archive_compress_and_remove_under_a_reader(
     """Whatever happens between the plan and any of the reads: all records once in order, or an error with a
     name.
     """
-    monkeypatch.setattr("sluice_spark.segments._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("sluice_spark.segments._RETRY_DELAY_S", 0)
     outcomes = set()
     acts = ("archive", "compress", "remove")
     for number, order in enumerate([*permutations(acts), ("archive", "compress"), ("compress", "archive")]):
@@ -375,7 +375,7 @@ def test_every_order_of_archive_compress_and_remove_under_a_reader(
         got: list[int] = []
         try:
             for at, span in enumerate(spans):
-                got += numbers_of(read_span(log.place, span, ReadRequest()))
+                got += numbers_of(read_span(log.location, span, ReadRequest()))
                 if at < len(order):
                     act_on(home, order[at])
             outcomes.add("whole")
@@ -401,7 +401,7 @@ def act_on(home: Path, action: str) -> None:
 def test_a_segment_that_vanished_after_planning_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice_spark.segments._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("sluice_spark.segments._RETRY_DELAY_S", 0)
     fill(tmp_path, [10])
     with pytest.raises(JournalError, match="segment_missing"):
         list(read_span(journal_location(tmp_path), SegmentSpan(99, 99, 100), ReadRequest()))
@@ -435,16 +435,16 @@ def test_a_log_is_known_by_its_identity(tmp_path: Path) -> None:
     last = fill(tmp_path, [50] * 40)
     mine = identify(tmp_path, UUID(int=7))
     log = examine_log(journal_location(tmp_path))
-    assert log.place.log == mine
-    assert numbers_of(read_spans(log.place, plan_read(log.place, ReadRequest()), ReadRequest())) == list(
-        range(1, last + 1)
-    )
+    assert log.location.log == mine
+    assert numbers_of(
+        read_spans(log.location, plan_read(log.location, ReadRequest()), ReadRequest())
+    ) == list(range(1, last + 1))
     with pytest.raises(OperatorError, match="other_log"):
-        examine_log(replace(log.place, log=str(UUID(int=8))))
+        examine_log(replace(log.location, log=str(UUID(int=8))))
     foreign = sorted(journal_location(tmp_path).directory.glob("*.journal"))[0]
     identify(tmp_path, UUID(int=9), foreign)
     with pytest.raises(JournalError, match="other_log"):
-        list(read_spans(log.place, plan_read(log.place, ReadRequest()), ReadRequest()))
+        list(read_spans(log.location, plan_read(log.location, ReadRequest()), ReadRequest()))
 
 
 def test_batches_of_one_are_gathered_into_one_arrow_batch(tmp_path: Path) -> None:
@@ -510,7 +510,7 @@ def test_dictionaries_walked_side_by_side_are_those_of_each_batch(
     batches: list[tuple[str, list[str]]],
 ) -> None:
     made = [Batch.parse(build_batch(publisher, topics, [b""] * len(topics))) for publisher, topics in batches]
-    names, bases = _entries([_dictionary(batch) for batch in made])
+    names, bases = _build_entries([_dictionary(batch) for batch in made])
     found = [
         names.slice(base, len(batch.topics) + 1).to_pylist() for base, batch in zip(bases, made, strict=True)
     ]
@@ -540,7 +540,7 @@ def test_dictionaries_of_any_texts_are_read_right(dictionaries: list[tuple[list[
         + bytes(filling)
         for texts, filling in dictionaries
     ]
-    names, bases = _entries(made)
+    names, bases = _build_entries(made)
     assert names.to_pylist() == [text for texts, _ in dictionaries for text in texts]
     assert bases.tolist() == [
         sum(len(texts) for texts, _ in dictionaries[:n]) for n in range(len(dictionaries))
@@ -567,7 +567,7 @@ def test_topics_are_found_in_a_dictionary_whatever_stands_beside_them(
     raw = len(parts).to_bytes(2, "little") + b"".join(parts)
     names = frozenset(name.encode() for name in wanted)
     marks = tuple(len(name).to_bytes(2, "little") + name for name in names)
-    assert _places(raw, marks) == [
+    assert _find_topics(raw, marks) == [
         (place, topic.encode()) for place, topic in enumerate(topics, 1) if topic in wanted
     ]
 
@@ -606,7 +606,7 @@ def test_named_topics_are_the_records_that_a_look_at_all_of_them_gives(
         first += len(records)
         every.add(batch)
         chosen.add(batch)
-    whole, made = every.take(), chosen.take()
+    whole, made = every.build_batch(), chosen.build_batch()
     assert whole is not None
     expected = [row for row in whole.to_pylist() if row["topic"] in wanted]
     assert (made.to_pylist() if made is not None else []) == expected

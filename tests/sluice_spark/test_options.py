@@ -45,7 +45,7 @@ def test_a_bound_is_a_number_a_bookmark_or_a_time(tmp_path: Path, text: str, bou
         ({"start": "other|5|"}, "other_origin: other.5. was accepted by other"),
         ({"end": "[1:2]"}, "bad_setting: end: "),
         ({"start": "sluice-1|1|,sluice-1|2|"}, "bad_setting: start is"),
-        ({"start": "2026-13-01"}, "bad_setting: start is '2026-13-01', and there is no such time"),
+        ({"start": "2026-13-01"}, "bad_setting: start is '2026-13-01', which isn't a valid time"),
         ({"gaps": "ignore"}, "bad_setting: gaps is 'ignore'"),
         ({"topic": "a"}, "bad_setting: There is no option 'topic'"),
         ({"topics": "a..b"}, "bad_pattern"),
@@ -58,7 +58,7 @@ def test_a_bound_is_a_number_a_bookmark_or_a_time(tmp_path: Path, text: str, bou
         ({"reader": "a/b"}, "bad_setting: 'a/b' can't be a reader's name"),
         ({"lease_hours": "1000"}, "bad_setting: lease_hours is 1000"),
         ({"path": "/nowhere"}, "no_journal: There is no journal directory /nowhere"),
-        ({"path": ""}, "bad_setting: No journal is named"),
+        ({"path": ""}, "bad_setting: The option path is missing"),
         ({"start": "5", "end": "4"}, "bad_range"),
     ],
 )
@@ -86,13 +86,15 @@ def test_archive_and_instance_are_found_where_they_are_plain(tmp_path: Path) -> 
     fill(tmp_path, [1])
     place = journal_location(tmp_path)
     assert place.archive is not None
-    assert read_options({"path": str(place.directory)}).place == place
+    assert read_options({"path": str(place.directory)}).location == place
     place.archive.rmdir()
-    assert read_options({"path": str(place.directory)}).place.archive is None
+    assert read_options({"path": str(place.directory)}).location.archive is None
     (place.directory / f"sluice-2.{1:020d}.journal").touch()
     with pytest.raises(SluiceError, match="holds the journals of sluice-1, sluice-2"):
         read_options({"path": str(place.directory)})
-    assert read_options({"path": str(place.directory), "instance": "sluice-2"}).place.instance == "sluice-2"
+    assert (
+        read_options({"path": str(place.directory), "instance": "sluice-2"}).location.instance == "sluice-2"
+    )
     assert INSTANCE == "sluice-1"
 
 
@@ -101,4 +103,4 @@ def test_what_is_prepared_for_a_swap_is_nobodys_journal(tmp_path: Path, action: 
     fill(tmp_path, [50] * 4)
     segment = sorted(journal_location(tmp_path).directory.glob("*.journal"))[0]
     journal_target(tmp_path, segment, action).write_bytes(segment.read_bytes())
-    assert read_options({"path": str(journal_location(tmp_path).directory)}).place.instance == INSTANCE
+    assert read_options({"path": str(journal_location(tmp_path).directory)}).location.instance == INSTANCE

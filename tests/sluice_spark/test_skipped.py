@@ -43,7 +43,7 @@ def sequences(log_location: LogLocation, request: ReadRequest) -> list[int]:
 
 def test_what_was_skipped_is_no_incomplete_range(log_location: LogLocation) -> None:
     log = examine_log(log_location)
-    assert log.gaps(1, log.frontier) == [] and list(log.skipped()) == [(7, 50)]
+    assert log.gaps(1, log.frontier) == [] and list(log.skipped_sequences()) == [(7, 50)]
     assert sequences(log_location, ReadRequest()) == [*range(1, 7), *range(51, 60)]
     assert sequences(log_location, ReadRequest(start=5, end=52)) == [5, 6, 51, 52]
     assert sequences(log_location, ReadRequest(start=10, end=20)) == []

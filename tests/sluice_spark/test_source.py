@@ -91,11 +91,11 @@ def test_a_view_in_sql_is_two_lines(spark: SparkSession, tmp_path: Path) -> None
         ({"filter": "/a ="}, "bad_filter: "),
         (
             {"max_rows": 5},
-            "bad_setting: The option max_rows is of a stream, and this is a batch. Leave it out",
+            "bad_setting: The option max_rows is for streams only. Leave it out",
         ),
         (
             {"checkpointLocation": "/tmp"},
-            "bad_setting: checkpointLocation is of what writes a stream. Give it to writeStream",
+            "bad_setting: checkpointLocation is an option of the stream's writer. Give it to writeStream",
         ),
     ],
 )

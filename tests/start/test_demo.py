@@ -46,14 +46,14 @@ def test_all_flights_of_the_package_are_there_in_order() -> None:
 
 def test_rate_owes_what_the_time_makes_due() -> None:
     pace = Rate(1000, first=500, start=10.0)
-    assert pace.due(10.0, 500) == 500
-    assert pace.due(10.5, 500) == 1000
+    assert pace.due_count(10.0, 500) == 500
+    assert pace.due_count(10.5, 500) == 1000
 
 
 def test_rate_after_an_outage_goes_on_at_its_pace() -> None:
     pace = Rate(1000, first=0, start=0.0)
-    assert pace.due(60.0, sent=0) == 1000
-    assert pace.due(60.5, sent=1000) == 1500
+    assert pace.due_count(60.0, sent=0) == 1000
+    assert pace.due_count(60.5, sent=1000) == 1500
 
 
 @given(st.lists(st.floats(min_value=0, max_value=5), max_size=30), st.floats(min_value=0.1, max_value=1e6))
@@ -61,22 +61,22 @@ def test_rate_never_owes_more_than_a_second(steps: list[float], rate: float) -> 
     pace, now, sent = Rate(rate, 0, 0.0), 0.0, 0
     for step in steps:
         now += step
-        due = pace.due(now, sent)
+        due = pace.due_count(now, sent)
         assert due - sent <= max(1, int(rate))
         sent = max(sent, due)
 
 
 def test_speed_is_a_multiple_of_the_real_pace() -> None:
     pace = Speed(60, [0, 60, 60, 120], first=0, start=100.0)
-    assert [pace.due(100.0 + seconds, 0) for seconds in (0, 0.5, 1, 1.5, 2)] == [1, 1, 3, 3, 4]
+    assert [pace.due_count(100.0 + seconds, 0) for seconds in (0, 0.5, 1, 1.5, 2)] == [1, 1, 3, 3, 4]
 
 
 def test_speed_does_not_count_an_outage() -> None:
     pace = Speed(60, [0, 60, 120, 180, 6000], first=0, start=0.0)
-    assert pace.due(60.0, 1) == 2
+    assert pace.due_count(60.0, 1) == 2
 
 
 @pytest.mark.parametrize("first", [0, 2])
 def test_speed_goes_on_from_where_the_feed_stopped(first: int) -> None:
     moments = [0, 60, 1000, 1060]
-    assert Speed(60, moments, first, start=0.0).due(1.0, first) == first + 2
+    assert Speed(60, moments, first, start=0.0).due_count(1.0, first) == first + 2

@@ -96,7 +96,7 @@ async def start_member(
     member = GroupMember(settings, JetStreamLog(settings))
     place = tempfile.mkdtemp(prefix="sluice-")
     paths = replace(BrokerPaths.in_home(home / name, GROUP), control=Path(place) / f"{GROUP}.sock")
-    known = await member.identity(paths.journal, paths.archive, known_group)
+    known = await member.find_log_identity(paths.journal, paths.archive, known_group)
     policy = group_policy(port, **instance)
     broker = Broker(policy, paths, no_websocket, known, files=files, member=member, link_secrets=link_secrets)
     running = RunningMember(broker, member)

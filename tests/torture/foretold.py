@@ -241,10 +241,10 @@ def check_period(home: Path) -> int:
     log = examine_log(LogLocation(home / "journal", None, INSTANCE))
     request = ReadRequest(columns=("body",))
     looks = pa.concat_tables(
-        one for span in plan_log(log, request) for one in read_samples(log.place, request, span)
+        one for span in plan_log(log, request) for one in read_samples(log.location, request, span)
     )
     gaps = [gap for one in build_traces(looks.select(TRAFFIC.names).cast(TRAFFIC), ACTS.empty_table())
-            for gap in np.diff(one.columns["at"])[~one.rests[:-1]].tolist()]  # fmt: skip
+            for gap in np.diff(one.columns["at"])[~one.is_idle[:-1]].tolist()]  # fmt: skip
     return max(CHECK_MS, int(np.percentile(gaps, 95)))
 
 

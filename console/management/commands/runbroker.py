@@ -128,7 +128,8 @@ async def _run(instance: str) -> None:
     known = orders.known
     member = create_member(None if group is None else replace(group, instance=instance))
     if member is not None:
-        beginning = await _unless(stopping, member.identity(paths.journal, paths.archive, orders.group))
+        identity = member.find_log_identity(paths.journal, paths.archive, orders.group)
+        beginning = await _unless(stopping, identity)
         if stopping.is_set():
             return
         known = beginning or known

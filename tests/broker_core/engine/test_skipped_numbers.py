@@ -91,7 +91,7 @@ async def test_a_damaged_segment_header_makes_no_loss_of_skipped_numbers(tmp_pat
         assert skipped is not None
         bob = await RawClient.connect(broker, "bob")
         await bob.publish("t", [b"b1"], 1)
-        await bob.until("persisted")
+        await bob.read_until("persisted")
         path = broker.engine.journal.segments()[-1].path
     with path.open("r+b") as file:
         file.seek(0 if lost else 130)
@@ -101,7 +101,7 @@ async def test_a_damaged_segment_header_makes_no_loss_of_skipped_numbers(tmp_pat
         status = await ask(broker, "status")
         resuming = await live_subscriber(broker, "resuming", "test-1|2|", upto="processed")
         assert await resuming.deliveries(1) == [b"b1"]
-        notices = [one for one in resuming.heard if one.get("c") == "gap"]
+        notices = [one for one in resuming.received_commands if one.get("c") == "gap"]
         if lost:
             (notice,) = notices
             assert (notice["from"], notice["to"]) == (f"test-1|{skipped[0]}|", f"test-1|{skipped[1]}|")

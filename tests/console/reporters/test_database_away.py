@@ -134,7 +134,7 @@ async def test_a_database_that_lacks_the_instance_gets_it_and_then_its_decisions
         reporter = SnapshotReporter(broker)
         decide(broker, 3)
         broker.engine.ledger.record_loss(
-            1, "slow", "s", "t", DiscardCause.DISCARDED, "r", tally_entries([entry(9, sequence=5, count=3)])
+            1, "slow", "s", "t", DiscardCause.DISCARDED, "r", tally_entries([outbox_entry(9, sequence=5, count=3)])
         )
         broker.engine.ledger.close_intervals()
         await report_until(reporter, broker, lambda: not reporter._waiting)

@@ -217,8 +217,8 @@ def lake_up_to(tmp_path: Path, instance: str, last: int) -> Path:
     )
     log = examine_log(settings.log)
     for span in plan_log(log, ReadRequest(end=last)):
-        assert lake.try_write_span(log.place, settings.records, span, False)
-    write_manifest(settings.records, LakeManifest(instance=instance, log=log.place.log))
+        assert lake.try_write_span(log.location, settings.records, span, False)
+    write_manifest(settings.records, LakeManifest(instance=instance, log=log.location.log))
     return max(settings.records.glob("day=*/*.parquet"))
 
 

@@ -179,7 +179,7 @@ def test_a_draft_is_tried_beside_the_revision_in_force(
     other = drafts.create_draft(Actor(ActorKind.PERSON, "maria"), "Harder")
     assert str(asked.pk) not in minified(browser.get(f"/policies/drafts/{other.pk}/backtest/"))
     record = RecordingReporter(FakeReporter(), "backtest", argparse.Namespace(policy=named["policy"]))
-    record.table("policies", TOPICS, "What each policy would have done")
+    record.table("policies", TOPICS, "Effects of each policy")
     assert record.store_run(settings_from({}, home=lake.parent, lake=lake), {"clients": 3})
     for where in (page, f"{page}runs/"):  # without loading the page anew, too
         assert record.id in minified(browser.get(where))
