@@ -8,7 +8,8 @@ The first message is a snapshot. Deltas follow, at most four a second, and each 
 
 A tab requests a view in the address (`/live/?view=clients&limit=100`), and later by the message `{"view":
 …}`. It then gets totals and the rows that it shows (`api/live_window.py`). A socket that requests no view
-gets all clients.
+gets all clients. `instance` in the address selects an instance for this socket; without it the socket
+follows the session's.
 
 `seq` counts the messages of this socket: a page that misses one asks for a new snapshot. The channel layer
 may drop what the broker sends. Each delta is made against the last message of this socket, so a drop makes
@@ -180,7 +181,9 @@ class LiveFeed(AsyncWebsocketConsumer):
     access: EffectiveAccess = EffectiveAccess()
     """Rights of the account, renewed every `SESSION_CHECK_S`."""
     instance = ""
-    """Instance that the session's pages show."""
+    """Instance that the socket describes: the one in its address, else the session's."""
+    requested = ""
+    """Instance in the socket's address; "" without one."""
 
     async def connect(self) -> None:
         """Accept a logged-in operator and send the first snapshot.
@@ -191,11 +194,13 @@ class LiveFeed(AsyncWebsocketConsumer):
         if not self.scope["user"].is_authenticated:
             await self.close(code=CLOSE_NOT_LOGGED_IN)
             return
+        query = self.scope.get("query_string", b"").decode("latin-1")
+        self.requested = live_window.requested_instance(query)
         if not await self._still_welcome():
             await self.close(code=CLOSE_NOT_LOGGED_IN)
             return
         with suppress(ValueError):
-            self.want = live_window.parse_query(self.scope.get("query_string", b"").decode("latin-1"))
+            self.want = live_window.parse_query(query)
         self.watching = asyncio.create_task(self._watch_session())
         await self.channel_layer.group_add(GROUP, self.channel_name)
         with suppress(SluiceError):
@@ -340,10 +345,15 @@ class LiveFeed(AsyncWebsocketConsumer):
         return holds
 
     def _session_holds(self) -> bool:
-        """Return whether the session is valid and its account active. Renews `access` and `instance`."""
+        """Return whether the session is valid and its account active. Renews `access` and `instance`.
+
+        After a change of either, the snapshot that was allowed before is discarded.
+        """
         request = HttpRequest()
         request.session = SessionStore(self.scope["session"].session_key)
-        self.instance = current_instance.instance_chosen_in(request.session)
-        user = get_user(request)
+        user, before = get_user(request), (self.instance, self.access)
+        self.instance = self.requested or current_instance.instance_chosen_in(request.session)
         self.access = access_of(user)
+        if (self.instance, self.access) != before:
+            self.newest = self.shared = self.sent = self.held = None
         return bool(user.is_authenticated and user.is_active)

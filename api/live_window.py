@@ -145,12 +145,18 @@ class SharedSnapshot:
 
 
 def parse_query(query: str) -> WindowRequest | None:
-    """Return the view that a socket's query string requests; None without `view`.
+    """Return the view that a query string requests; None without `view`.
 
-    None means all clients, as programs receive them. Raises ValueError.
+    None means all clients, as programs receive them. The parameter `instance` is not part of a view. Raises
+    ValueError.
     """
-    given = {key: values[-1] for key, values in parse_qs(query).items()}
+    given = {key: values[-1] for key, values in parse_qs(query).items() if key != "instance"}
     return msgspec.convert(given, WindowRequest, strict=False) if "view" in given else None
+
+
+def requested_instance(query: str) -> str:
+    """Return the instance that a query string names; "" without the parameter."""
+    return parse_qs(query).get("instance", [""])[-1]
 
 
 def parse_message(text: str) -> WindowRequest:

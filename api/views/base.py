@@ -47,9 +47,7 @@ def visible_patterns(request: Request) -> list[str] | None:
 
     None means all clients.
     """
-    return access_of_request(request).client_patterns(
-        instance_name(request) or current_instance.instance_name()
-    )
+    return access_of_request(request).client_patterns(current_instance.instance_name())
 
 
 def expected_revision(request: Request) -> int | None:

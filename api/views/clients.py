@@ -48,11 +48,11 @@ class BrokersView(ApiView):
 
     @extend_schema(responses=serializer_of(BrokerEntry)(many=True))
     def get(self, request: Request) -> Response:
-        """List the brokers of all instances that the caller may see.
+        """List the brokers of all instances that the caller may see, or of the requested instance.
 
         Each entry says whether the broker answers, and its state.
         """
-        return Response(to_plain(brokers.brokers(access_of_request(request))))
+        return Response(to_plain(brokers.brokers(access_of_request(request), instance_name(request))))
 
 
 class StatusView(ApiView):

@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from api.openapi import CSV, MISSING, MemberSource, documented_parameters
+from console import current_instance
 from console.broker_link import collect_unreachable
 from console.queries.missing_members import MissingMember, members_without_reports, unreachable_members
 from console.queries.policies import instance_named
@@ -29,8 +30,9 @@ class ApiView(APIView):
     """Source of the response's data, if it combines all members of a group."""
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Handle the request, and record the members that could not be reached."""
-        with collect_unreachable() as self._unreached:
+        """Handle the request for the instance that it names, and record the members that could not be reached."""
+        named = request.GET.get("instance", "")
+        with current_instance.use_instance(named), collect_unreachable() as self._unreached:
             return super().dispatch(request, *args, **kwargs)
 
     def missing(self) -> list[MissingMember]:

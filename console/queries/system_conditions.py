@@ -119,9 +119,9 @@ def current_conditions() -> list[SystemCondition]:
     found += [
         _no_worker(part) if STUCK not in part["problem"] else _stuck(part, "Journals and schedules")
         for part in missed
-        if part["name"] == "worker chores" or part["name"].startswith(f"worker {own}")
+        if part["name"] == "worker chores" or _instance_after("worker ", part) == own
     ]
-    found += [_no_database(part, own) for part in missed if part["name"].startswith(DATABASE_OF)]
+    found += [_no_database(part, own) for part in missed if _instance_after(DATABASE_OF, part) in ("", own)]
     if blind:
         return found
     found += _problems([part["entry"] for part in parts if "entry" in part and _is_of(part, own)], away)
@@ -207,6 +207,16 @@ def _stood_still(part: ComponentStatus) -> SystemCondition:
         severe=False,
         is_event=True,
     )
+
+
+def _instance_after(prefix: str, part: ComponentStatus) -> str | None:
+    """Return the instance of the broker whose name follows a prefix; "" for a single broker without a name.
+
+    None if the component's name has another prefix.
+    """
+    if not part["name"].startswith(prefix):
+        return None
+    return part["name"].removeprefix(prefix).strip().partition("/")[0]
 
 
 def _is_of(part: ComponentStatus, instance: str) -> bool:

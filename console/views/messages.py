@@ -61,9 +61,7 @@ def messages(request: HttpRequest) -> HttpResponse:
         status = 422
     else:
         topic = form.cleaned_data["topic"] or readable[0]
-        common.check_permission(
-            request, Permission.READ_MESSAGES, instance=current_instance.instance_name(), topic=topic
-        )
+        common.check_permission(request, Permission.READ_MESSAGES, topic=topic)
         try:
             found = {"topic": topic, "export_url": _export_url(topic, form), **_found(topic, form)}
         except SluiceError as problem:
@@ -83,9 +81,7 @@ def follow(request: HttpRequest) -> HttpResponse:
     if not form.is_valid() or not form.cleaned_data["topic"]:
         return HttpResponse("Say which topic.", status=422, content_type="text/plain; charset=utf-8")
     topic = form.cleaned_data["topic"]
-    common.check_permission(
-        request, Permission.READ_MESSAGES, instance=current_instance.instance_name(), topic=topic
-    )
+    common.check_permission(request, Permission.READ_MESSAGES, topic=topic)
     context: dict[str, Any]
     try:
         come = read.follow_messages(
@@ -103,12 +99,7 @@ def publish(request: HttpRequest) -> HttpResponse:
     """Add the publication of a message to the pending changes."""
     audit.mark_read_only(request)
     form = PublishMessageForm(request.POST)
-    common.check_permission(
-        request,
-        Permission.PUBLISH,
-        instance=current_instance.instance_name(),
-        topic=request.POST.get("topic", ""),
-    )
+    common.check_permission(request, Permission.PUBLISH, topic=request.POST.get("topic", ""))
     if form.is_valid():
         try:
             pending_service.add_change(
@@ -215,6 +206,6 @@ def _readable(request: HttpRequest) -> list[str]:
         current_instance.instance_name(), Permission.READ_MESSAGES
     )
     if patterns == []:
-        common.check_permission(request, Permission.READ_MESSAGES, instance=current_instance.instance_name())
+        common.check_permission(request, Permission.READ_MESSAGES)
         raise PermissionDenied
     return [EVERYTHING] if patterns is None else patterns

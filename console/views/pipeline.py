@@ -40,7 +40,7 @@ The whole log may take many times as long.
 @common.requires_permission(Permission.VIEW)
 @require_GET
 def run_list(request: HttpRequest) -> HttpResponse:
-    """Show the newest runs of all accounts, and the available jobs."""
+    """Show the newest runs on the page's instance, of all accounts, and the available jobs."""
     job = request.GET.get("job", "").strip()[:64]
     found = Paginator(read.stored_runs(job), PAGE).get_page(request.GET.get("page"))
     jobs = PipelineJobs().names()
@@ -195,5 +195,5 @@ def _allowed(request: HttpRequest, run_id: str, table: str = "") -> dict[str, An
     if run is None:
         raise Http404("There is no such run.")
     if read.contains_messages(run, table.partition(".")[0]):
-        common.check_permission(request, Permission.READ_MESSAGES, instance=run["instance"])
+        common.check_permission(request, Permission.READ_MESSAGES)
     return run
