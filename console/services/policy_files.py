@@ -26,11 +26,13 @@ from console.services.policy_import import ImportReport
 YAML = "yaml"
 SYSTEMS = (YAML, *policy_import.READERS)
 MAX_BYTES = 4 * 1024 * 1024
-"""Maximum characters of a YAML file, which may have many users."""
+"""Maximum bytes of a YAML file's text in UTF-8. A file may have many users."""
+MAX_READ_BYTES = 2 * MAX_BYTES + len(codecs.BOM_UTF16)
+"""Maximum bytes to read of a file. In UTF-16 a text takes at most twice the bytes that it takes in UTF-8."""
 MAX_NAMED = 10
 """Maximum topics that a warning names."""
-MAX_SENT = policy_import.MAX_TEXT
-"""Maximum characters of a file that an operator pastes, uploads or sends through the API."""
+MAX_SENT = policy_import.MAX_TEXT_BYTES
+"""Maximum bytes, in UTF-8, of a text that an operator pastes, uploads or sends through the API."""
 
 
 _DECLARED: Final = re.compile(rb"""<\?xml[^>]{0,80}?\sencoding\s*=\s*["']([\w-]{1,20})["']""")
@@ -227,12 +229,7 @@ def dump_yaml(revision: PolicyRevision, *, with_secrets: bool = False) -> str:
 
 def read_yaml(text: str) -> dict[str, Any]:
     """Return the document in a text of `dump_yaml`. Raises OperatorError `bad_import`."""
-    if len(text) > MAX_BYTES:
-        raise OperatorError(
-            "bad_import",
-            f"The file is over {MAX_BYTES} characters.",
-            "Import only the part with the policy.",
-        )
+    policy_import.refuse_large_text(text, MAX_BYTES)
     try:
         found = yaml.load(text, _NoAliasLoader)  # a subclass of SafeLoader
         document = json.loads(json.dumps(found, allow_nan=False))

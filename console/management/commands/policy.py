@@ -32,7 +32,7 @@ from console.queries import policies as read
 from console.queries.document_diff import diff_documents
 from console.services import drafts, policies, policy_files, policy_import, set_back
 from console.services.actors import SYSTEM
-from console.services.policy_files import MAX_BYTES
+from console.services.policy_import import large_text_error, refuse_large_text
 
 
 class Command(SafeCommand):
@@ -215,14 +215,14 @@ def _text(name: str) -> str:
     """Return the text of a file, or of standard input for "-". Raises OperatorError `bad_import`."""
     try:
         if name == "-":
-            data = sys.stdin.buffer.read(MAX_BYTES + 1)
+            data = sys.stdin.buffer.read(policy_files.MAX_READ_BYTES + 1)
         else:
             with Path(name).open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
+                data = file.read(policy_files.MAX_READ_BYTES + 1)
     except OSError as problem:
         raise OperatorError("bad_import", f"{name} can't be read: {problem}.", "Give a text file.") from None
-    if len(data) > MAX_BYTES:
-        raise OperatorError(
-            "bad_import", f"{name} is over {MAX_BYTES} bytes.", "Give only the part with the policy."
-        )
-    return policy_files.decode_file(data)
+    if len(data) > policy_files.MAX_READ_BYTES:
+        raise large_text_error(policy_files.MAX_BYTES, name)
+    text = policy_files.decode_file(data)
+    refuse_large_text(text, policy_files.MAX_BYTES, name)
+    return text

@@ -346,7 +346,7 @@ def test_an_import_of_nothing_says_why(browser: Client, broker: FakeBroker) -> N
 def test_an_upload_over_a_mebibyte_is_refused(browser: Client, broker: FakeBroker) -> None:
     file = SimpleUploadedFile("big.xml", b"<a>" + b" " * 1_048_576)
     answer = browser.post("/policies/drafts/import/", {"system": "amps", "file": file})
-    assert b"The file is over 1 MiB." in answer.content
+    assert b"The file is over 1048576 bytes" in answer.content
 
 
 def test_an_older_revision_comes_back_by_a_draft(
