@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from api import live_window
-from api.document_serializers import serializer_of, to_plain
+from api.document_serializers import serializer_for, to_plain
 from api.openapi import MemberSource
 from api.views.base import instance_name, visible_patterns
 from api.views.view import ApiView
@@ -26,7 +26,7 @@ class FlowView(ApiView):
     of_members = MemberSource.NOW
     needs = {"GET": Permission.VIEW}
 
-    @extend_schema(responses=serializer_of(Flow))
+    @extend_schema(responses=serializer_for(Flow))
     def get(self, request: Request) -> Response:
         """Return publishers, topics and clients with messages per second.
 

@@ -318,7 +318,7 @@ async def test_a_withdrawn_grant_ends_snapshots_on_request_too(
     async with feed(cookie, "?view=totals") as socket:
         await socket.receive_json_from(timeout=5)
         await Grant.objects.all().adelete()
-        still = LiveFeed._still_welcome
+        still = LiveFeed._check_session
 
         async def check(self: LiveFeed) -> bool:
             found = await still(self)
