@@ -225,7 +225,7 @@ class RepeatView(ApiView):
             return accepted_response(request, run_requests.repeat(actor_of(request), run, asked["plan"]))
         except OperatorError as problem:
             if problem.code == "plan_needed":
-                seen = run_redaction.plan_shown(run, problem.details["plan"], access_of_request(request))
+                seen = run_redaction.redact_plan(run, problem.details["plan"], access_of_request(request))
                 problem.details = {**problem.details, "plan": seen}
             raise
 

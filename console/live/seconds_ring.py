@@ -74,7 +74,7 @@ def write_second(
     with link.pipeline(transaction=False) as pipe:
         for kind, thing in things:
             client = thing if isinstance(thing, ClientEntry) else None
-            if client is not None and second % RESTING_EVERY and _rests(client):
+            if client is not None and second % RESTING_EVERY and _is_idle(client):
                 continue
             family, key = record_type(kind), f"sluice:ring:{instance}:{kind}:{thing.name}"
             record = _RECORDS[family]
@@ -117,7 +117,7 @@ def read_seconds(
     return points
 
 
-def _rests(client: ClientEntry) -> bool:
+def _is_idle(client: ClientEntry) -> bool:
     """Whether a client is live without lag, traffic or unsent bytes."""
     return client.delivery == "live" and not (
         client.lag_messages or client.rate_out_messages or client.outbox_bytes

@@ -32,7 +32,7 @@ MAX_GROUPS: Final = 14
 """Maximum boxes of other clients."""
 SAMPLES: Final = 6
 """Maximum totals of one instance that a `FlowMeter` remembers."""
-LEAST_MS, MAX_MS = 900, 12_000
+MIN_MS, MAX_MS = 900, 12_000
 """Minimum and maximum milliseconds between two compared snapshots.
 
 A shorter span gives inaccurate rates; a longer one is no longer current.
@@ -134,9 +134,9 @@ class FlowMeter:
         while samples and not 0 <= now.at - samples[0].at <= MAX_MS:
             samples.popleft()
         first = samples[0] if samples else None
-        if not samples or now.at - samples[-1].at >= LEAST_MS:
+        if not samples or now.at - samples[-1].at >= MIN_MS:
             samples.append(now)
-        if first is None or (span := now.at - first.at) < LEAST_MS:
+        if first is None or (span := now.at - first.at) < MIN_MS:
             return FlowRates(None, dict.fromkeys(now.published, 0.0), dict.fromkeys(now.handed, 0.0))
         return FlowRates(
             span, _grown(first.published, now.published, span), _grown(first.handed, now.handed, span)
@@ -272,7 +272,9 @@ class _TopicMembership:
 
     def __init__(self, boxes: Sequence[FlowGroup]) -> None:
         self._boxes = boxes
-        self._own = {member: place for place, box in enumerate(boxes) for member in (box.name, *box.members)}
+        self._box_by_name = {
+            member: place for place, box in enumerate(boxes) for member in (box.name, *box.members)
+        }
         self._found: dict[str, list[int]] = {}
 
     def __call__(self, topic: str, weights: Sequence[float]) -> list[tuple[int, float]]:
@@ -283,15 +285,15 @@ class _TopicMembership:
         """
         places = self._found.get(topic)
         if places is None:
-            places = self._found[topic] = self._look(topic)
+            places = self._found[topic] = self._overlapping_boxes(topic)
         if len(places) == 1:
             return [(places[0], 1.0)]
         whole = sum(weights[place] for place in places)
         return [(place, weights[place] / whole if whole else 1 / len(places)) for place in places]
 
-    def _look(self, topic: str) -> list[int]:
+    def _overlapping_boxes(self, topic: str) -> list[int]:
         """Return the indices of the boxes that a topic or pattern overlaps."""
-        own = self._own.get(topic)
+        own = self._box_by_name.get(topic)
         if own is not None:
             return [own]
         return [

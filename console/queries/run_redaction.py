@@ -62,7 +62,7 @@ def withheld_parts(run: ActionRun, access: EffectiveAccess) -> list[str]:
     return found
 
 
-def plan_shown(run: ActionRun, plan: Any, access: EffectiveAccess) -> Any:
+def redact_plan(run: ActionRun, plan: Any, access: EffectiveAccess) -> Any:
     """Return the plan of a run's remaining steps, redacted."""
     made = copy.copy(run)
     made.plan = plan

@@ -14,12 +14,12 @@ from broker_core.documents.stalls import CAUSES, StallEntry
 from console import current_instance
 from console.models import Alert, Instance, RevisionReport
 from console.queries import policies
-from console.queries.readiness import DATABASE_OF, ComponentStatus, check_components, problem_name
+from console.queries.readiness import DATABASE_PREFIX, ComponentStatus, check_components, problem_name
 from console.units import format as formats
 
-RESTART_TOLD = timedelta(minutes=15)
+RESTART_REPORT_TIME = timedelta(minutes=15)
 """Time for which every page shows a restart. Time axes show it longer."""
-TAKES_UP = timedelta(seconds=5)
+APPLY_TIMEOUT = timedelta(seconds=5)
 """Time that a broker has to apply a revision before pages report a delay."""
 ALERT = "alert"
 """Key of a condition for an open alert."""
@@ -100,7 +100,8 @@ def current_conditions() -> list[SystemCondition]:
     missed = [
         part
         for part in parts
-        if "entry" not in part and _missed(part["name"], ok=part["ok"] and STUCK not in part["problem"])
+        if "entry" not in part
+        and _is_unavailable(part["name"], ok=part["ok"] and STUCK not in part["problem"])
     ]
     found = [
         _away(name, instance) if STUCK not in part["problem"] else _stuck(part, "Runs and alerts")
@@ -114,17 +115,21 @@ def current_conditions() -> list[SystemCondition]:
         return found
     mine = [part for part in brokers if part["name"].removeprefix("broker ").partition("/")[0] == own]
     blind = bool(mine) and not any(part["ok"] for part in mine)
-    away = {_member_of(part): part for part in missed if part in mine}
-    found += [_one_of_several(part, instance, member, blind=blind) for member, part in away.items()]
+    away = {_member_name(part): part for part in missed if part in mine}
+    found += [_broker_unavailable(part, instance, member, blind=blind) for member, part in away.items()]
     found += [
         _no_worker(part) if STUCK not in part["problem"] else _stuck(part, "Journals and schedules")
         for part in missed
         if part["name"] == "worker chores" or _instance_after("worker ", part) == own
     ]
-    found += [_no_database(part, own) for part in missed if _instance_after(DATABASE_OF, part) in ("", own)]
+    found += [
+        _no_database(part, own) for part in missed if _instance_after(DATABASE_PREFIX, part) in ("", own)
+    ]
     if blind:
         return found
-    found += _problems([part["entry"] for part in parts if "entry" in part and _is_of(part, own)], away)
+    found += _problems(
+        [part["entry"] for part in parts if "entry" in part and _is_problem_of(part, own)], away
+    )
     found += [_stood_still(part) for part in mine or brokers if _is_recent(part.get("stall"))]
     # Members that do not answer are reported above; the policy status is that of the others.
     state = policies.policy_status(instance, without=away)
@@ -137,7 +142,7 @@ def current_conditions() -> list[SystemCondition]:
     ]
 
 
-def _missed(name: str, *, ok: bool) -> bool:
+def _is_unavailable(name: str, *, ok: bool) -> bool:
     """Return whether a component is unavailable, and remember since when."""
     if ok:
         mark_available(name)
@@ -165,11 +170,11 @@ def _away(name: str, instance: Instance | None) -> SystemCondition:
     return SystemCondition(name, word, sentence, fix, since, severe=name != "worker", blind=name != "worker")
 
 
-def _member_of(part: ComponentStatus) -> str:
+def _member_name(part: ComponentStatus) -> str:
     return part["name"].removeprefix("broker ").partition("/")[2]
 
 
-def _one_of_several(
+def _broker_unavailable(
     part: ComponentStatus, instance: Instance, member: str, *, blind: bool
 ) -> SystemCondition:
     """Return the condition for one of several brokers that does not answer."""
@@ -187,16 +192,16 @@ def _one_of_several(
 
 
 def _is_recent(stall: StallEntry | None) -> bool:
-    """Return whether a stall ended within `RESTART_TOLD`."""
+    """Return whether a stall ended within `RESTART_REPORT_TIME`."""
     if stall is None:
         return False
     ended = datetime.fromtimestamp((stall.at + stall.lasted_ms) / 1_000, UTC)
-    return timezone.now() - ended < RESTART_TOLD
+    return timezone.now() - ended < RESTART_REPORT_TIME
 
 
 def _stood_still(part: ComponentStatus) -> SystemCondition:
     """Return the condition of a recent stall of a broker's event loop."""
-    stall, member = part["stall"], _member_of(part)
+    stall, member = part["stall"], _member_name(part)
     text, who = CAUSES[stall.cause], f"The broker {member}" if member else "The broker"
     return SystemCondition(
         f"stall {member}".rstrip(),
@@ -219,7 +224,7 @@ def _instance_after(prefix: str, part: ComponentStatus) -> str | None:
     return part["name"].removeprefix(prefix).strip().partition("/")[0]
 
 
-def _is_of(part: ComponentStatus, instance: str) -> bool:
+def _is_problem_of(part: ComponentStatus, instance: str) -> bool:
     return part["name"] == problem_name(instance, part["entry"])
 
 
@@ -263,7 +268,7 @@ def _no_worker(part: ComponentStatus) -> SystemCondition:
 
 def _no_database(part: ComponentStatus, own: str) -> SystemCondition:
     """Return the condition of a broker that can't use the database, or runs the policy on its own disk."""
-    name = part["name"].removeprefix(DATABASE_OF).strip() or own
+    name = part["name"].removeprefix(DATABASE_PREFIX).strip() or own
     word, sentence = _DATABASE_OF_BROKER.get(part["problem"], _DATABASE_OF_BROKER["database_away"])
     since = (
         datetime.fromtimestamp(part["since"] / 1_000, UTC)
@@ -319,7 +324,7 @@ def broker_restarts(instance: Instance, since: datetime) -> list[datetime]:
 
 
 def _restarted(instance: Instance) -> list[SystemCondition]:
-    newest = broker_restarts(instance, timezone.now() - RESTART_TOLD)[-1:]
+    newest = broker_restarts(instance, timezone.now() - RESTART_REPORT_TIME)[-1:]
     return [
         SystemCondition(
             "restart",
@@ -377,7 +382,7 @@ def _withdrawn(state: policies.PolicyStatus) -> list[SystemCondition]:
 def is_overdue(instance: Instance) -> bool:
     """Return whether brokers have had enough time to apply the newest revision."""
     wanted = policies.newest_revision(instance)
-    return wanted is None or timezone.now() - wanted.created_at >= TAKES_UP
+    return wanted is None or timezone.now() - wanted.created_at >= APPLY_TIMEOUT
 
 
 def _not_in_force(instance: Instance, state: policies.PolicyStatus) -> list[SystemCondition]:

@@ -83,7 +83,7 @@ def revoke(actor: Actor, found: Grant) -> None:
         user, facts = found.user, _facts(found)
         found.delete()
         audit.record(actor, "grant.revoke", _target(user), before=facts)
-        _keep_an_administrator()
+        _require_remaining_administrator()
 
 
 def set_active(actor: Actor, user: User, active: bool) -> None:
@@ -98,10 +98,10 @@ def set_active(actor: Actor, user: User, active: bool) -> None:
         audit.record(
             actor, "person.open" if active else "person.close", _target(user), before=before, after=active
         )
-        _keep_an_administrator()
+        _require_remaining_administrator()
 
 
-def _keep_an_administrator() -> None:
+def _require_remaining_administrator() -> None:
     """Raise OperatorError `last_administrator` unless one is left.
 
     The error rolls the caller's transaction back.

@@ -100,28 +100,28 @@ def parse_file(instance: Instance, system: str, text: str) -> ParsedPolicyFile:
     newest = policies.newest_revision(instance).document
     if system == YAML:
         document = {**read_yaml(text), "revision": newest["revision"]}
-        return ParsedPolicyFile(document, warnings=_narrowed(newest, document))
+        return ParsedPolicyFile(document, warnings=_journaling_warnings(newest, document))
     imported = policy_import.import_policy(system, text)
-    _keep_ports(imported, newest)
-    _leave_out_misplaced(imported)
+    _skip_taken_ports(imported, newest)
+    _skip_misplaced_directories(imported)
     if imported.is_empty():
         raise imported.nothing_imported_error(policy_import.import_hint(system))
     given = dict(imported.document)
     if "transports" in given:
         given["transports"] = {transport["name"]: transport for transport in given["transports"]}
     if "rules" in given:
-        given["rules"] = _laid_beside(newest.get("rules") or [], given["rules"])
+        given["rules"] = _merge_rules(newest.get("rules") or [], given["rules"])
     document = drafts.merge_changes(newest, given)
-    return ParsedPolicyFile(document, imported, _narrowed(newest, document))
+    return ParsedPolicyFile(document, imported, _journaling_warnings(newest, document))
 
 
-def _laid_beside(newest: list[dict[str, Any]], imported: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _merge_rules(newest: list[dict[str, Any]], imported: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the newest revision's rules and the imported ones, which replace rules of equal name."""
     names = {rule["name"] for rule in imported}
     return [*(rule for rule in newest if rule.get("name") not in names), *imported]
 
 
-def _narrowed(newest: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[str, ...]:
+def _journaling_warnings(newest: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a warning if a document no longer journals topics that are journaled now.
 
     No warning for a document that can't be read.
@@ -146,7 +146,7 @@ def _narrowed(newest: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[s
     )
 
 
-def _keep_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None:
+def _skip_taken_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None:
     """Skip imported transports on a port of an existing transport with another name.
 
     Only the operator can decide which of the two is meant.
@@ -166,7 +166,7 @@ def _keep_ports(imported: ImportReport, newest: Mapping[str, Any]) -> None:
         imported.undo_part("transports", "None of the file's transports is taken over.")
 
 
-def _leave_out_misplaced(imported: ImportReport) -> None:
+def _skip_misplaced_directories(imported: ImportReport) -> None:
     """Skip directories that a policy may not name here: paths of another machine mean nothing on this one."""
     found = imported.document
     named = [("instance", "instance", setting) for setting in ("journal_directory", "archive_directory")]

@@ -325,7 +325,7 @@ async def test_a_withdrawn_grant_ends_snapshots_on_request_too(
             checked.set()
             return found
 
-        monkeypatch.setattr(LiveFeed, "_still_welcome", check)
+        monkeypatch.setattr(LiveFeed, "_check_session", check)
         await asyncio.wait_for(checked.wait(), 20)
         await socket.send_to(text_data="snapshot")
         assert await socket.receive_nothing(timeout=0.5)

@@ -136,7 +136,7 @@ class Command(SafeCommand):
                 self._publish(instance, loaded, reason)
                 made = policy_files.make_actions(SYSTEM, instance, _system(options), loaded.imported)
         finally:
-            self._tell(loaded)
+            self._report_settings(loaded)
         for action in made:
             self.stdout.write(f"Action {action.name!r} was created, switched off: look at it and enable it.")
 
@@ -185,24 +185,24 @@ class Command(SafeCommand):
             loaded = policy_files.parse_file(instance, _system(options), _text(options["file"]))
         except OperatorError as problem:
             for one in problem.details.get("left_out", ()):
-                self._tell_one("left out", one["line"], one["where"], one["what"], one["why"])
+                self._report_setting("left out", one["line"], one["where"], one["what"], one["why"])
             raise
         if tell:
-            self._tell(loaded)
+            self._report_settings(loaded)
         return loaded
 
-    def _tell(self, loaded: policy_files.ParsedPolicyFile) -> None:
+    def _report_settings(self, loaded: policy_files.ParsedPolicyFile) -> None:
         imported = loaded.imported
         for sentence in loaded.warnings:
             self.stderr.write(f"warning: {sentence}")
         for taken in imported.imported:
-            self._tell_one("taken", taken.line, taken.where, taken.what, taken.into)
+            self._report_setting("taken", taken.line, taken.where, taken.what, taken.into)
         for left in imported.skipped:
-            self._tell_one("left out", left.line, left.where, left.what, left.why)
+            self._report_setting("left out", left.line, left.where, left.what, left.why)
         for other in imported.unrelated:
-            self._tell_one("not about policy", other.line, other.where, other.what)
+            self._report_setting("not about policy", other.line, other.where, other.what)
 
-    def _tell_one(self, word: str, line: int, where: str, *texts: str) -> None:
+    def _report_setting(self, word: str, line: int, where: str, *texts: str) -> None:
         place = where if where.startswith("line ") else f"line {line} {where}"
         self.stderr.write(": ".join((word, place, *texts)))
 

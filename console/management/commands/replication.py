@@ -197,7 +197,7 @@ class Command(SafeCommand):
             elif command in ("downgrade", "upgrade"):
                 self._change(command, **options)
             else:
-                self._act(command, **options)
+                self._plan_or_perform(command, **options)
         except SluiceError as error:
             raise CommandError(f"{error.sentence} {error.fix}".rstrip()) from None
 
@@ -258,7 +258,7 @@ class Command(SafeCommand):
     def _console(self) -> Console:
         return SafeConsole(file=self.stdout._out, width=140)
 
-    def _act(self, act: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
+    def _plan_or_perform(self, act: str, instance: str, json: bool, yes: bool, **options: Any) -> None:
         """Plan `init`, `join` or `reseed`, print the plan, and perform it with `--yes`."""
         group = _group_of(instance)
         directories = directories_without_database(instance)
@@ -276,7 +276,7 @@ class Command(SafeCommand):
             plan = reseed.plan_reseed(
                 "join" if act == "join" else "reseed", own, source, instance, group.member, found, stamp
             )
-        say = (lambda _: None) if json else self._said
+        say = (lambda _: None) if json else self._print_sentence
         if not json:
             self._plan(plan)
         if not yes:
@@ -297,7 +297,7 @@ class Command(SafeCommand):
         for number, step in enumerate(plan.steps, 1):
             self._line(f"  {number}. {step}")
 
-    def _said(self, sentence: str) -> None:
+    def _print_sentence(self, sentence: str) -> None:
         self._line(f"  {sentence}")
 
     def _line(self, what: str | msgspec.Struct | dict[str, Any]) -> None:

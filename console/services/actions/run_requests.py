@@ -107,7 +107,7 @@ def repeat(actor: Actor, run: ActionRun, plan_hash: str = "") -> ActionRun:
     if not destructive:
         return runs.repeat(actor, run)
     access.require_permission(actor, Permission.RUN_ACTIONS, instance=run.instance.name)
-    made = planner.plan_of_rest(run, done)
+    made = planner.plan_remaining_steps(run, done)
     if not plan_hash:
         raise OperatorError(
             "plan_needed",

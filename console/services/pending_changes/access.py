@@ -112,7 +112,7 @@ def _token_numbered(number: str) -> ApiToken:
     return found
 
 
-ACCESS_ACTS: Mapping[PendingChangeKind, ChangeKind] = {
+ACCESS_CHANGE_KINDS: Mapping[PendingChangeKind, ChangeKind] = {
     PendingChangeKind.ACCOUNT_CLOSE: ChangeKind(
         Permission.MANAGE_ACCESS, _account, _do_account, about_everything=True
     ),

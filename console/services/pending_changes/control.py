@@ -123,7 +123,7 @@ def _do_stop(actor: Actor, item: PendingChange, reason: str) -> str:
 
 
 def _draft(item: PendingChange, _: list[str] | None) -> ChangePreview:
-    draft = draft_of_instance(item.instance, int(item.target))
+    draft = get_draft(item.instance, int(item.target))
     newest = policies.newest_revision(item.instance)
     differences = group_list_changes(diff_documents(newest.document, draft.document))
     lines = [effect_line("Nothing of it is in force, and nothing that is changes. It can’t be brought back.")]
@@ -131,12 +131,12 @@ def _draft(item: PendingChange, _: list[str] | None) -> ChangePreview:
 
 
 def _do_draft(actor: Actor, item: PendingChange, reason: str) -> str:
-    draft = draft_of_instance(item.instance, int(item.target))
+    draft = get_draft(item.instance, int(item.target))
     drafts.delete(actor, draft.pk, reason=reason)
     return f"The draft “{draft.title}” is deleted."
 
 
-def draft_of_instance(instance: Instance, number: int) -> Any:
+def get_draft(instance: Instance, number: int) -> Any:
     """Return a draft of this instance. Raises OperatorError `unknown_draft`."""
     draft = drafts.draft_numbered(number)
     if draft.instance_id != instance.pk:
@@ -168,7 +168,7 @@ def rollout_plan(parameters: Mapping[str, Any]) -> rollouts.RolloutPlan | None:
     )
 
 
-CONTROL_ACTS: Mapping[PendingChangeKind, ChangeKind] = {
+CONTROL_CHANGE_KINDS: Mapping[PendingChangeKind, ChangeKind] = {
     PendingChangeKind.RUN_CANCEL: ChangeKind(Permission.RUN_ACTIONS, _run, _do_run),
     PendingChangeKind.ACTION_DELETE: ChangeKind(Permission.EDIT_POLICIES, _action, _do_action),
     PendingChangeKind.PROMOTE: ChangeKind(Permission.EDIT_POLICIES, _rollout("promote"), _do_promote),

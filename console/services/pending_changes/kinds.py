@@ -21,10 +21,10 @@ from console.queries.document_diff import GONE, DocumentChange, group_list_chang
 from console.services import clients, drafts, journals, messages, policies, replays
 from console.services.actions import planner
 from console.services.actors import Actor
-from console.services.pending_changes.access import ACCESS_ACTS
+from console.services.pending_changes.access import ACCESS_CHANGE_KINDS
 from console.services.pending_changes.base import ChangeKind, ChangePreview, effect_line
-from console.services.pending_changes.bulk import MATCHING_ACTS
-from console.services.pending_changes.control import CONTROL_ACTS, rollout_plan
+from console.services.pending_changes.bulk import MATCHING_CHANGE_KINDS
+from console.services.pending_changes.control import CONTROL_CHANGE_KINDS, rollout_plan
 from console.services.policy_effects import effect_of_publishing
 from console.units import labels
 from console.units.format import number_exact, size
@@ -223,7 +223,9 @@ def _journal(item: PendingChange, _: list[str] | None) -> ChangePreview:
     lines = [
         policy_effect.EffectLine(
             "act",
-            _JOURNAL_SAYS[PendingChangeKind(item.kind)].format(count=count, records=number_exact(records)),
+            _JOURNAL_SENTENCES[PendingChangeKind(item.kind)].format(
+                count=count, records=number_exact(records)
+            ),
             [],
             0,
         )
@@ -243,7 +245,7 @@ def _journal(item: PendingChange, _: list[str] | None) -> ChangePreview:
     return ChangePreview(what, headline if chosen else "", lines, warnings, blocked, severe=gone, fixed=True)
 
 
-_JOURNAL_SAYS: Mapping[PendingChangeKind, str] = {
+_JOURNAL_SENTENCES: Mapping[PendingChangeKind, str] = {
     PendingChangeKind.ARCHIVE: "{count} move to the archive directory. They stay part of the log.",
     PendingChangeKind.COMPRESS: "{count} become gzip files in place. They stay readable and replayable.",
     PendingChangeKind.REMOVE: (
@@ -346,7 +348,7 @@ def _do_policy(actor: Actor, item: PendingChange, reason: str) -> str:
     return f"Revision {change.revision.number} is published. The broker doesn’t run it yet: {change.problem}"
 
 
-ACTS: Mapping[PendingChangeKind, ChangeKind] = {
+CHANGE_KINDS: Mapping[PendingChangeKind, ChangeKind] = {
     PendingChangeKind.POLICY: ChangeKind(Permission.EDIT_POLICIES, _policy, _do_policy),
     PendingChangeKind.DISCONNECT: ChangeKind(
         Permission.ACT_ON_CLIENTS, _disconnect, _do_disconnect, about_a_client=True
@@ -382,8 +384,8 @@ ACTS: Mapping[PendingChangeKind, ChangeKind] = {
     PendingChangeKind.ARCHIVE: ChangeKind(Permission.RUN_ACTIONS, _journal, _do_journal),
     PendingChangeKind.COMPRESS: ChangeKind(Permission.RUN_ACTIONS, _journal, _do_journal),
     PendingChangeKind.REMOVE: ChangeKind(Permission.RUN_ACTIONS, _journal, _do_journal),
-    **MATCHING_ACTS,
-    **CONTROL_ACTS,
-    **ACCESS_ACTS,
+    **MATCHING_CHANGE_KINDS,
+    **CONTROL_CHANGE_KINDS,
+    **ACCESS_CHANGE_KINDS,
 }
 """Permission, preview and execution by kind of change."""

@@ -460,13 +460,13 @@ def _slow(imported: ImportReport, entry: _PolicyEntry, element: XmlElement, bean
         elif ABORT in entry.settings or ABORT_ACK in entry.settings:
             imported.record_skipped(child, "An entry has one strategy: the first was taken.")
         elif strategy is ABORT and entry.excess:
-            _leave_out_strategy(imported, entry, child, _WIDE_WINDOW)
+            _skip_strategy(imported, entry, child, _WIDE_WINDOW)
         else:
             _abort(imported, entry, child, strategy)
     imported.record_skipped(element, NO_SUCH_SETTING)
 
 
-def _leave_out_strategy(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, why: str) -> None:
+def _skip_strategy(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, why: str) -> None:
     """Skip a strategy with all its leaves, including a bean's properties."""
     leaves = set(strategy.all_leaves())
     for leaf in leaves:
@@ -502,10 +502,8 @@ def _abort(imported: ImportReport, entry: _PolicyEntry, strategy: XmlElement, ke
         else:
             imported.record_skipped(leaf, _about_strategy(name, leaf, key))
             continue
-        if why := _why_not(leaf, setting, value):
-            _leave_out_strategy(
-                imported, entry, strategy, f"{name} can't be read, so nobody is aborted. {why}"
-            )
+        if why := _invalid_reason(leaf, setting, value):
+            _skip_strategy(imported, entry, strategy, f"{name} can't be read, so nobody is aborted. {why}")
             entry.settings.pop("abort_connection", None)
             return
         settings[setting] = value
@@ -550,7 +548,7 @@ def _about_strategy(name: str, leaf: XmlLeaf, strategy: str) -> str:
 
 def _set(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf, key: str, value: Any) -> None:
     """Set a field from a leaf, or skip the leaf if its value is invalid or the field is set already."""
-    why = _why_not(leaf, key, value)
+    why = _invalid_reason(leaf, key, value)
     if key in entry.settings:
         why = "The entry says this twice: the first was taken."
     if why:
@@ -561,7 +559,7 @@ def _set(imported: ImportReport, entry: _PolicyEntry, leaf: XmlLeaf, key: str, v
         entry.found.append(_Strategy(leaf, f"{key}; {remark}" if remark else key))
 
 
-def _why_not(leaf: XmlLeaf, setting: str, value: Any) -> str:
+def _invalid_reason(leaf: XmlLeaf, setting: str, value: Any) -> str:
     """Return why a leaf's value is invalid for a setting, or ""."""
     return value_problem(
         leaf, value, lambda reader: read_activemq(reader, [{"topic": "topic", setting: value}])
